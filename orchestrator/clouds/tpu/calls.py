@@ -65,12 +65,6 @@ class ApiCalls(ABC):
         self.endpoint = (endpoint or GOOGLE).rstrip("/")
         self.emulated = emulated
         self.capabilities = Capabilities(
-            cloud_deadline=False,
-            multi_host=True,
-            queue=True,
-            idempotent_create="name",
-            owner_filter="client",
-            preempt_action="tombstone",
             # Counted from when a create left: 5 minutes from its arrival (A1, docs/assumptions.md), and its timeout of 30 s.
             visible_within_s=EMULATED_VISIBLE_S if emulated else 330.0,
             settles_within_s=60.0 if emulated else 2700.0,

@@ -129,14 +129,8 @@ class Listing(Generic[T]):
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a provisioning API guarantees by itself; the plan shows it and the proof of absence uses it."""
+    """What a provisioning API guarantees by itself; the proof of absence uses it."""
 
-    cloud_deadline: bool
-    multi_host: bool
-    queue: bool
-    idempotent_create: str  # "name" or "request-id"
-    owner_filter: str  # "server" or "client"
-    preempt_action: str  # "tombstone" or "delete"
     visible_within_s: float  # a create is visible to get and list this long after it left, network included
     settles_within_s: float  # a create whose operation is unknown has no effect later than this
     timings: Timings = GOOGLE

@@ -6,7 +6,6 @@ It is loaded once the process that the guardian waits for has ended: until then 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import subprocess
 import sys
@@ -52,11 +51,11 @@ class GuardianWorld:
     directory: Path
     crash_point: Callable[[str], None]
     locks: FileLocks = field(init=False)
-    _lock: int | None = None  # of all guardians of this state directory
+    _guardians: FileLocks = field(init=False)  # the lock of all guardians of this state directory
     _child_crashes_at: str | None = field(default_factory=lambda: os.environ.get(CHILD_CRASH_AT))
 
     def __post_init__(self) -> None:
-        self.locks = FileLocks(self.directory / "locks")
+        self.locks, self._guardians = FileLocks(self.directory / "locks"), FileLocks(self.directory)
 
     @property
     def ledger(self) -> GuardianWorld:
@@ -98,18 +97,13 @@ class GuardianWorld:
     def take_lock(self) -> bool:
         """Return whether this is the guardian that waits for what is not due yet; it stays so until it ends."""
         try:
-            fd = os.open(self.directory / "guardian.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            locked = self._guardians.lock("guardian")
         except OSError as error:
             self._complain("the guardians' lock cannot be opened", error)
             return True  # two that wait are better than none
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            return False
-        self._lock = fd
-        self.crash_point("locked")
-        return True
+        if locked:
+            self.crash_point("locked")
+        return locked
 
     @staticmethod
     def _complain(what: str, error: OSError) -> None:

@@ -243,7 +243,6 @@ async def _hand_over(lease: Lease, capabilities: Capabilities) -> Lease:
             await Record(Detached(lease.id, await Now()))
             return await ReadLease(lease.id)
         if await Now() > give_up_at:
-            raise WatchdogNotArmed(
-                f"the watchdog on {lease.name.node} did not confirm the claim of the job", hint="the run was stopped"
-            )
+            unheard = f"the watchdog on {lease.name.node} did not confirm the claim of the job"
+            raise WatchdogNotArmed(unheard, hint="the run was stopped")
         await Sleep(watchdog_report.min_read_interval_s(capabilities.timings.heartbeat_s))

@@ -6,38 +6,19 @@ slice. Nothing is cleaned up here: errors are raised, and the caller releases th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.absence import is_ours
-from orchestrator.core.lease.cloud_api import Capabilities, SliceRequest, SliceState, SliceView
-from orchestrator.core.lease.lease import (
-    Created,
-    CreateRefused,
-    Intent,
-    Lease,
-    LeaseState,
-    NotAllowed,
-    Ready,
-    Sent,
-    Settled,
-)
-from orchestrator.core.text.durations import format_duration, format_usd_per_hour
+from orchestrator.core.lease.cloud_api import Capabilities, SliceRequest
+from orchestrator.core.lease.lease import Created, CreateRefused, Intent, Lease, Sent
 from orchestrator.engine.effects.base import Lock, Now, ReadLease, Record, Report, Sleep, StartGuardian
-from orchestrator.engine.effects.cloud import Create, Get, GetOperation, ListSlices
-from orchestrator.engine.leases.renewal import shorten_claim
+from orchestrator.engine.effects.cloud import Create, Get, ListSlices
 from orchestrator.engine.leases.server_time import clock_skew, record_server_time
+from orchestrator.engine.provision.readiness import wait_until_ready
 from orchestrator.engine.provision.startup_script import SCRIPT_KEY, with_claim
 from orchestrator.engine.runtime import retry
-from orchestrator.errors import (
-    AlreadyExists,
-    CapacityError,
-    CloudError,
-    CloudUnavailable,
-    Preempted,
-    UnexpectedReply,
-    Vanished,
-)
+from orchestrator.errors import AlreadyExists, CloudError, CloudUnavailable, UnexpectedReply
 
 PATIENCE_S = 60.0  # for a cloud that does not reply, before the step fails
 
@@ -109,91 +90,3 @@ async def _adopt(lease: Lease) -> None:
             f"a slice named {lease.name.node} exists that tpujob did not create; it is neither used nor deleted",
             details=dict(view.labels),
         )
-
-
-async def wait_until_ready(
-    lease: Lease, capabilities: Capabilities, *, give_up_at: float, operation: str | None = None
-) -> Lease:
-    """Return the lease once its slice is READY, after a create or a start. `operation`: that of the start.
-
-    Raises the CloudError that prevents it, CloudUnavailable at `give_up_at` (ledger time).
-    """
-    begun = await Now()
-    for pause_s in retry.pauses(longest_s=10.0):
-        check = await check_ready(lease, operation=operation)
-        if check.ready is not None:
-            await shorten_labels(check, capabilities)
-            return check.ready
-        now = await Now()
-        if now >= min(give_up_at, lease.deadline):
-            raise CloudUnavailable(f"{lease.name.node} was still {check.state} after {now - begun:.0f} s")
-        await Report("create", f"{lease.name.node} is {check.state}, {format_duration(now - begun)}", passing=True)
-        await Sleep(pause_s)
-    raise AssertionError("pauses() never ends")
-
-
-@dataclass(frozen=True, slots=True)
-class ReadyCheck:
-    """One look at a slice that is not READY yet."""
-
-    state: str  # for display
-    ready: Lease | None = None  # the lease once the slice is READY
-    before: Lease | None = None  # the same lease before that
-
-
-async def check_ready(lease: Lease, *, operation: str | None = None) -> ReadyCheck:
-    """Return the slice's state now, and record READY. Raises the CloudError that prevents it from becoming READY."""
-    lease = await ReadLease(lease.id)
-    if lease.state in (LeaseState.DOWN, LeaseState.GONE):
-        raise Vanished(f"{lease.name.node} was released meanwhile: {lease.reason}")
-    await _check_operation(lease, operation or lease.operation)
-    view = await _get(lease)
-    if view is None:
-        return ReadyCheck("requested")
-    if view.state is SliceState.READY:
-        try:
-            await Record(Ready(lease.id, await Now()))
-        except NotAllowed as error:  # while the API was asked
-            raise Vanished(f"{lease.name.node} was released meanwhile") from error
-        return ReadyCheck(view.native_state, await ReadLease(lease.id), lease)
-    if view.state is SliceState.TOMBSTONE:
-        raise view.error or Preempted(f"{lease.name.node} was taken away before it was ready ({view.native_state})")
-    if view.state is SliceState.QUEUED:
-        if lease.ready_by is not None and await Now() >= lease.ready_by:
-            raise CapacityError(f"{lease.name.node} got no capacity in time: it is still {view.native_state}")
-        price = format_usd_per_hour(lease.usd_per_hour)
-        return ReadyCheck(f"{view.native_state} (nothing is billed until there is capacity, then {price})")
-    return ReadyCheck(view.native_state)
-
-
-async def shorten_labels(check: ReadyCheck, capabilities: Capabilities) -> None:
-    """Write the earlier deadline of a slice that waited for less time than it might have; failing that, warn."""
-    before, ready = check.before, check.ready
-    if before is not None and ready is not None and ready.deadline < before.deadline:
-        try:
-            await shorten_claim(before, ready, capabilities)
-        except CloudError as error:
-            await Report("warning", f"{ready.name.node} ends in time, but its labels say later: {error.message}")
-
-
-async def _check_operation(lease: Lease, name: str | None) -> None:
-    """Raise the operation's error once it has one. No reply, or an unknown operation, proves nothing."""
-    if name is None:
-        return
-    try:
-        operation = await GetOperation(name)
-    except CloudUnavailable:
-        return
-    if operation is None or not operation.done or operation.error is None:
-        return
-    alone = lease.sends == 1 and name == lease.operation and not lease.name.queued  # a failed request still exists
-    if not lease.settled and alone:
-        await Record(Settled(lease.id, await Now()))
-    raise operation.error
-
-
-async def _get(lease: Lease) -> SliceView | None:
-    try:
-        return await Get(lease.name)
-    except CloudUnavailable:
-        return None

@@ -17,8 +17,9 @@ from orchestrator.core.text.durations import format_duration, format_usd_per_hou
 from orchestrator.engine.effects.base import Now, Report, Shield, Sleep, Unlock
 from orchestrator.engine.leases.obligations import RELEASE_S, Obligations, is_recorded, report_loser
 from orchestrator.engine.leases.release import release_all, send_deletes
-from orchestrator.engine.provision.acquire import ReadyCheck, check_ready, create_slice, shorten_labels
+from orchestrator.engine.provision.acquire import create_slice
 from orchestrator.engine.provision.drafts import Draft
+from orchestrator.engine.provision.readiness import ReadyCheck, check_ready, shorten_labels
 from orchestrator.engine.runtime import retry
 from orchestrator.errors import CloudError, CloudUnavailable, TeardownUnproven, Vanished
 

@@ -150,14 +150,12 @@ class Interpreter:
         if not self._shielded:
             raise Interrupted(received.number, by=received.by)
         self.pending = self.pending or Interrupted(received.number, by=received.by)
-        name = received.by or signal.Signals(received.number).name
-        if len(self._received) >= 3:
-            raise Abandoned
         more = 3 - len(self._received)
-        text = (
-            f"{name}: already deleting; {more} more to leave before the proof (the next tpujob command goes on with it)"
-        )
-        self.world.report(Report("release", text))
+        if more <= 0:
+            raise Abandoned
+        name = received.by or signal.Signals(received.number).name
+        text = f"{name}: already deleting; {more} more to leave before the proof"
+        self.world.report(Report("release", f"{text} (the next tpujob command goes on with it)"))
 
 
 class _Signals:

@@ -24,9 +24,10 @@ from orchestrator.engine.effects.cloud import Get, StartSlice, StopSlice
 from orchestrator.engine.leases.obligations import RELEASE_S, SliceOutcome, keep_slice, release_owed
 from orchestrator.engine.leases.release import Released, release, release_all
 from orchestrator.engine.leases.renewal import move_claim
-from orchestrator.engine.provision.acquire import PATIENCE_S, wait_until_ready
+from orchestrator.engine.provision.acquire import PATIENCE_S
 from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.provision.drafts import Draft, Drafter
+from orchestrator.engine.provision.readiness import wait_until_ready
 from orchestrator.engine.runtime import retry
 from orchestrator.errors import Cancelled, CloudUnavailable, NeedsConsent, TeardownUnproven, TpujobError, WrongState
 

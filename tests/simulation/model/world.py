@@ -90,10 +90,7 @@ class World:
         self.trace: list[str] | None = [] if trace else None
         self.timeline = Timeline()
         self.timings: Timings = emulated(speed)
-        self.capabilities = Capabilities(
-            cloud_deadline=False, multi_host=True, queue=True, idempotent_create="name", owner_filter="client",
-            preempt_action="tombstone", visible_within_s=10.0 + TRAVEL_S, settles_within_s=60.0, timings=self.timings,
-        )  # fmt: skip
+        self.capabilities = Capabilities(10.0 + TRAVEL_S, settles_within_s=60.0, timings=self.timings)
         self.workers, self.zones = 1, ZONES
         self.slices = 1  # slices that one command asks for at once
         self.queues = False  # whether any slice is queued

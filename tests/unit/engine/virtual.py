@@ -34,16 +34,7 @@ from orchestrator.remote.fleet.steps import StartRequest
 from orchestrator.remote.transfer.collect import CollectionProgress, CollectRequest, CollectResult, Problem
 
 T = TypeVar("T")
-CAN = Capabilities(
-    cloud_deadline=False,
-    multi_host=True,
-    queue=False,
-    idempotent_create="name",
-    owner_filter="client",
-    preempt_action="tombstone",
-    visible_within_s=300,
-    settles_within_s=2700,
-)
+CAN = Capabilities(visible_within_s=300, settles_within_s=2700)
 ZONE = "us-central1-a"
 
 

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from orchestrator.engine.guardian import process as guardian
+from orchestrator.engine.guardian.world import GuardianWorld
 from tests import ROOT
 from tests.cli_fixture import kill_all
 from tests.forked import Child
@@ -243,3 +244,9 @@ def test_every_crash_point_that_is_registered_is_in_the_source_and_no_other_one(
     source = "".join(path.read_text() for path in Path(guardian.__file__).parent.glob("*.py"))
     called = [line.split('crash_point("')[1].split('"')[0] for line in source.splitlines() if 'crash_point("' in line]
     assert sorted(called) == sorted(guardian.CRASH_POINTS)
+
+
+def test_the_one_that_waits_keeps_its_lock_after_a_bug_and_excludes_others(state: Path) -> None:
+    first, second = (GuardianWorld(state, lambda name: None) for _ in range(2))
+    assert first.take_lock() and not second.take_lock()
+    assert first.take_lock(), "the loop begins anew after a bug"

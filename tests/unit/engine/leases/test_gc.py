@@ -14,16 +14,7 @@ from orchestrator.engine.effects.base import Effect, Report, Sleep
 from orchestrator.engine.leases.gc import Collected, collect_garbage
 from orchestrator.errors import AuthError, BadRequest, CloudError, CloudUnavailable, UnexpectedReply, WrongState
 
-CAN = Capabilities(
-    cloud_deadline=False,
-    multi_host=True,
-    queue=False,
-    idempotent_create="name",
-    owner_filter="client",
-    preempt_action="tombstone",
-    visible_within_s=300,
-    settles_within_s=2700,
-)
+CAN = Capabilities(visible_within_s=300, settles_within_s=2700)
 MARGIN_S = CAN.timings.margin_s
 LOCAL = 1_000_000_000.0  # this machine's clock
 SERVER = 1_795_262_400.0  # the cloud's: the two have nothing to do with each other
