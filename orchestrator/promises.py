@@ -93,11 +93,11 @@ PROMISES = {
         "ttl + grace + watchdog + D", "18 m 20 s + D", "39.7 s + D",
     ),
     "watchdog of a detached run": PromisedBound(
-        "C3", "detached run: the same; counted from the end of its job", "watchdog",
+        "C3", "detached run: your machine died; counted from the end of its job", "watchdog",
         "linger + grace + 3 poll + watchdog + D", "1 h 6 m + D", "2 m 16 s + D",
     ),
     "watchdog of a held slice": PromisedBound(
-        "C3", "held slice: the same; counted from the end of its time", "watchdog",
+        "C3", "held slice: your machine died; counted from the end of its time", "watchdog",
         "grace + grace + 3 poll + watchdog + D", "9 m 20 s + D", "21.7 s + D",
     ),
     "watchdog of a create": PromisedBound(
@@ -121,11 +121,11 @@ PROMISES = {
         "", "as C0, at the latest 10 m after the last reply of the VM", "the same",
     ),
     "gc": PromisedBound(
-        "C7", "attached run: as C3, and the watchdog is dead, not armed, or may not delete", "gc",
+        "C7", "attached run: your machine and the watchdogs died, or the watchdogs may not delete", "gc",
         "claimed + margin + gc + S + D", "1 h 17 m + S + D", "5 m 29 s + S + D",
     ),
     "gc of a detached run": PromisedBound(
-        "C7", "detached run or held slice: the same; counted from its deadline or the end of its time", "gc",
+        "C7", "detached run, held slice: the same; counted from the deadline", "gc",
         "margin + gc + S + D", "2 m 5 s + S + D", "9 s + S + D",
     ),
     "revoked": PromisedBound(
@@ -146,11 +146,11 @@ PROMISES = {
     ),
     "stuck": PromisedBound(
         "C11", "the cloud accepts deletes, and the node stays", "",
-        "", "none: exit code 75 after 10 m, then retried", "the same",
+        "", "none: exit code 75 after 10 m; retried", "the same",
     ),
     "frozen": PromisedBound(
         "C12", "403 to everything: project, billing or organisation is frozen", "",
-        "", "none: exit code 75 after 10 m, then retried", "the same",
+        "", "none: exit code 75 after 10 m; retried", "the same",
     ),
 }  # fmt: skip
 
