@@ -94,7 +94,8 @@ class FaultAdmin(Api):
         """Find a node by its full name, or by an id that only one node has. Raises ApiError."""
         found = [node for node in self.state.nodes.values() if name in (node.name, node.node_id)]
         if not found:
-            raise ApiError("NOT_FOUND", f'There is no node "{name}".')
+            nodes = ", ".join(node.node_id for node in self.state.nodes.values()) or "no nodes"
+            raise ApiError("NOT_FOUND", f'There is no node "{name}"; there are {nodes}.')
         if len(found) > 1:
             raise bad_field(f'Several nodes are called "{name}": {", ".join(node.name for node in found)}.')
         return found[0]

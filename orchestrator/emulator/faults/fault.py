@@ -149,7 +149,8 @@ def read(data: object) -> Fault:
     data = check_object("a fault", data)
     name = data.get("kind")
     if not isinstance(name, str) or name not in KINDS:
-        raise BadData(f"A fault needs a kind; there are {', '.join(KINDS)}.")
+        wrong = f'There is no fault of kind "{name}"' if isinstance(name, str) else "A fault needs a kind"
+        raise BadData(f"{wrong}; there are {', '.join(KINDS)}.")
     kind = KINDS[name]
     check_object(f'a fault of kind "{name}"', data, (*FIELDS, *kind.parameters), COUNTED)
     operation, operations = _operations(name, data.get("operation"))

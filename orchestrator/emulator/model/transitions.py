@@ -67,9 +67,8 @@ class NodeTransitions:
         node.due = node.failure = node.resume = None
         if resume is not None:
             self.end_operation(node, failure)
-            node.state, node.due, node.operation, node.failure = (
-                *(resume.state, resume.due, resume.operation, resume.failure),
-            )
+            node.state, node.due = resume.state, resume.due
+            node.operation, node.failure = resume.operation, resume.failure
             return self.history.note(node, self.now)
         transition = TRANSITIONS[node.state]
         then = transition.then if failure is None else node.failed_state or transition.if_failed

@@ -47,11 +47,6 @@ class Driver:
         if self.state.advance(self.clock()):
             self.changed()
 
-    @property
-    def attribute_limits(self) -> float:
-        """The setting of the same name."""
-        return self.state.settings.attribute_limits
-
     def changed(self) -> None:
         """Note that the state changed: the loop saves it, unless a reply flushes it before."""
         self._unsaved = True
@@ -125,7 +120,9 @@ class Driver:
             without_ports = [HostRecord(0, 0) for _ in range(node.workers)] if target is Power.ON else None
             self.state.powered(node.uid, target, self.clock(), without_ports)
             return self.changed()
-        hosts = self.hosts.setdefault(node.uid, self._hosts_of(node))
+        if (hosts := self.hosts.get(node.uid)) is None:
+            hosts = SliceHosts(node, self.vms / node.uid, self.account, self, self.pythons)
+            self.hosts[node.uid] = hosts
         log.info("%s: hosts %s -> %s", node.name, node.power, target)
         await self.worker_faults.close(node.uid)
         addresses = None
@@ -138,9 +135,6 @@ class Driver:
             del self.hosts[node.uid]
         self.state.powered(node.uid, target, self.clock(), addresses)
         return self.changed()
-
-    def _hosts_of(self, node: Node) -> SliceHosts:
-        return SliceHosts(node, self.vms / node.uid, self.account, self, self.pythons)
 
     def _has_vms(self, node: Node) -> bool:
         """Return whether the node has VMs, or had some that must be ended."""

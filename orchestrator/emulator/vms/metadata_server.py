@@ -17,6 +17,7 @@ from aiohttp import web
 
 from orchestrator import catalog, peers
 from orchestrator.emulator import access
+from orchestrator.emulator.model.cloud_state import CloudState
 from orchestrator.emulator.model.records import Maintenance, Node
 from orchestrator.emulator.vms.attribute_rate import AttributeRate
 from orchestrator.emulator.vms.notifier import Notifier
@@ -102,11 +103,8 @@ def hostname(node: Node, worker: int) -> str:
 class CloudBackend(Protocol):
     """What a worker uses of the driver."""
 
+    state: CloudState
     notifier: Notifier
-
-    @property
-    def attribute_limits(self) -> float:
-        """The setting of the same name."""
 
     def changed(self) -> None:
         """Note that the state changed."""
@@ -208,7 +206,7 @@ class MetadataServer:
         size = len(text.encode())
         if size > MAX_VALUE_BYTES or others + len(name) + size > MAX_BYTES:
             return _refused(400, f"A value may have {MAX_VALUE_BYTES} bytes, all of a worker together {MAX_BYTES}.")
-        if self._rate.within(asyncio.get_running_loop().time(), self.cloud.attribute_limits):
+        if self._rate.within(asyncio.get_running_loop().time(), self.cloud.state.settings.attribute_limits):
             attributes[name] = text
         else:  # accepted, and the attribute is removed
             attributes.pop(name, None)
