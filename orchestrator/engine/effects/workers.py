@@ -14,7 +14,8 @@ from orchestrator.engine.effects.base import Effect, QuickEffect, Report, World
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.fleet import Fleet, FleetStatus, StartRequest, WorkerFacts
     from orchestrator.remote.transfer.bundle import Bundle
-    from orchestrator.remote.transfer.collect import Collection, CollectionProgress, CollectRequest, CollectResult
+    from orchestrator.remote.transfer.collect import CollectionProgress, CollectRequest, CollectResult
+    from orchestrator.remote.transfer.collection import Collection
     from orchestrator.remote.transfer.saved_work import SavedWork
 
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from orchestrator.core.lease.cloud_api import WorkerAddress
-from orchestrator.core.text.terminal import clean
-from orchestrator.errors import CommandFailed, HostKeyMismatch, RemoteError, Unreachable
+from orchestrator.errors import RemoteError, Unreachable
 from orchestrator.remote.fleet.follow import Follower, WorkerState, WorkerStatus
 from orchestrator.remote.fleet.heartbeats import Heartbeats
 from orchestrator.remote.fleet.steps import FleetStatus, PushResult, StartRequest, WorkerFacts
@@ -27,7 +26,8 @@ from orchestrator.remote.ssh.fan_out import Wakeup, fan_out
 from orchestrator.remote.ssh.known_hosts import KnownHosts
 from orchestrator.remote.ssh.openssh import openssh_argv
 from orchestrator.remote.transfer.bundle import Bundle
-from orchestrator.remote.transfer.collect import Collection, Collector, CollectRequest
+from orchestrator.remote.transfer.collect import Collector, CollectRequest
+from orchestrator.remote.transfer.collection import Collection
 
 __all__ = ["Fleet", "FleetStatus", "PushResult", "StartRequest", "WorkerFacts", "WorkerState", "WorkerStatus"]
 
@@ -87,8 +87,6 @@ class Fleet:
         def connect_one(connection: Connection) -> None:
             try:
                 self._persist(connection, Connection.connect, deadline)
-            except HostKeyMismatch:
-                raise
             except Unreachable as error:
                 missing[connection.index] = error.message
 
@@ -242,19 +240,13 @@ class Fleet:
 
     # -- short commands --
 
-    def run(
-        self, worker: int, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = False
-    ) -> Completed:
-        """Run a short command, one try. With `check`, a nonzero code raises CommandFailed. Raises Unreachable."""
+    def run(self, worker: int, argv: Sequence[str], *, timeout_s: float = 60.0) -> Completed:
+        """Run a short command, one try, without input. Raises Unreachable."""
 
         def run_one(connection: Connection) -> Completed:
-            return run(connection, argv, stdin, timeout_s=timeout_s, cap_bytes=OUTPUT_BYTES)
+            return run(connection, argv, timeout_s=timeout_s, cap_bytes=OUTPUT_BYTES)
 
-        completed = fan_out([self._connection(worker)], run_one, self._wakeup)[0]
-        if check and completed.rc != 0:
-            tail = clean(completed.stderr.strip().rpartition(b"\n")[2])
-            raise CommandFailed(list(argv), completed.rc, tail, worker=worker)
-        return completed
+        return fan_out([self._connection(worker)], run_one, self._wakeup)[0]
 
     def openssh_argv(self, worker: int, command: Sequence[str] | None = None) -> list[str]:
         return openssh_argv(self._connection(worker).worker, command, self._credentials)

@@ -158,7 +158,7 @@ class WorkerCall:
         return RemoteError(f"{self.connection.name}: {what}")
 
 
-def run(connection: Connection, argv: Sequence[str], stdin: bytes, *, timeout_s: float, cap_bytes: int) -> Completed:
+def run(connection: Connection, argv: Sequence[str], *, timeout_s: float, cap_bytes: int) -> Completed:
     """Run a short command; keep up to `cap_bytes` of each output stream. Raises Unreachable."""
     deadline = time.monotonic() + timeout_s
     channel = connection.channel(shlex.join(argv), timeout_s=timeout_s)
@@ -168,7 +168,6 @@ def run(connection: Connection, argv: Sequence[str], stdin: bytes, *, timeout_s:
             read_errors = (channel.recv_stderr, errors, cap_bytes, deadline)
             reader = threading.Thread(target=_read_up_to, args=read_errors, daemon=True)
             reader.start()
-            channel.sendall(stdin)
             channel.shutdown_write()
             _read_up_to(channel.recv, output, cap_bytes, deadline)
             reader.join(max(0.0, deadline - time.monotonic()))

@@ -154,8 +154,6 @@ class Connection:
 
         try:
             yield
-        except FanOutAbandoned:
-            raise
         except paramiko.BadHostKeyException as error:
             raise HostKeyMismatch(
                 f"{self.name} at {self.worker.host} shows another host key than the cloud published for it",

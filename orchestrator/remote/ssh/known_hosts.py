@@ -25,7 +25,9 @@ class KnownHosts:
         self.path = path
         self._on_notice = on_notice
         self._lock = threading.Lock()
-        self._keys = dict(_read(path))
+        lines = path.read_text().splitlines() if path.exists() else []
+        rows = (line.split(" ", 1) for line in lines if line)
+        self._keys = {name: _key_part(key) for name, key in rows}
         for worker in workers:
             if worker.host_key is not None:
                 self._pin(worker.index, _key_part(worker.host_key))
@@ -59,13 +61,6 @@ class KnownHosts:
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.writelines(f"{name} {key}\n" for name, key in sorted(self._keys.items()))
         draft.replace(self.path)
-
-
-def _read(path: Path) -> list[tuple[str, str]]:
-    if not path.exists():
-        return []
-    rows = [line.split(" ", 1) for line in path.read_text().splitlines() if line]
-    return [(row[0], _key_part(row[1])) for row in rows]
 
 
 def _key_part(line: str) -> str:

@@ -1,4 +1,4 @@
-"""Collects the results of a run: asks the packer on each worker, extracts defensively, checks against the manifest.
+"""Collects the results of one worker: asks its packer, extracts defensively, checks against the manifest.
 
 A file that arrived and matches the index lies under its name in `worker<i>/`, however the collection ends; the next one asks
 only for the rest. Only the disk limits the size (`remote.transfer.disk_space`): memory holds nothing but the index, and files
@@ -7,9 +7,9 @@ are written once. A refused or damaged file never costs the other files.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,26 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.text.terminal import printable
-from orchestrator.errors import CommandFailed, RemoteError, Unreachable
-from orchestrator.remote.ssh.call import WorkerCall
-from orchestrator.remote.ssh.connection import Connection
-from orchestrator.remote.ssh.fan_out import Wakeup, fan_out
+from orchestrator.errors import RemoteError
 from orchestrator.remote.transfer.disk_space import DiskSpace
-from orchestrator.remote.transfer.extract import (
-    CHANGED,
-    Damaged,
-    Extracted,
-    IndexEntry,
-    Read,
-    extract,
-    is_there,
-    open_root,
-)
+from orchestrator.remote.transfer.extract import Damaged, Extracted, IndexEntry, Read, extract, is_there, open_root
 
-STALL_S = 60.0  # a worker that sends nothing for so long, over however many connections, is skipped
-RETRY_FIRST_S, RETRY_MOST_S = 0.1, 2.0
-STOP_WAIT_S = 2.0  # for a thread that was asked to stop
-ROW_BYTES = 64 << 10  # of the index: a path of 4 KB, each character written as an escape
 INDEX_BYTES = 256 << 20  # of one worker: more than a million files
 ROW_COST_BYTES = 128  # memory of a row besides its path
 MANIFEST = "artifacts/manifest.json"
@@ -138,7 +122,6 @@ class ArchivePart:
     hashed_bytes: int = 0
     activity: int = 0
     progressed_at: float = field(default_factory=time.monotonic)
-    call: WorkerCall | None = None
     stopped: str = ""  # why
 
     def progressed(self) -> None:
@@ -187,15 +170,6 @@ class Collector:
             self.space.end(part.worker)
         missing = {path for path, _ in part.result.missing}
         return part.summary(broken=check_manifest(self._directory(part), part.result.files, missing))
-
-    def fetch(self, connection: Connection, part: ArchivePart) -> None:
-        """Collect over one connection. Raises Unreachable when it was cut."""
-        with WorkerCall(connection, "pack", silence_s=STALL_S) as call:
-            part.call = call
-            try:
-                self.receive(part, lambda: call.answer(ROW_BYTES), call.send, call.read)
-            finally:
-                part.call = None
 
     def receive(self, part: ArchivePart, answer: Answer, send: Callable[[bytes], None], read: Read) -> None:
         """Talk to the packer: name the run, read the index, name the wanted files, read the archive."""
@@ -278,95 +252,11 @@ class Collector:
         return wanted
 
 
-class Collection:
-    """A running collection from all workers, in the background: `wait` returns its progress, `stop` ends it."""
-
-    def __init__(self, collector: Collector, connections: Sequence[Connection], wakeup: Wakeup) -> None:
-        self._collector, self._connections, self._wakeup = collector, connections, wakeup
-        self._parts = {connection.worker.index: ArchivePart(connection.worker.index) for connection in connections}
-        self._ended: dict[int, CollectResult] = {}
-        self._error: Exception | None = None
-        self._done = False
-        threading.Thread(target=self._run, name="collect", daemon=True).start()
-
-    def wait(self, timeout_s: float) -> CollectionProgress:
-        """Wait until the end, `timeout_s` seconds at most; return the progress. Raises an error that is not of one worker."""
-        with self._wakeup.changed:
-            self._wakeup.wait_for(lambda: self._done, timeout_s)
-        if self._error is not None:
-            raise self._error
-        parts = list(self._parts.values())
-        return CollectionProgress(
-            CollectResult.of([self._ended[index] for index in sorted(self._ended)]) if self._done else None,
-            sum(len(part.result.files) for part in parts),
-            sum(part.total_files for part in parts),
-            sum(part.size_bytes for part in parts),
-            sum(part.total_bytes for part in parts),
-            sum(part.hashed_bytes for part in parts),
-            sum(part.activity for part in parts),
-        )
-
-    def stop(self, why: str) -> CollectResult:
-        """Stop, and return what has arrived; the rest is listed as waiting, with this reason."""
-        for part in self._parts.values():
-            part.stopped = why
-            if part.call is not None:
-                part.call.close()
-        with self._wakeup.changed:
-            self._wakeup.wait_for(lambda: self._done, STOP_WAIT_S)
-        late = {i: p.summary(Problem(i, THE_REST, why)) for i, p in self._parts.items() if i not in self._ended}
-        every = {**late, **self._ended}
-        return CollectResult.of([every[index] for index in sorted(every)])
-
-    def within(self, seconds: float) -> CollectResult:
-        """Return what arrives within this time."""
-        result = self.wait(seconds).result
-        return self.stop(f"it took longer than {seconds:.0f} s") if result is None else result
-
-    def _run(self) -> None:
-        try:
-            fan_out(self._connections, self._collect_one, self._wakeup)
-        except Exception as error:  # `wait` raises it
-            self._error = error
-        with self._wakeup.changed:
-            self._done = True
-            self._wakeup.changed.notify_all()
-
-    def _collect_one(self, connection: Connection) -> None:
-        """Collect over as many connections as necessary, as long as data arrives."""
-        part = self._parts[connection.worker.index]
-        part.progressed_at = time.monotonic()  # it may have waited in the queue
-        self._ended[part.worker] = self._collect_with_retries(connection, part)
-
-    def _collect_with_retries(self, connection: Connection, part: ArchivePart) -> CollectResult:
-        collector, pause_s, passes = self._collector, RETRY_FIRST_S, 0
-        while True:
-            try:
-                result = collector.collect(part, lambda: collector.fetch(connection, part))
-                passes += 1
-                if passes >= collector.request.passes or not any(problem.why == CHANGED for problem in result.waiting):
-                    return result
-            except Unreachable as error:
-                why = part.stopped or error.message
-                if part.stopped or time.monotonic() - part.progressed_at > STALL_S:
-                    return part.incomplete(why)
-                self._wakeup.sleep(pause_s)
-                pause_s = min(2 * pause_s, RETRY_MOST_S)
-            except (CollectionStopped, CommandFailed, TooManyFiles) as error:
-                return part.incomplete(error.message)
-            except OSError as error:  # of the local disk: errors of the connection are Unreachable
-                return part.incomplete(f"{error.strerror} ({collector.request.destination})")
-
-
 def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
     """[1, 2, 3, 7] → (1, 4), (7, 8)."""
-    begin, after = 0, 0
-    for number in numbers:
-        if number != after and after > begin:
-            yield begin, after
-        begin, after = begin if number == after > begin else number, number + 1
-    if after > begin:
-        yield begin, after
+    for _, neighbours in itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        members = [number for _, number in neighbours]
+        yield members[0], members[-1] + 1
 
 
 def check_manifest(

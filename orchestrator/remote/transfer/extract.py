@@ -16,7 +16,7 @@ import re
 import stat
 import tarfile
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +30,7 @@ NAME_BYTES = 255
 ENTRY_BYTES = 2 * (LONG_NAME_BYTES + BLOCK)  # of an entry beside its content: a long path, and what fills blocks
 SLACK_BYTES = 1 << 20
 CHANGED = "its content is not what the index says: it changed meanwhile"
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 DRAFT = ".tpujob-draft"  # of the file that is being written
 # An entry's own fault, whichever disk it is written to. Any other error is the disk's, and may be mended.
 OF_THE_PATH = (
@@ -101,16 +102,14 @@ def extract(
 
 
 def open_root(into: Path) -> int:
-    return os.open(into, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    return os.open(into, DIRECTORY)
 
 
 def is_there(root: int, name: str, promise: IndexEntry, read: Callable[[int], None] = lambda size: None) -> bool:
     """Does the directory hold this very file already, reached without following any link? `read` hears of every piece."""
     try:
         parts = parts_of(name)
-        fd = os.dup(root)
-        for part in parts[:-1]:
-            fd = _inner(fd, part)
+        fd = _open_directory(root, parts[:-1])
         try:
             file_fd = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
         finally:
@@ -129,12 +128,19 @@ def is_there(root: int, name: str, promise: IndexEntry, read: Callable[[int], No
     return digest.hexdigest() == promise.sha256
 
 
-def _inner(fd: int, part: str) -> int:
-    """The directory `part` of the directory `fd`, which is closed."""
-    try:
-        return os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
-    finally:
-        os.close(fd)
+def _open_directory(root: int, parts: Sequence[str], *, make: bool = False) -> int:
+    """A descriptor of the directory, reached without following any link; `make`: what is missing is made."""
+    fd = os.dup(root)
+    for part in parts:
+        try:
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(part, 0o755, dir_fd=fd)
+            inner = os.open(part, DIRECTORY, dir_fd=fd)
+        finally:
+            os.close(fd)
+        fd = inner
+    return fd
 
 
 def parts_of(name: str) -> list[str]:
@@ -220,7 +226,9 @@ class _Extraction:
 
     def _entry(self, header: tarfile.TarInfo, name: str) -> None:
         if header.type == tarfile.DIRTYPE:
-            os.close(self._open_directory(parts_of(name.rstrip("/"))))
+            parts = parts_of(name.rstrip("/"))
+            self._claim_spelling(parts)
+            os.close(_open_directory(self.root, parts, make=True))
             return
         if header.type not in FILES:
             raise RefusedFile(KINDS.get(header.type, "an entry of a kind that is not used here"))
@@ -233,11 +241,8 @@ class _Extraction:
         if header.size != promise.size_bytes:
             raise RefusedFile("its content is not what the index says: it has another size")
         self.came.add(name)
-        self._file(name, parts, promise)
-
-    def _file(self, name: str, parts: list[str], promise: IndexEntry) -> None:
         self._claim_spelling(parts)
-        directory = self._open_directory(parts[:-1])
+        directory = _open_directory(self.root, parts[:-1], make=True)
         try:
             if self._write(directory, parts[-1], promise):
                 self.result.files[name] = promise
@@ -268,20 +273,6 @@ class _Extraction:
             raise
         os.unlink(DRAFT, dir_fd=self.root)
         return False
-
-    def _open_directory(self, parts: list[str]) -> int:
-        """A descriptor of the directory, made where it is missing, reached without following any link."""
-        self._claim_spelling(parts)
-        fd = os.dup(self.root)
-        for part in parts:
-            try:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(part, 0o755, dir_fd=fd)
-            except BaseException:
-                os.close(fd)
-                raise
-            fd = _inner(fd, part)
-        return fd
 
     def _claim_spelling(self, parts: list[str]) -> None:
         """On a disk that ignores case, `A/x` and `a/y` would share a directory, and `X` replace `x`."""

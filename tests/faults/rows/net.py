@@ -129,7 +129,7 @@ def _stopped(w: World, *, whole_machine: bool) -> None:
 def collect_hangs(w: World) -> None:
     """The slice is held for its results, which can be collected once the worker is back."""
     run = w.pause(
-        "StartCollection:1:before", "run", w.short_job, patched={"orchestrator.remote.transfer.collect:STALL_S": 3.0}
+        "StartCollection:1:before", "run", w.short_job, patched={"orchestrator.remote.transfer.collection:STALL_S": 3.0}
     )
     w.admin("POST", f"nodes/{w.until_alive()}:worker", {"worker": 0, "condition": "frozen"})
     run.process.send_signal(signal.SIGCONT)
