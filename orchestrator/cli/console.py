@@ -54,7 +54,7 @@ class Console:
         """Render one event. Called by `reporter`, from any thread."""
         with self._lock:
             if self._streams_json:
-                self._stream(event)
+                _print(self.json_text(event.as_json()))
             match event:
                 case Progress():
                     with contextlib.suppress(OSError, ValueError):
@@ -83,10 +83,6 @@ class Console:
             emit_lines(lines)
         else:
             self._write("\n".join(lines))
-
-    def _stream(self, event: Event) -> None:
-        text = json.dumps(self.secrets.hide_all(_plain(event.as_json())), ensure_ascii=False)
-        _print(text if text.isprintable() else json.dumps(json.loads(text)))
 
     def notice(self, stage: str, text: str) -> None:
         self.quiet()
@@ -142,6 +138,13 @@ class Console:
             text = "\n".join(harmless(line) for line in text.split("\n"))
         return self.secrets.hide(text)
 
+    def json_text(self, data: Any, indent: int | None = None) -> str:
+        """Return the data as JSON without secrets, escaped where a character cannot be printed."""
+        # Secrets are hidden in values, not in the text: a number that looks like one must not make the JSON invalid.
+        plain = self.secrets.hide_all(_plain(data))
+        text = json.dumps(plain, indent=indent, ensure_ascii=False)
+        return text if text.replace("\n", "").isprintable() else json.dumps(plain, indent=indent)
+
     def _write(self, text: str, color: str = "") -> None:
         text = self.fit(text)
         with contextlib.suppress(OSError, ValueError):  # a reader that left must not stop a teardown
@@ -185,9 +188,7 @@ def emit_result(shape: Any, lines: Iterable[str], *, as_json: bool) -> None:
 
 def emit_json(data: Any) -> None:
     """Print JSON on stdout, without secrets. Values of other types become text."""
-    # Secrets are hidden in values, not in the text: a number that looks like one must not make the JSON invalid.
-    text = json.dumps(console().secrets.hide_all(_plain(data)), indent=2, ensure_ascii=False)
-    _print(text if text.replace("\n", "").isprintable() else json.dumps(json.loads(text), indent=2))
+    _print(console().json_text(data, indent=2))
 
 
 def _plain(data: Any) -> Any:

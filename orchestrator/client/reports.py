@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from orchestrator.client.session import Session
-from orchestrator.report import compare as comparison
 from orchestrator.report import costs, results
 from orchestrator.report.figures import RunFigures, figures
 from orchestrator.report.results import RunReport
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """One column for each run, in the order in which they were named; a run named twice has one."""
-
-    runs: tuple[RunFigures, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        return comparison.as_json(self.runs)
 
 
 def show(session: Session, run: str) -> RunReport:
@@ -30,8 +17,11 @@ def show(session: Session, run: str) -> RunReport:
     return results.report(session.ledger, found, attempt, session.now(found.cloud))
 
 
-def compare(session: Session, names: Sequence[str]) -> Comparison:
-    """Return the figures of these runs side by side, each named as for `show`. Raises UnknownRun."""
+def compare(session: Session, names: Sequence[str]) -> tuple[RunFigures, ...]:
+    """Return the figures of these runs, each named as for `show`, in their order; once for a run that is named twice.
+
+    Raises UnknownRun.
+    """
     session.recover()
     ledger = session.ledger
     found = {run.id: (run, attempt) for run, attempt in map(ledger.find_run, names)}
@@ -39,4 +29,4 @@ def compare(session: Session, names: Sequence[str]) -> Comparison:
     for run, last in found.values():
         usd = costs.of_run(ledger, run, session.now(run.cloud))
         columns.append(figures(run, last, ledger.lease(last.lease_id) if last.lease_id else None, usd))
-    return Comparison(tuple(columns))
+    return tuple(columns)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from orchestrator import fork, settings
 from orchestrator.client.events import Reporter
 from orchestrator.core.lease.lease import Lease, LeaseState, Purpose
+from orchestrator.core.lease.run_and_attempt import Attempt, has_uncollected_results
 from orchestrator.core.text import names
 from orchestrator.engine.runtime.locks import FileLocks
 from orchestrator.errors import (
@@ -358,12 +359,10 @@ class Session:
     def note_overdue(self) -> None:
         """Report deletions of other processes that take longer than they should."""
         for lease in self.ledger.open_leases():
-            timings = settings.timings_of(lease.cloud, os.environ)
-            if lease.id in self.unproven or lease.down_at is None:
-                continue
-            if self.now(lease.cloud) - lease.down_at < 2 * timings.absent_s:
-                continue
-            self.note(unchecked(lease, TeardownUnproven("another process is still deleting it")))
+            slow_s = 2 * settings.timings_of(lease.cloud, os.environ).absent_s
+            slow = lease.down_at is not None and self.now(lease.cloud) - lease.down_at >= slow_s
+            if slow and lease.id not in self.unproven:
+                self.note(unchecked(lease, TeardownUnproven("another process is still deleting it")))
 
     def forget_keys(self, lease_id: str) -> None:
         """Delete the SSH keys of a slice that is gone."""
@@ -405,23 +404,19 @@ class Session:
 
     def lease_of_run(self, text: str) -> Lease | None:
         """Return the open lease of the run of this name or id, in any cloud; None also for an unknown run."""
-        try:
-            _, attempt = self.ledger.find_run(text)
-        except UnknownRun:
-            return None
-        return next((lease for lease in self.ledger.open_leases() if lease.id == attempt.lease_id), None)
+        attempt = self._last_attempt(text)
+        return next((lease for lease in self.ledger.open_leases() if attempt and lease.id == attempt.lease_id), None)
 
     def uncollected_run(self, lease: Lease) -> str | None:
         """Return the run whose results are the only reason to hold this slice; None if there is another one."""
-        if lease.run is None:
-            return None
-        from orchestrator.core.lease.run_and_attempt import has_uncollected_results
+        attempt = self._last_attempt(lease.run) if lease.run is not None else None
+        return lease.run if attempt is not None and has_uncollected_results(attempt, lease) else None
 
+    def _last_attempt(self, run: str) -> Attempt | None:
         try:
-            _, attempt = self.ledger.find_run(lease.run)
+            return self.ledger.find_run(run)[1]
         except UnknownRun:
             return None
-        return lease.run if has_uncollected_results(attempt, lease) else None
 
     def is_followed(self, lease: Lease) -> bool:
         """Return whether a process on this machine, the collector or an `attach`, follows the job on the slice to its end."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.core.text.durations import format_duration, format_usd
@@ -60,7 +59,7 @@ def _report(ledger: Ledger, run: RunRecord, attempt: Attempt, usd: float | None)
     return AttemptReport(
         attempt=attempt.id,
         state=str(attempt.state),
-        cause=next((data["cause"] for _, kind, data in events if _has_cause(kind, data)), None),
+        cause=next((data["cause"] for _, kind, data in events if kind == "attempt_ended" and data.get("cause")), None),
         detail=attempt.detail,
         began_at=costs.began_at(ledger, run, attempt),
         running_at=attempt.started_at,
@@ -72,10 +71,6 @@ def _report(ledger: Ledger, run: RunRecord, attempt: Attempt, usd: float | None)
         tried=tuple(TriedCandidate(data["where"], data["why"], data["at"]) for data in tried),
         usd=usd,
     )
-
-
-def _has_cause(kind: str, data: dict[str, Any]) -> bool:
-    return kind == "attempt_ended" and bool(data.get("cause"))
 
 
 def lines(reports: Sequence[AttemptReport]) -> list[str]:

@@ -95,7 +95,7 @@ def figures(run: RunRecord, attempt: Attempt, lease: Lease | None, usd: float | 
         peak_rss_bytes=count(metrics.get("peak_rss_bytes")),
         usd=usd,
         prices_as_of=catalog.PRICES_AS_OF,
-        problems=_problems(timing),
+        problems=tuple(timing.problems) if timing else (f"it left no {timings.NAME}",),
     )
 
 
@@ -149,9 +149,3 @@ def _share(value: Any) -> float | None:
 def _last_loss(metrics: dict[str, Any]) -> float | None:
     losses = metrics.get("train_loss")
     return measured(losses[-1]) if isinstance(losses, list) and losses else None
-
-
-def _problems(timing: Timing | None) -> tuple[str, ...]:
-    if timing is None:
-        return (f"it left no {timings.NAME}",)
-    return tuple(timing.problems)

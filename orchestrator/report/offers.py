@@ -39,17 +39,17 @@ class Offered:
             return 0.0
         return self.spot_usd_per_hour if spot else self.usd_per_hour
 
+    def rank(self, *, spot: bool) -> float:
+        """Return the price for sorting; an unknown one comes last."""
+        price = self.price(spot=spot)
+        return UNPRICED if price is None else price
+
     def as_json(self) -> dict[str, Any]:
-        kind = self.kind
+        of_kind = ("generation", "topology", "chips", "cores", "hosts", "hbm_gib")
         return {
             "accelerator_type": self.accelerator,
-            "generation": kind.generation if kind else None,
-            "topology": kind.topology if kind else None,
-            "chips": kind.chips if kind else None,
-            "cores": kind.cores if kind else None,
-            "hosts": kind.hosts if kind else None,
-            "hbm_gib": kind.hbm_gib if kind else None,
-            "runtime_version": kind.default_runtime if kind else None,
+            **{key: getattr(self.kind, key, None) for key in of_kind},
+            "runtime_version": self.kind.default_runtime if self.kind else None,
             "zone": self.zone,
             "region": self.zone.rpartition("-")[0],
             "usd_per_hour": self.usd_per_hour,
@@ -104,8 +104,7 @@ def chosen(
     place = {name: number for number, name in enumerate(catalog.types())}
 
     def rank(row: Offered) -> tuple[int, str, float]:
-        price = row.price(spot=spot)
-        return place.get(row.accelerator, len(place)), row.accelerator, UNPRICED if price is None else price
+        return place.get(row.accelerator, len(place)), row.accelerator, row.rank(spot=spot)
 
     return sorted(kept, key=rank)
 
@@ -129,16 +128,10 @@ def _form(row: Offered) -> list[str]:
 
 
 def _summary(rows: list[Offered]) -> list[str]:
-    cheapest = [min(rows, key=lambda row, spot=way: _or_last(row.price(spot=spot))) for way in (False, True)]  # type: ignore[misc]
-    return [
-        *_form(rows[0]),
-        str(len(rows)),
-        *(_price(row, spot=way) for row, way in zip(cheapest, (False, True), strict=True)),
-    ]
+    def lowest(*, spot: bool) -> str:
+        return _price(min(rows, key=lambda row: row.rank(spot=spot)), spot=spot)
 
-
-def _or_last(price: float | None) -> float:
-    return UNPRICED if price is None else price
+    return [*_form(rows[0]), str(len(rows)), lowest(spot=False), lowest(spot=True)]
 
 
 def _price(row: Offered, *, spot: bool) -> str:

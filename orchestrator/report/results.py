@@ -15,7 +15,7 @@ from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import attempts, compare, costs
-from orchestrator.report.artifact_files import read_object
+from orchestrator.report.artifact_files import read_object, section
 from orchestrator.report.attempts import AttemptReport
 from orchestrator.report.figures import RunFigures, figures
 from orchestrator.report.layout import day_clock
@@ -119,9 +119,7 @@ def metrics(directory: Path) -> dict[str, Any]:
 
 def payload_spans(directory: Path) -> dict[str, float]:
     """Return the seconds of the payload's spans (train, compile, …), without their total, which is the job's span."""
-    seconds = metrics(directory).get("seconds")
-    if not isinstance(seconds, dict):
-        return {}
+    seconds = section(metrics(directory), "seconds")
     order = ("train", "compile", "eval", "data", "import", "checkpoint")
     found = {name: seconds.get(f"{name}_s") for name in order}
     return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
@@ -132,8 +130,7 @@ def _describe_metrics(found: dict[str, Any]) -> list[str]:
     accuracy = found.get("test_accuracy")
     if isinstance(accuracy, int | float):
         parts.append(f"test accuracy {accuracy * 100:.1f} %")
-    dataset = found.get("dataset")
-    if isinstance(dataset, dict) and dataset.get("synthetic"):
+    if section(found, "dataset").get("synthetic"):
         parts.append("on generated digits, not real images")
     rate = found.get("images_per_s")
     if isinstance(rate, int | float):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from orchestrator import catalog, settings
@@ -46,7 +46,7 @@ class Diagnosis:
     def as_json(self) -> dict[str, Any]:
         return {
             "usable": self.exit_code == 0,
-            "checks": [check.as_json() for check in self.checks],
+            "checks": [asdict(check) for check in self.checks],
             "slices": [_slice_as_json(each) for each in self.slices],
             "worst_usd": self.worst_usd,
         }

@@ -9,9 +9,8 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from orchestrator.client.guarantee import teardown_client, timers
 from orchestrator.core.lease import watchdog_report
@@ -40,9 +39,6 @@ class HealthCheck:
     text: str
     fix: str | None = None
     code: int = 0
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from orchestrator import settings
-from orchestrator.cli.console import console, emit, emit_json
+from orchestrator.cli.console import console, emit, emit_json, emit_result
 from orchestrator.cli.options import Json, Option
 from orchestrator.emulator.daemon import control
 from orchestrator.errors import UserError
@@ -95,22 +95,16 @@ def stop() -> None:
 def status(as_json: Json = False) -> None:
     """Show whether the emulator runs, its nodes, and its billing meter."""
     endpoint = control.running(directory())
-    shape: dict[str, Any] = {"running": endpoint is not None}
-    if endpoint is not None:
-        shape |= {
-            "url": endpoint.url,
-            "pid": endpoint.pid,
-            "billing": control.request(endpoint, "GET", "/_emulator/billing"),
-        }
-    if as_json:
-        emit_json(shape)
-    elif endpoint is None:
-        emit("not running; commands start it when they need it")
-    else:
-        emit(f"running at {endpoint.url}, process {endpoint.pid} (emulated: nothing here costs money)")
-        for row in shape["billing"]["nodes"]:
-            state = "billing" if row["until"] is None else "ended"
-            emit(f"{row['name']}\t{row['type']}\t{row['zone']}\t{state}\t{row['node_seconds']:.1f} s")
+    if endpoint is None:
+        emit_result({"running": False}, ["not running; commands start it when they need it"], as_json=as_json)
+        return
+    billing = control.request(endpoint, "GET", "/_emulator/billing")
+    lines = [f"running at {endpoint.url}, process {endpoint.pid} (emulated: nothing here costs money)"]
+    for row in billing["nodes"]:
+        state = "billing" if row["until"] is None else "ended"
+        lines.append(f"{row['name']}\t{row['type']}\t{row['zone']}\t{state}\t{row['node_seconds']:.1f} s")
+    shape = {"running": True, "url": endpoint.url, "pid": endpoint.pid, "billing": billing}
+    emit_result(shape, lines, as_json=as_json)
 
 
 def _show_environment(endpoint: control.Endpoint, state: Path, as_json: bool) -> None:

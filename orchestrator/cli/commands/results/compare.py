@@ -33,7 +33,7 @@ def print_table(
     """Print one column for each run, in this order. Raises UnknownRun."""
     found = reports.compare(session, runs)
     if as_csv:
-        emit(tables.csv_text(found.runs).rstrip("\n"))
+        emit(tables.csv_text(found).rstrip("\n"))
     else:
-        lines = (tables.markdown if as_markdown else tables.text)(found.runs)
-        emit_result(found.as_json(), lines, as_json=as_json)
+        lines = (tables.markdown if as_markdown else tables.text)(found)
+        emit_result(tables.as_json(found), lines, as_json=as_json)
