@@ -28,7 +28,7 @@ from orchestrator.core.lease.timekeeping import Anchor
 from orchestrator.errors import ConfigError, TpujobError, UnknownLease, UnknownRun
 from orchestrator.ledger import disk
 
-SCHEMA_VERSION = 6  # of schema.sql; a ledger of another version is refused
+SCHEMA_VERSION = 7  # of schema.sql; a ledger of another version is refused
 KEPT_GC_RUNS = 100
 BUSY_TIMEOUT_S = 5.0  # a signal is not heard while a commit waits
 
@@ -329,12 +329,10 @@ class Ledger:
         version = _version(database)
         if version == SCHEMA_VERSION:
             return
-        kind = "an older" if version < SCHEMA_VERSION else "a newer"
-        hint = (
-            "delete its slices with that tpujob (`tpujob down --all`), then move the file away"
-            if version < SCHEMA_VERSION
-            else "upgrade tpujob; until then `gcloud compute tpus tpu-vm list` shows what is alive"
-        )
+        if version < SCHEMA_VERSION:
+            kind, hint = "an older", "delete its slices with that tpujob (`tpujob down --all`), then move the file away"
+        else:
+            kind, hint = "a newer", "upgrade tpujob; until then `gcloud compute tpus tpu-vm list` shows what is alive"
         raise ConfigError(
             f"the ledger {self.path} was written by {kind} tpujob (schema {version}, this one uses {SCHEMA_VERSION})",
             hint=hint,

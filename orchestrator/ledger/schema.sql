@@ -30,7 +30,8 @@ create table lease (
   ready_at real,
   down_at real,
   gone_at real,
-  reason text not null
+  reason text not null,
+  idle_s real
 ) strict;
 create index lease_open on lease (state) where state not in ('gone', 'forgotten');
 create index lease_of_run on lease (run);

@@ -199,8 +199,8 @@ def test_submit_prints_the_id_and_nothing_else_on_stdout(detached: Tpujob) -> No
     assert run == detached.only_run()["run"] and "worker0 | early" in said.stderr
     events = [json.loads(line) for line in detached("submit", detached.job(SLOW + setup), "--json").stdout.splitlines()]
     assert events[-1]["event"] == "result" and "log" in {event["event"] for event in events}
-    for run in (run, events[-1]["run"]):
-        detached("cancel", run)
+    detached("cancel", run)
+    detached("cancel", events[-1]["run"])
 
 
 def test_cancel_deletes_and_proves(detached: Tpujob) -> None:

@@ -18,6 +18,7 @@ from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.planning.plan import CandidateOrder, make
 from orchestrator.engine.jobs import prepare
 from orchestrator.engine.provision.drafts import PlanDrafter
+from orchestrator.errors import JobSpecError
 from orchestrator.report.plan import candidate_shape, table
 
 if TYPE_CHECKING:
@@ -74,7 +75,11 @@ def plan_of(session: Session, spec: JobSpec, *, keep_s: float = 0.0) -> Plan:
 
 def preview_file(session: Session, path: Path) -> PlanPreview:
     """Return what a run of this job file would ask for; see `preview`. Raises JobSpecError with the lines of all mistakes."""
-    spec, _ = job_files.load(path, session.reporter)
+    try:
+        spec, _ = job_files.load(path, session.reporter)
+    except JobSpecError as error:
+        error.hint = None  # it names `tpujob plan`
+        raise
     return preview(session, spec, path)
 
 

@@ -13,7 +13,7 @@ from orchestrator.client.slices.inventory import ProjectInventory
 from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.absence import is_ours
 from orchestrator.core.lease.cloud_api import SliceState, SliceView
-from orchestrator.core.lease.lease import Lease, LeaseState
+from orchestrator.core.lease.lease import Lease, LeaseState, Mode
 from orchestrator.core.text import names
 from orchestrator.errors import CloudError
 from orchestrator.report import costs
@@ -42,6 +42,8 @@ class SliceRow:
     deadline: float | None
     ends_at: float | None
     hold_until: float | None = None
+    idle_s: float | None = None  # it is deleted when it is held and unused for so long; None: never
+    idle_ends_at: float | None = None  # no earlier than that; a login since then makes it later
     down_at: float | None = None
     in_use: bool | None = None
     followed: bool | None = None  # does a process here follow the detached run on it?
@@ -155,6 +157,8 @@ def _leased(session: Session, lease: Lease, asked: ProjectInventory | None) -> S
         deadline=lease.deadline,
         ends_at=lease.ends_at,
         hold_until=lease.hold_until,
+        idle_s=lease.idle_s,
+        idle_ends_at=_idle_ends_at(session, lease),
         down_at=lease.down_at,
         in_use=session.locks.is_locked(lease.id),
         followed=session.is_followed(lease),
@@ -170,6 +174,24 @@ def _leased(session: Session, lease: Lease, asked: ProjectInventory | None) -> S
         remark=None if waiting is None else f"results of {waiting} are on it: `tpujob collect {waiting}`",
         now=now,
     )
+
+
+def _idle_ends_at(session: Session, lease: Lease) -> float | None:
+    """Return the earliest time at which the watchdog deletes the slice because it is idle; None: it does not, or is in use.
+
+    The ledger knows the last run on it; only the watchdog knows of later logins.
+    """
+    if (
+        lease.idle_s is None
+        or lease.ready_at is None
+        or lease.mode is not Mode.HOLD
+        or session.locks.is_locked(lease.id)
+    ):
+        return None
+    ends = [
+        attempt.ended_at for _, attempt in session.ledger.runs() if attempt.lease_id == lease.id and attempt.ended_at
+    ]
+    return max([lease.ready_at, *ends]) + lease.idle_s
 
 
 def _state(view: SliceView | CloudError | None) -> str:

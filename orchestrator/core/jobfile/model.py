@@ -223,7 +223,11 @@ class JobSpec(Section):
 
 def load(text: str | bytes, *, path: str) -> JobSpec:
     """Return the job that `text` describes. Raises JobSpecError. `path` is for messages, and names a job without a name."""
-    return check(yaml_source.read(text), path=path)
+    source = yaml_source.read(text)
+    if {"base", "variants"} <= set(source.data):
+        line, what = source.line(("variants",)), "a bench file is not a job"
+        raise JobSpecError([f"{path}:{line}: variants: {what}; `tpujob bench {path}` runs the variants of its `base:`"])
+    return check(source, path=path)
 
 
 def from_values(data: Mapping[str, Any]) -> JobSpec:

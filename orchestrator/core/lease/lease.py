@@ -78,6 +78,7 @@ class Lease:
     down_at: float | None = None
     gone_at: float | None = None
     reason: str = ""  # why it is to be deleted
+    idle_s: float | None = None  # its watchdog deletes it when it is held and unused for so long; None: never
     run: str | None = None  # the id of its run; None: created by `up`
 
     @property

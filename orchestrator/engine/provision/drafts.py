@@ -73,11 +73,6 @@ class PlanDrafter:
     def make(self, used_s: float = 0.0, spent_usd: float = 0.0) -> tuple[Draft, ...]:
         return tuple(self._draft(each, self._left_s(each, used_s, spent_usd)) for each in self.plan.candidates)
 
-    @property
-    def _timings(self) -> Timings:
-        timings = self.place.timings
-        return timings if self.linger_s is None else replace(timings, linger_s=self.linger_s)
-
     def _left_s(self, candidate: Candidate, used_s: float, spent_usd: float) -> float:
         left_s = candidate.life_s - used_s
         budget = self.plan.max_cost
@@ -92,7 +87,8 @@ class PlanDrafter:
     def _draft(self, candidate: Candidate, life_s: float) -> Draft:
         from orchestrator.remote.ssh.keys import create_key, ssh_keys_metadata
 
-        place, timings, now = self.place, self._timings, self.place.now()
+        place, now = self.place, self.place.now()
+        timings = place.timings if self.linger_s is None else replace(place.timings, linger_s=self.linger_s)
         lease_id = names.new_run_id(secrets.randbits(names.RUN_BITS))
         name = SliceName(place.project, candidate.zone, names.node_name(place.owner, lease_id), candidate.queued)
         lease = Lease(
@@ -111,6 +107,7 @@ class PlanDrafter:
             usd_per_hour=candidate.usd_per_hour,
             budget_usd=self.plan.max_cost,
             run=self.run,
+            idle_s=self.idle_s,
         )
         self.made.append(lease_id)
         labels = claim_labels.labels(lease, now, timings)

@@ -66,6 +66,11 @@ def test_a_plan(tpujob: Tpujob) -> None:
     assert "request  POST https://tpu.googleapis.com/v2/projects/emulated/locations/us-central1-a/nodes?" in done.stderr
 
 
+def test_a_plan_of_a_wrong_file_gives_no_hint_to_plan_it(tpujob: Tpujob) -> None:
+    done = tpujob("plan", tpujob.job("comand: ls\n"))
+    assert done.returncode == 64 and "did you mean `command`?" in done.stderr and "hint:" not in done.stderr
+
+
 def test_a_plan_as_json_has_the_exact_request_of_every_candidate(tpujob: Tpujob) -> None:
     job = JOB.replace(
         "tpu: {zone: us-central1-a}", "tpu: [{zone: us-central1-a}, {zone: us-east1-b, provisioning: queued}]"
@@ -192,12 +197,14 @@ def test_status_of_a_held_slice(tpujob: Tpujob) -> None:
     tpujob("up", "alice", "--zone", "us-central1-a")
     *_, head, row = plain(tpujob("status").stdout).splitlines()
     assert re.split("  +", head) == ["SLICE", "TYPE", "ZONE", "STATE", "CLAIM", "COST SO FAR", "AT MOST", "NODE"]
-    claim, money = "held, idle, until DAY", ["emulated (MONEY)", "emulated ($230.40)"]
+    unused = "deleted after 1 h without a job or a login, at DAY at the earliest"
+    claim, money = f"held, idle ({unused}), until DAY", ["emulated (MONEY)", "emulated ($230.40)"]
     assert re.split("  +", row) == ["alice", "v5litepod-8", "us-central1-a", "READY", claim, *money, "NODE"]
     (row,) = json.loads(tpujob("status", "--json").stdout)["slices"]
     assert " ".join(row) == (
         "name node project zone accelerator_type spot purpose lease lease_id state created_at deadline ends_at hold_until "
-        "down_at in_use followed usd_per_hour usd_so_far usd_at_most budget_usd mode emulated run owner yours remark"
+        "idle_s idle_ends_at down_at in_use followed usd_per_hour usd_so_far usd_at_most budget_usd mode emulated run owner "
+        "yours remark"
     )
 
 
@@ -209,7 +216,8 @@ def test_list_and_show_of_a_run(tpujob: Tpujob) -> None:
     assert "cost     MONEY (emulated: not billed)\n" in shown
     assert "event    DAY  proven gone: get 404, complete list without it, create settled\n" in shown
     assert " ".join(tpujob.only_run()) == (
-        "run name state exit_code detail cloud job spec started_at ended_at directory cost_usd lease attempts events figures metrics files"
+        "run name state exit_code detail cloud job spec started_at ended_at directory cost_usd lease attempts events figures "
+        "metrics files"
     )
 
 

@@ -607,7 +607,7 @@ def test_a_call_that_hangs_does_not_keep_the_daemon_from_stopping(emulator: Emul
 @pytest.mark.parametrize(
     ("method", "path", "body", "expected"),
     [
-        ("POST", "faults", {"kind": "boom"}, "A fault needs a kind"),
+        ("POST", "faults", {"kind": "boom"}, 'There is no fault of kind "boom"; there are status,'),
         (
             "POST",
             "faults",
@@ -689,14 +689,14 @@ def test_a_rehearsal_from_the_command_line(tpujob: Tpujob) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["fault", "add", "boom"], "A fault needs a kind; there are status,"),
+        (["fault", "add", "boom"], 'There is no fault of kind "boom"; there are status,'),
         (["fault", "add", "hidden", "5"], "'5' is not of the form NAME=VALUE."),
         (["fault", "add", "hidden", "seconds=soon"], "seconds must be a number from 0 to 1e+09, not 'soon'."),
         (["fault", "add", "drop", "--calls", "0"], "when.calls counts upwards from 1; '0' is not such a range."),
         (["fault", "load", "nowhere.json"], "nowhere.json cannot be read as JSON"),
         (["fault", "clear", "f9"], 'There is no fault "f9".'),
-        (["preempt", "nothing"], 'There is no node "nothing".'),
-        (["preempt", "a b"], 'There is no node "a b".'),
+        (["preempt", "nothing"], 'There is no node "nothing"; there are no nodes.'),
+        (["preempt", "a b"], 'There is no node "a b"; there are no nodes.'),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line_and_exit_64(tpujob: Tpujob, words: list[str], expected: str) -> None:

@@ -389,3 +389,12 @@ def test_the_form_of_an_unlisted_type_is_checked() -> None:
     assert line == (
         "job.yaml:2: tpu.accelerator: `$(id)` is not an accelerator type; they look like v5litepod-8, v5p-8 or v6e-8"
     )
+
+
+def test_a_bench_file_is_told_its_command() -> None:
+    text = "base: mnist.yaml\nevery: {train: {epochs: 2}}\nvariants:\n  a: {}\n"
+    with pytest.raises(JobSpecError) as caught:
+        model.load(text, path="compare.yaml")
+    command = "`tpujob bench compare.yaml` runs the variants of its `base:`"
+    assert caught.value.problems == [f"compare.yaml:3: variants: a bench file is not a job; {command}"]
+    assert caught.value.hint is None

@@ -241,7 +241,7 @@ EFFECTS = {
     [
         ([], r"^A fault must be an object, not \[\]\.$"),
         ({}, "A fault needs a kind; there are status, lost_reply,"),
-        ({"kind": "boom"}, "A fault needs a kind; there are"),
+        ({"kind": "boom"}, 'There is no fault of kind "boom"; there are'),
         ({"kind": ["drop"]}, "A fault needs a kind; there are"),
         ({"kind": "drop", "wen": {}}, 'no field "wen" in a fault of kind "drop"; there are kind, operation, caller'),
         ({"kind": "drop", "seconds": 1}, 'no field "seconds" in a fault of kind "drop"'),
