@@ -17,7 +17,7 @@ from orchestrator.emulator import api_errors
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.faults.active_faults import NO_FAULT, Decision, Faults, NoReply
 from orchestrator.emulator.faults.fault import Fault
-from orchestrator.emulator.model.meter import Meter
+from orchestrator.emulator.model.meter import Bill, Meter
 from orchestrator.emulator.model.provider_events import ProviderEvent, ProviderEvents
 from orchestrator.emulator.model.queue import ResourceQueue
 from orchestrator.emulator.model.queue_records import load_queued
@@ -249,7 +249,7 @@ class CloudState(ProviderEvents):
         """Return what `load` reads. The daemon saves it in two parts (`state.archive`)."""
         operations = [dump_operation(operation) for operation in self.operations.values()]
         rest: dict[str, Any] = json.loads(json.dumps(self.dump_rest(), default=as_fields))
-        return rest | {"operations": operations, "bills": self.meter.dump()}
+        return rest | {"operations": operations, "bills": [asdict(bill) for bill in self.meter.bills]}
 
     def dump_rest(self) -> dict[str, Any]:
         """Return all but operations and bills, which may be thousands, for `json.dumps(default=as_fields)`."""
@@ -273,7 +273,7 @@ class CloudState(ProviderEvents):
         state.count, state.now = data["count"], data["now"]
         state.nodes = {node.name: node for node in map(load_node, data["nodes"])}
         state.operations = {op.name: op for op in map(load_operation, data["operations"])}
-        state.meter = Meter.load(data["bills"])
+        state.meter = Meter([Bill(**row) for row in data["bills"]])
         state.faults = Faults.load(data["faults"])
         state.delayed_creates = [(due, arguments) for due, arguments in data["delayed_creates"]]
         state.supply = supply.load(data["supply"])

@@ -6,7 +6,7 @@ for leaks.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 KEEP = 2000  # bills; beyond this many, closed ones are dropped
@@ -83,12 +83,3 @@ class Meter:
                 "unpriced": sum(row["usd"] is None for row in rows),
             },
         }
-
-    def dump(self) -> list[dict[str, Any]]:
-        """Return what `load` reads."""
-        return [asdict(bill) for bill in self.bills]
-
-    @classmethod
-    def load(cls, rows: list[dict[str, Any]]) -> Meter:
-        """Return the meter of `dump`."""
-        return cls([Bill(**row) for row in rows])
