@@ -99,7 +99,7 @@ class CollectionProgress:
     size_bytes: int = 0
     total_bytes: int = 0
     hashed_bytes: int = 0  # on the workers for the index, and here to compare
-    activity: int = 0  # of life: how often anything came
+    activity: int = 0  # how often data arrived
 
 
 class CollectionStopped(RemoteError):
@@ -172,7 +172,7 @@ class Collector:
         return part.summary(broken=check_manifest(self._directory(part), part.result.files, missing))
 
     def receive(self, part: ArchivePart, answer: Answer, send: Callable[[bytes], None], read: Read) -> None:
-        """Talk to the packer: name the run, read the index, name the wanted files, read the archive."""
+        """Answer the packer: name the run, read the index, name the wanted files, read the archive."""
         question = {"attempt": self.request.attempt, "patterns": self.request.patterns, "runs": self.request.runs}
         send(json.dumps(question).encode() + b"\n")
         index = self._index(part, answer)
@@ -262,7 +262,7 @@ def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
 def check_manifest(
     root: Path, files: Mapping[str, IndexEntry], missing: Sequence[str] | set[str] = ()
 ) -> list[tuple[str, str]]:
-    """What `manifest.json` promises and is not so, but for what may come yet: `missing`, printable. Without one, nothing is."""
+    """Return (path, why) of what `manifest.json` lists and is absent or different, except `missing` (printable paths)."""
     if MANIFEST not in files:
         return []
     try:

@@ -1,4 +1,4 @@
-"""Takes files out of a tar that a possibly hostile machine sent. Not `tarfile`: its safe filters were bypassed too often.
+"""Extracts files from a tar that a possibly hostile machine sent. Not `tarfile`: its safe filters were bypassed too often.
 
 Only regular files and directories are made, each opened relative to its parent's descriptor, never through a link. A file
 gets its name when it is whole and what the index says, so what carries a name was checked, at whichever moment this ends.
@@ -32,7 +32,7 @@ SLACK_BYTES = 1 << 20
 CHANGED = "its content is not what the index says: it changed meanwhile"
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 DRAFT = ".tpujob-draft"  # of the file that is being written
-# An entry's own fault, whichever disk it is written to. Any other error is the disk's, and may be mended.
+# An entry's own fault, whichever disk it is written to. Any other error is the disk's, and may pass.
 OF_THE_PATH = (
     errno.EISDIR,
     errno.ENOTDIR,
@@ -57,7 +57,7 @@ KINDS = {**WITHOUT_CONTENT, tarfile.CONTTYPE: "a contiguous file", tarfile.GNUTY
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """What the index said about a file before it came."""
+    """What the index lists for a file: untrusted, and compared with the content that arrives."""
 
     size_bytes: int
     sha256: str
@@ -89,10 +89,10 @@ def extract(
     result: Extracted,
     arrived: Callable[[int], None] = lambda size: None,
 ) -> None:
-    """Everything that `promised` names, from `read` into the directory `into`, in place of what has the same name there.
+    """Store what `promised` lists, from `read`, in the directory `into`; a file replaces one of the same name.
 
-    `arrived` hears of every piece that is on disk. What happened is in `result`, also when this raises: Damaged, whatever
-    `read` does when the source is cut, or OSError when the disk takes no more.
+    `arrived` receives the size of each piece that is on the disk. `result` is filled, also when this raises: Damaged, what
+    `read` raises when the source is cut, or OSError for a full disk.
     """
     root = open_root(into)
     try:
@@ -106,7 +106,7 @@ def open_root(into: Path) -> int:
 
 
 def is_there(root: int, name: str, promise: IndexEntry, read: Callable[[int], None] = lambda size: None) -> bool:
-    """Does the directory hold this very file already, reached without following any link? `read` hears of every piece."""
+    """Return whether this very file is stored already; follows no link. `read` receives the size of each piece read."""
     try:
         parts = parts_of(name)
         fd = _open_directory(root, parts[:-1])
@@ -144,7 +144,7 @@ def _open_directory(root: int, parts: Sequence[str], *, make: bool = False) -> i
 
 
 def parts_of(name: str) -> list[str]:
-    """The components of a path that is safe on every system that we run on."""
+    """Return the components of a path. Raises RefusedFile unless it is safe on every supported system."""
     if not name or name.startswith("/") or re.match(r"[A-Za-z]:", name):
         raise RefusedFile("an absolute path" if name else "an empty path")
     if "\\" in name:
@@ -254,7 +254,7 @@ class _Extraction:
     def _write(self, directory: int, name: str, promise: IndexEntry) -> bool:
         """False: the content is another one, and nothing was put in its place."""
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(DRAFT, dir_fd=self.root)  # of somebody who was killed
+            os.unlink(DRAFT, dir_fd=self.root)  # left by a process that was killed
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         digest = hashlib.sha256()
         try:

@@ -216,7 +216,7 @@ def lease_on(request: SliceRequest) -> Lease:
     )
 
 
-def test_a_switch_takes_its_request_along(api: TpuApi, light: ApiCalls, quick: Emulator) -> None:
+def test_a_watchdog_deletes_the_request_too(api: TpuApi, light: ApiCalls, quick: Emulator) -> None:
     request = wanted()
     lease = lease_on(request)
     labels = claim_labels.labels(lease, lease.created_at, GOOGLE)
