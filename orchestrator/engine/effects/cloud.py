@@ -5,13 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from orchestrator.core.lease.cloud_api import Listing, Operation, SliceName, SliceRequest, SliceView, WorkerAddress
-from orchestrator.engine.effects.base import Effect, World
+from orchestrator.engine.effects.base import Effect, T, World
 from orchestrator.errors import CloudError
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)

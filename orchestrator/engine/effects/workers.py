@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.core.lease.lease import Lease
-from orchestrator.engine.effects.base import Effect, QuickEffect, Report, World
+from orchestrator.engine.effects.base import Effect, QuickEffect, Report, T, World
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.fleet import Fleet, FleetStatus, StartRequest, WorkerFacts
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from orchestrator.remote.transfer.collect import CollectionProgress, CollectRequest, CollectResult
     from orchestrator.remote.transfer.collection import Collection
     from orchestrator.remote.transfer.saved_work import SavedWork
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)

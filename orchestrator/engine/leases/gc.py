@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from orchestrator import catalog
 from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.cloud_api import Capabilities, Listing, SliceName, SliceState, SliceView
 from orchestrator.core.text import names
 from orchestrator.core.text.durations import format_usd_per_hour
-from orchestrator.engine.effects.base import Effect, Now, Report, Sleep
+from orchestrator.engine.effects.base import Effect, Now, Report, Sleep, T
 from orchestrator.engine.effects.cloud import Delete, Get, ListSlices, ListZones
 from orchestrator.engine.leases.release import DELETE_AGAIN_S, FailuresAsAnswers
 from orchestrator.engine.runtime.retry import pauses
 from orchestrator.errors import AuthError, BadRequest, CloudError, CloudUnavailable, UnexpectedReply
-
-T = TypeVar("T")
 
 DEADLINE_S = 600.0  # shorter than the period at which a timer starts the next run
 LONGEST_PAUSE_S = 20.0

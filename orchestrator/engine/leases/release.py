@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from orchestrator.core.lease import absence
 from orchestrator.core.lease.absence import Evidence, Verdict
 from orchestrator.core.lease.cloud_api import Capabilities, Listing, Operation, SliceState, SliceView
 from orchestrator.core.lease.lease import Down, Gone, Lease, LeaseEvent, LeaseState, NotAllowed, Settled
 from orchestrator.core.lease.run_and_attempt import AttemptEvent
-from orchestrator.engine.effects.base import Effect, Now, ReadLease, Record, Report, Shield, Sleep
+from orchestrator.engine.effects.base import Effect, Now, ReadLease, Record, Report, Shield, Sleep, T
 from orchestrator.engine.effects.cloud import Delete, DeleteAll, Get, GetOperation, ListOperations, ListSlices
 from orchestrator.engine.runtime.retry import pauses
 from orchestrator.errors import CloudError, CloudUnavailable, TpujobError
-
-T = TypeVar("T")
 
 DELETE_AGAIN_S = 60.0  # a delete that was accepted without effect for so long is sent again
 LONGEST_WAIT_S = 60.0  # even if a 429 asks for more
@@ -65,9 +62,7 @@ async def release(lease: Lease, capabilities: Capabilities, *, reason: str, budg
     return released
 
 
-async def release_all(
-    owed: Sequence[tuple[Lease, str]], capabilities: Capabilities, *, budget_s: float
-) -> list[Released]:
+async def release_all(owed: list[tuple[Lease, str]], capabilities: Capabilities, *, budget_s: float) -> list[Released]:
     """Release several leases, each with its reason, at once: no delete waits for the proof of another lease."""
     if not owed:
         return []

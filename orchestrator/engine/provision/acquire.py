@@ -86,7 +86,5 @@ async def _create(lease: Lease, request: SliceRequest, *, give_up_at: float) -> 
 async def _adopt(lease: Lease) -> None:
     view = await retry.until(await Now() + PATIENCE_S, Get(lease.name))
     if view is not None and not is_ours(view, lease):
-        raise UnexpectedReply(
-            f"a slice named {lease.name.node} exists that tpujob did not create; it is neither used nor deleted",
-            details=dict(view.labels),
-        )
+        why = f"a slice named {lease.name.node} exists that tpujob did not create; it is neither used nor deleted"
+        raise UnexpectedReply(why, details=dict(view.labels))

@@ -89,7 +89,8 @@ class _SearchState:
                 lease = await self._try_candidate(draft)
             elif self.search.race and len(queued) > 1:
                 racing, queued = self.available(tuple(queued)), []
-                lease = await self._race(racing) if racing else None
+                timed = [await self._with_share_of_wait(each, among=1) for each in racing]
+                lease = await race.run(timed, self.capabilities, self.owed, self) if timed else None
             elif draft in queued:
                 lease = await self._try_candidate(await self._with_share_of_wait(draft, among=len(queued)))
                 queued.remove(draft)
@@ -149,10 +150,6 @@ class _SearchState:
         if step is Step.SKIP:
             self.excluded.add(refusals.quota_key(request, error))
         return step
-
-    async def _race(self, drafts: list[Draft]) -> Lease | None:
-        timed = [await self._with_share_of_wait(draft, among=1) for draft in drafts]
-        return await race.run(timed, self.capabilities, self.owed, self)
 
     def failure(self, drafts: tuple[Draft, ...]) -> CloudError:
         """The error of a search without result."""

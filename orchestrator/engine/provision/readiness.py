@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.core.lease.cloud_api import Capabilities, SliceState, SliceView
+from orchestrator.core.lease.cloud_api import Capabilities, SliceState
 from orchestrator.core.lease.lease import Lease, LeaseState, NotAllowed, Ready, Settled
 from orchestrator.core.text.durations import format_duration, format_usd_per_hour
 from orchestrator.engine.effects.base import Now, ReadLease, Record, Report, Sleep
@@ -53,7 +53,10 @@ async def check_ready(lease: Lease, *, operation: str | None = None) -> ReadyChe
     if lease.state in (LeaseState.DOWN, LeaseState.GONE):
         raise Vanished(f"{lease.name.node} was released meanwhile: {lease.reason}")
     await _check_operation(lease, operation or lease.operation)
-    view = await _get(lease)
+    try:
+        view = await Get(lease.name)
+    except CloudUnavailable:
+        view = None
     if view is None:
         return ReadyCheck("requested")
     if view.state is SliceState.READY:
@@ -96,10 +99,3 @@ async def _check_operation(lease: Lease, name: str | None) -> None:
     if not lease.settled and alone:
         await Record(Settled(lease.id, await Now()))
     raise operation.error
-
-
-async def _get(lease: Lease) -> SliceView | None:
-    try:
-        return await Get(lease.name)
-    except CloudUnavailable:
-        return None

@@ -86,7 +86,6 @@ def watchdog_config(
     `idle_s`: delete a held slice that is unused for so many seconds; None: never.
     """
     name = lease.name
-    periods = {period: getattr(timings, period) for period in PERIODS}
     return {
         "v": VERSION,
         "node": f"projects/{name.project}/locations/{name.zone}/nodes/{name.node}",
@@ -97,7 +96,7 @@ def watchdog_config(
         "idle_s": idle_s,
         "spot": lease.spot,
         "heartbeats": lease.purpose is Purpose.RUN,
-        **periods,
+        **{period: getattr(timings, period) for period in PERIODS},
     }
 
 

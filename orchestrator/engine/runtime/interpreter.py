@@ -18,13 +18,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from orchestrator import fork
-from orchestrator.engine.effects.base import Effect, Program, Report, Shield, Sleep, World
+from orchestrator.engine.effects.base import Effect, Program, Report, Shield, Sleep, T, World
 from orchestrator.errors import Interrupted
-
-T = TypeVar("T")
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 CRASH_AT = "TPUJOB_CRASH_AT"
@@ -94,7 +92,7 @@ class Interpreter:
 
     def _answer(self, effect: Effect[Any]) -> tuple[Any, BaseException | None]:
         if self._crash is not None:
-            self._crash.before(effect)
+            self._crash.reached("before", effect)
         if isinstance(effect, Shield):
             self._shielded = effect.raised
         if self.pending is not None and not self._shielded:
@@ -110,7 +108,7 @@ class Interpreter:
         except Exception as error:  # the program decides what it means
             failure = error
         if self._crash is not None:
-            self._crash.after(effect)
+            self._crash.reached("after", effect)
         return answer, failure
 
     def _in_thread(self, effect: Effect[Any]) -> Any:
@@ -234,21 +232,15 @@ class _CrashPoint:
     signal_name: str = "KILL"
     _seen: int = 0
 
-    def before(self, effect: Effect[Any]) -> None:
-        if self.name == "record":
+    def reached(self, side: str, effect: Effect[Any]) -> None:
+        name = type(effect).__name__
+        if self.name == "record" and side == "before":
             with open(self.side, "a") as file:  # noqa: PTH123
-                file.write(f"{type(effect).__name__}\n")
-        elif self.name in ("any", type(effect).__name__):
-            self._seen += 1
-            if self._seen == self.nth and self.side == "before":
-                self._strike()
-
-    def after(self, effect: Effect[Any]) -> None:
-        if self.name in ("any", type(effect).__name__) and self._seen == self.nth and self.side == "after":
-            self._strike()
-
-    def _strike(self) -> None:
-        os.kill(os.getpid(), getattr(signal, f"SIG{self.signal_name}"))
+                file.write(f"{name}\n")
+        elif self.name in ("any", name):
+            self._seen += side == "before"
+            if (self._seen, self.side) == (self.nth, side):
+                os.kill(os.getpid(), getattr(signal, f"SIG{self.signal_name}"))
 
 
 @functools.cache

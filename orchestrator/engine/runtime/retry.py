@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
-from orchestrator.engine.effects.base import Effect, Now, Sleep
+from orchestrator.engine.effects.base import Effect, Now, Sleep, T
 from orchestrator.errors import CloudUnavailable
-
-T = TypeVar("T")
 
 
 def pauses(first_s: float = 0.1, longest_s: float = 30.0, growth: float = 1.5) -> Iterator[float]:

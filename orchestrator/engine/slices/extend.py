@@ -18,12 +18,8 @@ async def extend(lease: Lease, by_s: float, capabilities: Capabilities) -> Lease
 
     Raises UserError if the slice cannot be extended that far, Vanished if it was released meanwhile.
     """
-    now = await Now()
-
-    def longer(lease: Lease) -> Extended:
-        return Extended(lease.id, now, new_end(lease, by_s, capabilities.timings))
-
-    return await move_claim(lease, longer, capabilities)
+    now, timings = await Now(), capabilities.timings
+    return await move_claim(lease, lambda latest: Extended(lease.id, now, new_end(latest, by_s, timings)), capabilities)
 
 
 def new_end(lease: Lease, by_s: float, timings: Timings) -> float:
@@ -37,8 +33,7 @@ def new_end(lease: Lease, by_s: float, timings: Timings) -> float:
     if lease.budget_usd is not None and lease.usd_per_hour is not None:
         spent_then = lease.usd_per_hour * (until + timings.absent_s - lease.created_at) / 3600
         if spent_then > lease.budget_usd:
-            raise UserError(
-                f"by then {lease.handle} would have cost {format_usd(spent_then)} of {format_usd(lease.budget_usd)}",
-                hint="the budget of a run is final: run the job again with a larger limits.max_cost",
-            )
+            cost = f"{format_usd(spent_then)} of {format_usd(lease.budget_usd)}"
+            hint = "the budget of a run is final: run the job again with a larger limits.max_cost"
+            raise UserError(f"by then {lease.handle} would have cost {cost}", hint=hint)
     return until

@@ -94,10 +94,8 @@ async def _restore_or_release(lease: Lease, request: UpRequest, capabilities: Ca
             outcome.lease = await ReadLease(lease.id)
             return "started"
     if view is not None and not request.recreate and not expired:
-        raise NeedsConsent(
-            f"{lease.handle} is {view.native_state}: it can only be deleted and created again",
-            hint=f"`tpujob up {lease.handle} --yes` does that",
-        )
+        why = f"{lease.handle} is {view.native_state}: it can only be deleted and created again"
+        raise NeedsConsent(why, hint=f"`tpujob up {lease.handle} --yes` does that")
     state = view.native_state if view else "gone"
     await Report("release", f"{lease.name.node} is {state}: deleting what is left of it")
     released = await release(lease, capabilities, reason=f"it was {state}", budget_s=RELEASE_S)
