@@ -64,10 +64,8 @@ class CloudError(TpujobError):
     exit_code = 69
     reason = "cloud"
 
-    def __init__(
-        self, message: str, *, hint: str | None = None, details: Any = None, exit_code: int | None = None
-    ) -> None:
-        super().__init__(message, hint=hint, exit_code=exit_code)
+    def __init__(self, message: str, *, details: Any = None, **kw: Any) -> None:
+        super().__init__(message, **kw)
         self.details = details
 
 

@@ -11,7 +11,6 @@ import io
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -176,10 +175,3 @@ def digest(value: Any) -> str:
 
     add(value)
     return hashed.hexdigest()
-
-
-def remove(directory: Path) -> None:
-    """Delete all checkpoints in `directory`."""
-    with suppress(FileNotFoundError):
-        for path in (directory / NEWEST, *directory.glob("checkpoint-*.pt")):
-            path.unlink(missing_ok=True)

@@ -28,6 +28,5 @@ def receive(sha256: str) -> None:
             raise ValueError("the bundle arrived cut or changed: its content is not what its name says")
         draft.replace(path)
     finally:
-        if draft.exists():
-            draft.unlink()
+        draft.unlink(missing_ok=True)
     reply({"stored": path.stat().st_size})

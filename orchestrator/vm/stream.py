@@ -8,7 +8,6 @@ from the next byte.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,16 +52,11 @@ def follow(attempt: str, name: str, offset_text: str) -> None:
 
 def _log_after(path: Path, offset: int, limit: int | None) -> Iterator[bytes]:
     try:
-        fd = os.open(path, os.O_RDONLY)
+        file = path.open("rb", buffering=0)
     except FileNotFoundError:
         return
-    try:
-        os.lseek(fd, offset, os.SEEK_SET)
-        while True:
-            piece = os.read(fd, PIECE_BYTES if limit is None else max(0, min(PIECE_BYTES, limit - offset)))
-            if not piece:
-                return
+    with file:
+        file.seek(offset)
+        while piece := file.read(PIECE_BYTES if limit is None else max(0, min(PIECE_BYTES, limit - offset))):
             yield piece
             offset += len(piece)
-    finally:
-        os.close(fd)

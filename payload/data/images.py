@@ -58,8 +58,7 @@ class Shape:
         self.channels = design.channels
         self.side = config.image_size or design.side or max(data.train_images.shape[1:])
         self.classes = data.classes
-        mean, spread = NORMAL.get(config.dataset) or _measured(data.train_images)
-        self.mean, self.spread = mean, spread
+        self.mean, self.spread = NORMAL.get(config.dataset) or _measured(data.train_images)
 
 
 def _measured(images: Any) -> tuple[float, float]:

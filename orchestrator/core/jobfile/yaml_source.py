@@ -144,10 +144,6 @@ def _plainer(error: yaml.MarkedYAMLError, text: str) -> str:
     return f"not valid YAML: {plain or error.problem or 'it cannot be read'}"
 
 
-class _Alias(yaml.Node):
-    """An alias in the tree, in place of the node that it stands for."""
-
-
 class _Loader(yaml.SafeLoader):
     """Composes the tree of a file with the tags that are written in it. Raises _Stop at a limit."""
 
@@ -168,7 +164,7 @@ class _Loader(yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
             self.get_event()  # type: ignore[no-untyped-call]
             mark: Any = event.start_mark
-            return _Alias("", event.anchor, mark, mark)
+            return yaml.Node("", event.anchor, mark, mark)  # of no kind: the alias itself
         event.anchor = None  # without aliases it means nothing, and may be there twice
         self._depth += 1
         node = super().compose_node(parent, index)
@@ -194,24 +190,24 @@ class _TreeReader:
     def _value(self, node: yaml.Node, path: Path) -> Any:
         line = _line(node)
         self.source.lines.setdefault(path, line)
-        if isinstance(node, _Alias):
-            raise _Stop(line, f"aliases (`*{shown(node.value)}`) are not allowed; write the value out", path)
         value: Any
         if isinstance(node, yaml.MappingNode):
             value = self._mapping(node, path)
         elif isinstance(node, yaml.SequenceNode):
             value = [self._value(item, (*path, number)) for number, item in enumerate(node.value)]
-        else:
+        elif isinstance(node, yaml.ScalarNode):
             value = self._scalar(node, path)
+        else:
+            raise _Stop(line, f"aliases (`*{shown(node.value)}`) are not allowed; write the value out", path)
         if node.tag:
             tag = shown(node.tag.replace("tag:yaml.org,2002:", "!!"))
             return self.source.refuse(line, path, f"tags (`{tag}`) are not allowed; write a plain value")
         return value
 
-    def _scalar(self, node: yaml.Node, path: Path) -> Any:
+    def _scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
         if problem := unprintable(node.value):
             return self.source.refuse(_line(node), path, f"contains {problem}; remove the escape")
-        if _is_quoted(node):
+        if node.style is not None:
             return node.value
         self.source.written[path] = node.value
         return _resolve(node.value)
@@ -234,7 +230,7 @@ class _TreeReader:
     def _key(self, node: yaml.Node, path: Path) -> str | None:
         if not isinstance(node, yaml.ScalarNode) or unprintable(node.value):
             text = "a key is not a plain word; write `key: value`"
-        elif node.tag or not (_is_quoted(node) or isinstance(_resolve(node.value), str)):
+        elif node.tag or (node.style is None and not isinstance(_resolve(node.value), str)):
             text = f"the key `{shown(node.value)}` is not a word; put it in quotes if it is meant"
         else:
             return str(node.value)
@@ -244,10 +240,6 @@ class _TreeReader:
 
 def _line(place: Any) -> int:
     return place.start_mark.line + 1 if place.start_mark else 1
-
-
-def _is_quoted(node: yaml.Node) -> bool:
-    return isinstance(node, yaml.ScalarNode) and node.style is not None
 
 
 def _resolve(word: str) -> Any:

@@ -65,6 +65,20 @@ class CapacityRequest:
         on_demand = self.provisioning is Provisioning.ON_DEMAND
         return Provisioning.QUEUED if self.queue and on_demand else self.provisioning
 
+    def listed_zones(self) -> tuple[str, ...]:
+        """Return the zones that offer the request by the shipped table, in its order."""
+        every = catalog.zones_with(self.accelerator)
+        if self.effective_provisioning is not Provisioning.FLEX_START:
+            return every
+        flex = catalog.flex_start_zones(self.accelerator)
+        return tuple(zone for zone in every if zone in flex)
+
+    def list_usd_per_hour(self, zone: str) -> float | None:
+        """Return dollars an hour by the shipped table; None if unknown, as for flex-start. Reserved: the on-demand price."""
+        if self.effective_provisioning is Provisioning.FLEX_START:
+            return None
+        return catalog.usd_per_hour(self.accelerator, zone, spot=self.effective_provisioning.spot)
+
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
@@ -73,6 +87,17 @@ class PlanInputs:
     grants: tuple[Grant, ...] = ()  # the user's quota grants, less what existing slices use
     availability: Availability | None = None  # what the API lists for the project, if it was asked
     bucket: Bucket | None = None  # the job's bucket, unless it allows egress from it
+
+    def grants_for(self, request: CapacityRequest) -> tuple[Grant, ...]:
+        """Return the grants that can apply: they cover on-demand and spot capacity, plain or queued."""
+        excluded = (Provisioning.RESERVED, Provisioning.FLEX_START)
+        return () if request.effective_provisioning in excluded else self.grants
+
+    def grant_for(self, request: CapacityRequest, zone: str) -> Grant | None:
+        """Return the grant that covers one more slice in this zone; None without one."""
+        spot = request.effective_provisioning.spot
+        covering = (each for each in self.grants_for(request) if each.covers(request.accelerator, zone, spot=spot))
+        return next(covering, None)
 
 
 def zones(request: CapacityRequest, default_zone: str | None, inputs: PlanInputs) -> list[tuple[str, str]]:
@@ -90,7 +115,7 @@ def zones(request: CapacityRequest, default_zone: str | None, inputs: PlanInputs
             reason = "any zone will do" if request.places else "no zone was asked for"
             found += [(zone, f"{reason}: cheapest first") for zone in _everywhere(request, inputs)]
         elif in_region:
-            listed = [zone for zone in in_region if kind is None or zone in listed_zones(request)]
+            listed = [zone for zone in in_region if kind is None or zone in request.listed_zones()]
             found += [(zone, f"in region {place}, which was asked for") for zone in listed or in_region]
         elif place in catalog.zones() or request.unlisted:
             found.append((place, "from your settings" if from_settings else "asked for"))
@@ -101,42 +126,13 @@ def zones(request: CapacityRequest, default_zone: str | None, inputs: PlanInputs
     return found
 
 
-def listed_zones(request: CapacityRequest) -> tuple[str, ...]:
-    """Return the zones that offer the request by the shipped table, in its order."""
-    every = catalog.zones_with(request.accelerator)
-    if request.effective_provisioning is not Provisioning.FLEX_START:
-        return every
-    flex = catalog.flex_start_zones(request.accelerator)
-    return tuple(zone for zone in every if zone in flex)
-
-
 def _everywhere(request: CapacityRequest, inputs: PlanInputs) -> list[str]:
     """Every zone that offers it: granted zones first, then the cheapest."""
 
     def price(zone: str) -> float:
-        listed = list_usd_per_hour(request, zone)
-        return 0.0 if grant_for(request, zone, inputs) else UNPRICED if listed is None else listed
+        listed = request.list_usd_per_hour(zone)
+        return 0.0 if inputs.grant_for(request, zone) else UNPRICED if listed is None else listed
 
     flex = request.effective_provisioning is Provisioning.FLEX_START  # the API lists nothing about it
     available = inputs.availability.zones_with(request.accelerator) if inputs.availability and not flex else ()
-    return sorted(dict.fromkeys((*listed_zones(request), *available)), key=price)
-
-
-def list_usd_per_hour(request: CapacityRequest, zone: str) -> float | None:
-    """Return dollars an hour by the shipped table; None if unknown, as for flex-start. Reserved: the on-demand price."""
-    if request.effective_provisioning is Provisioning.FLEX_START:
-        return None
-    return catalog.usd_per_hour(request.accelerator, zone, spot=request.effective_provisioning.spot)
-
-
-def grants_of(request: CapacityRequest, inputs: PlanInputs) -> tuple[Grant, ...]:
-    """Return the grants that can apply: they cover on-demand and spot capacity, plain or queued."""
-    excluded = (Provisioning.RESERVED, Provisioning.FLEX_START)
-    return () if request.effective_provisioning in excluded else inputs.grants
-
-
-def grant_for(request: CapacityRequest, zone: str, inputs: PlanInputs) -> Grant | None:
-    """Return the grant that covers one more slice in this zone; None without one."""
-    spot = request.effective_provisioning.spot
-    covering = (each for each in grants_of(request, inputs) if each.covers(request.accelerator, zone, spot=spot))
-    return next(covering, None)
+    return sorted(dict.fromkeys((*request.listed_zones(), *available)), key=price)

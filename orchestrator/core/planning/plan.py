@@ -13,17 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from orchestrator import catalog
-from orchestrator.core.planning.capacity_request import (
-    UNPRICED,
-    CapacityRequest,
-    PlanInputs,
-    Provisioning,
-    grant_for,
-    grants_of,
-    list_usd_per_hour,
-    listed_zones,
-    zones,
-)
+from orchestrator.core.planning.capacity_request import UNPRICED, CapacityRequest, PlanInputs, Provisioning, zones
 from orchestrator.core.planning.grants import Grant
 from orchestrator.errors import UserError
 
@@ -166,12 +156,12 @@ def _candidate(request: CapacityRequest, zone: str, why: str, limit: float | Non
     if has is False and inputs.availability:
         raise _NotOffered(f"your project has no {request.accelerator} there ({inputs.availability.age_note})")
     flex = provisioning is Provisioning.FLEX_START
-    if kind is not None and not request.unlisted and zone not in listed_zones(request) and (flex or not has):
+    if kind is not None and not request.unlisted and zone not in request.listed_zones() and (flex or not has):
         raise _NotOffered(f"{kind.name} is not offered there{_FLEX if flex else ''}")
     if inputs.bucket is not None and (problem := inputs.bucket.problem(zone)):
         raise UserError(problem, hint="`allow_egress: true` in the job accepts that")
-    listed = list_usd_per_hour(request, zone)
-    grant = grant_for(request, zone, inputs)
+    listed = request.list_usd_per_hour(zone)
+    grant = inputs.grant_for(request, zone)
     price = 0.0 if grant is not None else listed
     if limit is not None:
         _check_price(request, zone, price, limit)
@@ -195,7 +185,7 @@ def _with_grant(request: CapacityRequest, zone: str, why: str, grant: Grant | No
     if grant is not None:
         return f"{why}; your settings say that it is granted ({grant.label})"
     spot = request.effective_provisioning.spot
-    for each in grants_of(request, inputs):
+    for each in inputs.grants_for(request):
         if each.too_small_for(request.accelerator, zone, spot=spot):
             return f"{why}; it is more than what is left of your grant ({each.label})"
     return why
@@ -217,7 +207,7 @@ def _nothing_left(requests: Sequence[CapacityRequest], refusals: Sequence[UserEr
         f"{_FLEX if request.effective_provisioning is Provisioning.FLEX_START else ''}"
         for request in requests
     ]
-    offered = ", ".join(listed_zones(requests[0])) or "no zone of the table"
+    offered = ", ".join(requests[0].listed_zones()) or "no zone of the table"
     return UserError("; ".join(dict.fromkeys(each)), hint=f"{requests[0].accelerator} is offered in: {offered}")
 
 
