@@ -53,13 +53,14 @@ class ApiCall:
         node_request.check_location(*self.project_and_zone)
         return self.project_and_zone
 
-    def name(self, collection: str = "", key: str = "") -> str:
-        """Return projects/…/locations/…, or the full name of the resource that the path names by `key`.
-
-        Raises ApiError for an unknown zone.
-        """
+    def parent(self) -> str:
+        """Return projects/…/locations/…. Raises ApiError for an unknown zone."""
         project, zone = self.place()
-        return f"projects/{project}/locations/{zone}" + (f"/{collection}/{self.parts[key]}" if collection else "")
+        return f"projects/{project}/locations/{zone}"
+
+    def name(self, collection: str, key: str) -> str:
+        """Return the full name of the resource that the path names by `key`. Raises ApiError for an unknown zone."""
+        return f"{self.parent()}/{collection}/{self.parts[key]}"
 
     async def body(self) -> Json:
         """Return the body. Raises ApiError if it is not a JSON object."""

@@ -42,12 +42,12 @@ class RestApi(Api):
     @route("GET", ANY_ZONE + "/acceleratorTypes", "acceleratorTypes.list")
     async def list_accelerator_types(self, call: ApiCall) -> Json:
         self.state.check_place(*call.place())
-        kinds = [_accelerator_type(call.name(), name) for name in catalog.types_in_zone(call.parts["zone"])]
+        kinds = [_accelerator_type(call.parent(), name) for name in catalog.types_in_zone(call.parts["zone"])]
         return call.page("acceleratorTypes", kinds)
 
     @route("GET", ANY_ZONE + "/acceleratorTypes/{type}", "acceleratorTypes.get")
     async def get_accelerator_type(self, call: ApiCall) -> Json:
-        parent, name = call.name(), call.parts["type"]
+        parent, name = call.parent(), call.parts["type"]
         if name not in catalog.types_in_zone(call.parts["zone"]):
             raise api_errors.not_found(f"{parent}/acceleratorTypes/{name}")
         return _accelerator_type(parent, name)
@@ -55,7 +55,7 @@ class RestApi(Api):
     @route("GET", RUNTIMES, "runtimeVersions.list")
     @route("GET", V1_RUNTIMES, "runtimeVersions.list")
     async def list_runtimes(self, call: ApiCall) -> Json:
-        parent, collection = call.name(), call.parts["collection"]
+        parent, collection = call.parent(), call.parts["collection"]
         rows = [{"name": f"{parent}/{collection}/{name}", "version": name} for name in node_request.runtimes()]
         return call.page(collection, rows)
 
@@ -133,7 +133,7 @@ class RestApi(Api):
 
     @route("GET", ANY_ZONE + "/operations", "operations.list")
     async def list_operations(self, call: ApiCall) -> Json:
-        parent, kind = call.name(), call.effect and call.effect.kind
+        parent, kind = call.parent(), call.effect and call.effect.kind
         rows = [op for op in self.state.operations.values() if op.name.startswith(f"{parent}/operations/")]
         if kind in ("operation_gone", "unreachable"):
             rows = []

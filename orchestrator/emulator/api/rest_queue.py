@@ -64,7 +64,7 @@ class QueueApi(Api):
         given = fields.get("nodeNames") or row.node_names
         if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
             raise bad_field("Invalid value at 'node_names'.")
-        names = dict.fromkeys(name if "/" in name else f"{call.name()}/nodes/{name}" for name in given)
+        names = dict.fromkeys(name if "/" in name else f"{call.parent()}/nodes/{name}" for name in given)
         for name in names:
             if name not in row.node_names:
                 raise api_errors.not_found(name)

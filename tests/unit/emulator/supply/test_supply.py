@@ -356,7 +356,7 @@ def test_a_rehearsal_survives_a_restart_and_is_shown_as_it_was_given() -> None:
         ({"settings": {"provision_s": -1}}, "settings.provision_s must be a number from 0"),
         ({"settings": {"speed": 1}}, 'There is no field "speed" in settings; there are provision_s'),
         ({"settings": []}, "Settings must be an object"),
-        ({"faults": [{"kind": "boom"}]}, "A fault needs a kind"),
+        ({"faults": [{"kind": "boom"}]}, 'There is no fault of kind "boom"'),
         ({"faults": {}}, "faults must be a list"),
     ],
 )
