@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.client.events import Alert, Event, Failure, LogLines, Notice, Progress, Reporter, RunResult, relative
 from orchestrator.core.text.durations import format_duration
-from orchestrator.errors import TpujobError
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -93,9 +92,6 @@ class Console:
         """Write what must not be overlooked, in red on a terminal."""
         self.quiet()
         self._write(text, color=BOLD_RED if self._color else "")
-
-    def fail(self, error: TpujobError) -> None:
-        self.reporter.fail(error)
 
     def _fail(self, message: str, hint: str) -> None:
         self.quiet()

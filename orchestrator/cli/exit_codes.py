@@ -31,7 +31,7 @@ def dispatch() -> int:
     except ExitCode as end:
         code = end.code
     except TpujobError as error:
-        console().fail(error)
+        console().reporter.fail(error)
         code = error.exit_code
     except KeyboardInterrupt:
         code = 130
@@ -62,7 +62,7 @@ def _call() -> int:
 def _disk(error: OSError) -> int:
     """A disk that is full, read-only or failing is no bug."""
     hint = "free some space, or name another place: TPUJOB_STATE_DIR, `runs_dir:`; what is alive: `tpujob status`"
-    console().fail(ConfigError(f"{error.filename or 'a file'} cannot be written: {error.strerror}", hint=hint))
+    console().reporter.fail(ConfigError(f"{error.filename or 'a file'} cannot be written: {error.strerror}", hint=hint))
     return ConfigError.exit_code
 
 
@@ -75,5 +75,5 @@ def _bug(error: Exception) -> int:
         hint = f"the traceback is in {where}; what is alive: `tpujob status`"
     except OSError:
         hint = "what is alive: `tpujob status`"
-    console().fail(TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}", hint=hint))
+    console().reporter.fail(TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}", hint=hint))
     return TpujobError.exit_code

@@ -432,11 +432,10 @@ class Session:
 
     def lock(self, name: str) -> None:
         """Wait for a lock of this name, such as `up alice`. It is held until the session closes or its process ends."""
-        reported = False
+        if self.locks.lock(name):
+            return
+        self.reporter.notice("wait", f"another tpujob process has the lock `{name}`; waiting for its end")
         while not self.locks.lock(name):
-            if not reported:
-                self.reporter.notice("wait", f"another tpujob process has the lock `{name}`; waiting for its end")
-                reported = True
             time.sleep(LOCK_POLL_S)
 
     def require(self, handle: str | None) -> Lease:

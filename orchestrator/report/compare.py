@@ -98,7 +98,7 @@ def rows() -> list[Row]:
         ("total (s)", lambda f: seconds(f.total_s)),
         ("s / iteration (mean ± σ)", lambda f: spread(f.step_s)),
         ("s / epoch (mean ± σ)", lambda f: spread(f.epoch_s)),
-        ("images / s", lambda f: _number(f.images_per_s)),
+        ("images / s", lambda f: NOTHING if f.images_per_s is None else f"{f.images_per_s:,.0f}"),
         ("time to first step (s)", lambda f: seconds(f.first_step_s)),
         ("compile (s)", lambda f: seconds(f.compile_s)),
         ("whole job (s)", lambda f: seconds(f.job_s)),
@@ -128,10 +128,6 @@ def spread(measure: Measure) -> str:
 
 def _decimals(value: float) -> int:
     return max(1, min(6, 2 - math.floor(math.log10(value)))) if value > 0 else 1
-
-
-def _number(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:,.0f}"
 
 
 def dollars(column: RunFigures) -> str:

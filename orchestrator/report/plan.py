@@ -15,7 +15,6 @@ from orchestrator.core.text.scripts import VM_PYTHON
 from orchestrator.report.layout import aligned, day_clock
 
 SHOWN_OTHERS = 4
-GRANTED, UNKNOWN = "granted", "unknown"
 _SHAPE = (
     *("accelerator_type", "zone", "runtime_version", "provisioning", "queued", "spot", "workers", "cores"),
     *("usd_per_hour", "list_usd_per_hour", "granted", "life_s", "worst_case_usd", "why"),
@@ -165,4 +164,4 @@ def _race_line(plan: Plan, overlap_s: float) -> str:
 
 
 def _amount(one: Candidate, usd: float | None) -> str:
-    return GRANTED if one.granted else UNKNOWN if usd is None else f"{usd:,.2f}"
+    return "granted" if one.granted else "unknown" if usd is None else f"{usd:,.2f}"

@@ -47,18 +47,17 @@ def _ask(cloud: LightApi, project: str, zones: tuple[str, ...], full_name: str) 
     from concurrent.futures import ThreadPoolExecutor  # as above
 
     answers: dict[str, tuple[str, ...]] = {}
-    silent: dict[str, str] = {}
+    errors: dict[str, CloudError] = {}
     with ThreadPoolExecutor(AT_ONCE) as pool:
         asked = {zone: pool.submit(cloud.accelerator_types, project, zone) for zone in zones}
-        errors: list[CloudError] = []
         for zone, answer in asked.items():
             try:
                 answers[zone] = answer.result().rows
             except CloudError as error:
-                silent[zone] = error.message
-                errors.append(error)
+                errors[zone] = error
     if errors and not answers:
-        raise errors[0]
+        raise next(iter(errors.values()))
+    silent = {zone: error.message for zone, error in errors.items()}
     return Availability(full_name, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), answers, silent)
 
 

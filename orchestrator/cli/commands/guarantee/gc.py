@@ -34,7 +34,10 @@ def gc(
     if local:
         if zone or all_zones or dry_run or as_json:
             raise UserError("--local goes with --quiet, --cloud and --project only")
-        return _finish_own(cloud, project, quiet=quiet)
+        own = finish_own(Session.open(cloud, project, reporter=console().reporter, quiet=quiet, light=True))
+        if not quiet:
+            emit(f"{own.released} released, {own.unproven} not proven, {own.claimed} claimed")
+        return own.exit_code
     if zone and all_zones:
         raise UserError("give --zone or --all-zones, not both")
     result = collect_garbage(
@@ -46,13 +49,6 @@ def gc(
         emit_lines(lines(result))
     for alert in result.alerts:
         console().alert(alert)
-    return result.exit_code
-
-
-def _finish_own(cloud: str | None, project: str | None, *, quiet: bool) -> int:
-    result = finish_own(Session.open(cloud, project, reporter=console().reporter, quiet=quiet, light=True))
-    if not quiet:
-        emit(f"{result.released} released, {result.unproven} not proven, {result.claimed} claimed")
     return result.exit_code
 
 
