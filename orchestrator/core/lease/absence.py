@@ -15,6 +15,9 @@ from orchestrator.core.lease.lease import Lease
 from orchestrator.core.text import names
 from orchestrator.errors import CloudError
 
+# Every create operation on a name that the API knows; a CloudError when they could not be listed.
+Creates = tuple[Operation, ...] | CloudError
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
@@ -22,7 +25,7 @@ class Evidence:
 
     view: SliceView | CloudError | None
     listing: Listing[SliceView] | CloudError | None = None  # None: not listed, because the slice still exists
-    creates: tuple[Operation, ...] | CloudError = ()  # every create operation on this name that the API knows
+    creates: Creates = ()
     seen: bool = False  # during this teardown the API showed the slice, or accepted a delete of it
 
 
@@ -38,12 +41,7 @@ class Verdict:
 
 
 def settles_at(
-    lease: Lease,
-    creates: tuple[Operation, ...] | CloudError,
-    now: float,
-    capabilities: Capabilities,
-    *,
-    seen: bool = False,
+    lease: Lease, creates: Creates, now: float, capabilities: Capabilities, *, seen: bool = False
 ) -> float | None:
     """Return when it is certain that no create of this lease can create a slice any more; None if it is certain now.
 
@@ -80,8 +78,6 @@ def judge(lease: Lease, evidence: Evidence, now: float, capabilities: Capabiliti
         case SliceView() as view:
             missing.append(f"still there: {view.native_state}")
             last_seen = view.native_state
-        case None:
-            pass
     match evidence.listing:
         case CloudError() as error:
             missing.append(f"list failed: {error.message}")

@@ -87,14 +87,12 @@ class LabelClaim:
 
 def read_claim(view: SliceView, timings: Timings) -> LabelClaim | None:
     """Return the claim in the labels; None if labels are unreadable and the time of creation is unknown."""
-    until, deadline = (_seconds(view.labels.get(label)) for label in (names.CLAIMED_UNTIL, names.DEADLINE))
-    remarks = tuple(
-        f"{label}={view.labels.get(label)!r} is not a time"
-        for label, value in ((names.CLAIMED_UNTIL, until), (names.DEADLINE, deadline))
-        if value is None
-    )
-    if (until is None or deadline is None) and view.created_at is None:
+    times = {label: _seconds(view.labels.get(label)) for label in (names.CLAIMED_UNTIL, names.DEADLINE)}
+    unreadable = [label for label, value in times.items() if value is None]
+    if unreadable and view.created_at is None:
         return None
+    remarks = tuple(f"{label}={view.labels.get(label)!r} is not a time" for label in unreadable)
+    until, deadline = times.values()
     default = (view.created_at or 0.0) + timings.provision_s + DEFAULT_LIFE_S
     deadline = default if deadline is None else deadline
     return LabelClaim(min(default, deadline) if until is None else until, deadline, remarks)

@@ -189,10 +189,9 @@ class CrashPoint:
 
     def __call__(self, name: str) -> None:
         assert name in CRASH_POINTS, f"{name} is not a registered crash point"
-        if name == self._name:
-            self._seen += 1
-            if self._seen == self._nth:
-                os.kill(os.getpid(), signal.SIGKILL)
+        self._seen += name == self._name
+        if name == self._name and self._seen == self._nth:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -84,10 +84,8 @@ async def is_recorded(lease: Lease) -> bool:
     """Return whether the lease is in the ledger. If not, its create never left: the intent is recorded before it."""
     try:
         await ReadLease(lease.id)
-    except UnknownLease:
-        return False
-    except TpujobError:
-        return True  # the ledger fails: one release too many is safer
+    except TpujobError as error:
+        return not isinstance(error, UnknownLease)  # else the ledger fails: one release too many is safer
     return True
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.core.lease import absence
-from orchestrator.core.lease.absence import Evidence, Verdict
+from orchestrator.core.lease.absence import Creates, Evidence, Verdict
 from orchestrator.core.lease.cloud_api import Capabilities, Listing, Operation, SliceState, SliceView
 from orchestrator.core.lease.lease import Down, Gone, Lease, LeaseEvent, LeaseState, NotAllowed, Settled
 from orchestrator.core.lease.run_and_attempt import AttemptEvent
@@ -203,7 +203,7 @@ class _Teardown(FailuresAsAnswers):
             if not self.answer.startswith("accepted"):  # keep how an earlier accepted one failed
                 self.answer = "accepted"
 
-    async def _creates(self) -> tuple[Operation, ...] | CloudError:
+    async def _creates(self) -> Creates:
         """Every create operation on the lease's name that the API knows. The only one with a known name needs no list."""
         if self.lease.settled or self.lease.sends <= 0:
             return ()

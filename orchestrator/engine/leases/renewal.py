@@ -61,11 +61,10 @@ async def _exclusively(lease: Lease, work: Callable[[], Program[T]]) -> T:
         await Sleep(pause_s)
     try:
         result = await work()
-    except NotAllowed as error:
+    except Exception as error:  # not `finally`: after a kill the kernel drops the lock, and no further line must run
         await Unlock(lock)
-        raise Vanished(f"{lease.name.node} was released meanwhile") from error
-    except Exception:  # not `finally`: after a kill the kernel drops the lock, and no further line must run
-        await Unlock(lock)
+        if isinstance(error, NotAllowed):
+            raise Vanished(f"{lease.name.node} was released meanwhile") from error
         raise
     await Unlock(lock)
     return result
@@ -213,10 +212,8 @@ async def wait_for_watchdogs(lease: Lease, workers: int, capabilities: Capabilit
             await Report("watchdog", ARMED)
             return
         if await Now() > give_up_at:
-            raise WatchdogNotArmed(
-                f"the slice is not able to delete itself: {missing}",
-                hint="a detached run needs that; run it attached, or see docs/permissions.md for what the VM needs",
-            )
+            hint = "a detached run needs that; run it attached, or see docs/permissions.md for what the VM needs"
+            raise WatchdogNotArmed(f"the slice is not able to delete itself: {missing}", hint=hint)
         await Sleep(watchdog_report.min_read_interval_s(capabilities.timings.heartbeat_s))
 
 
