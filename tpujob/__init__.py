@@ -62,12 +62,11 @@ _NAMES = {  # module of each name
     "client.slices.slices": ("DownResult", "SliceEnd", "SliceRelease", "SliceStatus", "UpResult"),
     "client.slices.status": ("SliceRow", "Status"),
     "errors": (
-        *("AlreadyExists", "ArtifactError", "AuthError", "BadRequest", "Cancelled", "CapacityError"),
-        *("CloudError", "CloudUnavailable", "CommandFailed", "ConfigError", "DeadlineExceeded"),
-        *("HostKeyMismatch", "Interrupted", "JobSpecError", "NeedsConsent", "PayloadFailed", "Preempted"),
-        *("QuotaError", "RemoteError", "SliceLost", "TeardownUnproven", "TpujobError", "UnexpectedReply"),
-        *("UnknownLease", "UnknownRun", "Unreachable", "UserError", "Vanished", "WatchdogNotArmed"),
-        *("WrongState",),
+        *("AlreadyExists", "ArtifactError", "AuthError", "BadRequest", "Cancelled", "CapacityError", "CloudError"),
+        *("CloudUnavailable", "CommandFailed", "ConfigError", "DeadlineExceeded", "HostKeyMismatch", "Interrupted"),
+        *("JobSpecError", "NeedsConsent", "PayloadFailed", "Preempted", "QuotaError", "RemoteError", "SliceLost"),
+        *("TeardownUnproven", "TpujobError", "UnexpectedReply", "UnknownLease", "UnknownRun", "Unreachable"),
+        *("UserError", "Vanished", "WatchdogNotArmed", "WrongState"),
     ),
     "report.results": ("RunReport",),
 }

@@ -123,8 +123,7 @@ class Reporter:
 
     def report(self, told: Report) -> None:
         """A line of the engine."""
-        make = Progress if told.passing else Notice
-        self.emit(make(told.stage, self.secrets.hide(told.text)))
+        (self.progress if told.passing else self.notice)(told.stage, told.text)
 
     def notice(self, stage: str, text: str) -> None:
         self.emit(Notice(stage, self.secrets.hide(text)))

@@ -6,8 +6,7 @@ from typing import Annotated
 
 from orchestrator.cli.console import console, emit, emit_lines
 from orchestrator.cli.options import Argument, Cloud, Option, Project
-from orchestrator.client.guarantee.forget import ForgetOutcome
-from orchestrator.client.guarantee.forget import forget as forget_slice
+from orchestrator.client.guarantee import forget as client
 from orchestrator.client.session import Session
 from orchestrator.report.layout import clock
 
@@ -26,13 +25,13 @@ def forget(
     Only for a slice that is being deleted and that cannot be seen any more, or whose deletion is stuck.
     """
     session = Session.open(cloud, project, reporter=console().reporter, quiet=True, light=True)
-    result = forget_slice(session, name, verified=verified, reason=reason)
+    result = client.forget(session, name, verified=verified, reason=reason)
     match result.outcome:
-        case ForgetOutcome.ABSENT:
+        case client.ForgetOutcome.ABSENT:
             checked = clock(result.checked_at)
             emit(f"{result.node} absent (checked {checked}): proven after all, nothing to forget")
-        case ForgetOutcome.NOT_VERIFIED:
+        case client.ForgetOutcome.NOT_VERIFIED:
             emit_lines(result.commands)
-        case ForgetOutcome.FORGOTTEN:
+        case client.ForgetOutcome.FORGOTTEN:
             emit(f"{result.node} forgotten: nothing is proven, and tpujob does not ask after it any more")
     return session.exit_code()
