@@ -214,12 +214,7 @@ def bound(promise: PromisedBound, world: PromiseWorld) -> Bound:
 
 def _part(name: str, count: int, world: PromiseWorld) -> Part:
     term = TERMS[name]
-    given = {
-        "READY": world.ready_s,
-        "O": world.outage_s,
-        "S": world.gc_every_s,
-        "look": _look_s(world.ready_s),
-    }
+    given = {"READY": world.ready_s, "O": world.outage_s, "S": world.gc_every_s, "look": _look_s(world.ready_s)}
     each_s = given[name] if name in given else seconds(name, world.speed, slowness=world.slowness)
     return Part(f"{count} × {term.label}" if count > 1 else term.label, count * each_s, term.letter)
 

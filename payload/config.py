@@ -66,13 +66,13 @@ class Config:
         return self.entry or "payload.train:train"
 
 
-_INTERVAL = re.compile(r"\s*(?=0*[1-9])(\d{1,9})\s*(step|epoch|s|m|h)s?\s*")
+_EVERY = re.compile(r"\s*(?=0*[1-9])(\d{1,9})\s*(step|epoch|s|m|h)s?\s*")
 _ENTRY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 def interval(text: str) -> tuple[int, str]:
     """Return a valid `checkpoint_every` as (200, "steps"), (1, "epochs") or (30, "seconds")."""
-    match = _INTERVAL.fullmatch(text)
+    match = _EVERY.fullmatch(text)
     assert match is not None, "`checkpoint_every` has been checked"
     number, unit = int(match[1]), match[2]
     if unit in ("step", "epoch"):
@@ -129,9 +129,7 @@ _RULES: dict[str, Rule] = {
     "test_examples": _or_null(_COUNT),
     "eval": _BOOL,
     "checkpoint": _BOOL,
-    "checkpoint_every": _text(
-        _INTERVAL, 'a number of epochs, steps or seconds, such as "1 epoch", "200 steps" or "30 s"'
-    ),
+    "checkpoint_every": _text(_EVERY, 'a number of epochs, steps or seconds, such as "1 epoch", "200 steps" or "30 s"'),
     "keep_checkpoints": _COUNT,
     "resume": _BOOL,
     "num_workers": _or_null((lambda value: (value == 0 and value is not False) or _is_count(value), _WORKERS)),

@@ -19,6 +19,7 @@ from payload.backends import Backend
 from payload.config import Config
 from payload.data import batches, idx
 from payload.data.images import Images, Shape
+from payload.data.sources import DataSource
 from payload.failures import Diverged
 from payload.launch.placement import share
 from payload.run import TrainingRun, seed_of
@@ -29,20 +30,22 @@ PROGRESS_S = 20.0  # the interval of progress lines within an epoch
 
 def train(backend: Backend, run: TrainingRun) -> dict[str, Any]:
     """Train, evaluate, and return the results for metrics.json. Raises Diverged, DataError or BadConfig."""
-    config, clock, say = run.config, run.clock, run.say
+    config, clock, say, source = run.config, run.clock, run.say, run.job.source
+    assert source is not None, "the built-in training has a source"
 
     # Copy the images to the device once, as bytes. An epoch then transfers only example indices.
     with clock.span("data"):
-        images, tests = read_images(backend, run)
+        images, tests = read_images(backend, config, source)
     examples, steps = len(images), len(images) // config.batch_size
     local = share(config.batch_size, backend.world, examples)
-    run.say_here(headline(backend, run, examples))
+    run.say_here(headline(backend, config, source, examples))
 
     model = models.build(config.model, config.seed, side=images.shape.side, classes=images.shape.classes)
     network = backend.wrap(model)
     optimizer = make_optimizer(config, model)
-    training = Training(backend, model, optimizer)
-    curve, history = training.curve, training.history
+    curve = Curve(backend)
+    training = Training(backend, model, optimizer, curve)
+    history = training.history
     at = 0  # completed steps of the whole training
     if run.saved is not None:
         at = training.restore(run.saved)
@@ -107,7 +110,7 @@ def train(backend: Backend, run: TrainingRun) -> dict[str, Any]:
             f"test accuracy {100 * tested['test_accuracy']:.2f} % of {tested['test_examples']:,} images  "
             f"{clock.spans['eval']:.1f} s"
         )
-    return results(backend, run, history, tested, examples)
+    return results(config, source, history, tested, examples)
 
 
 class Curve:
@@ -141,11 +144,8 @@ class Training:
     backend: Backend
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
-    curve: Curve = field(init=False)
+    curve: Curve
     history: list[dict[str, Any]] = field(default_factory=list)  # the results of completed epochs
-
-    def __post_init__(self) -> None:
-        self.curve = Curve(self.backend)
 
     def state(self, epoch: int) -> dict[str, Any]:
         """Return the state for a checkpoint. Waits for the device. Raises Diverged."""
@@ -168,10 +168,8 @@ class Training:
         return int(saved["step"])
 
 
-def read_images(backend: Backend, run: TrainingRun) -> tuple[Images, Images]:
+def read_images(backend: Backend, config: Config, source: DataSource) -> tuple[Images, Images]:
     """Return the training and the test images, held on the device only. Raises DataError."""
-    config, source = run.config, run.job.source
-    assert source is not None, "the built-in training has a source"
     classes = None if config.dataset == "idx" else idx.CLASSES
     data = idx.read_dataset(source.paths, config.examples, config.test_examples, classes)
     shape = Shape(config, data)
@@ -179,14 +177,12 @@ def read_images(backend: Backend, run: TrainingRun) -> tuple[Images, Images]:
     return images, Images(data.test_images, data.test_labels, shape, backend)
 
 
-def headline(backend: Backend, run: TrainingRun, examples: int) -> str:
+def headline(backend: Backend, config: Config, source: DataSource, examples: int) -> str:
     """Return the first line of the log: device, data set, batch size, precision, model."""
-    source = run.job.source
-    assert source is not None
     of = f" of {source.of:,}" if examples != source.of else ""
     return (
         f"{backend.name} ×{backend.world} · {source.name} {examples:,}{of} images · "
-        f"batch {run.config.batch_size} · {backend.precision} · {run.config.model}"
+        f"batch {config.batch_size} · {backend.precision} · {config.model}"
     )
 
 
@@ -240,13 +236,11 @@ def evaluate(backend: Backend, model: torch.nn.Module, images: Images, run: Trai
 
 
 def results(
-    backend: Backend, run: TrainingRun, history: list[dict[str, Any]], tested: dict[str, Any], examples: int
+    config: Config, source: DataSource, history: list[dict[str, Any]], tested: dict[str, Any], examples: int
 ) -> dict[str, Any]:
     """Return the fields of metrics.json for a classifier."""
-    warm_images = sum(line["warm_steps"] for line in history) * run.config.batch_size
+    warm_images = sum(line["warm_steps"] for line in history) * config.batch_size
     warm_s = sum(line["seconds"] for line in history)
-    source = run.job.source
-    assert source is not None
     return {
         **tested,
         "train_loss": [line["loss"] for line in history],
@@ -259,6 +253,6 @@ def results(
             "train_examples": examples,
             "of": source.of,
         },
-        "model": run.config.model,
-        "batch_size": run.config.batch_size,
+        "model": config.model,
+        "batch_size": config.batch_size,
     }

@@ -64,9 +64,7 @@ def choose_backend(requested: str, environ: Mapping[str, str], host: HostPlace) 
     return "cuda" if host.gpus else "cpu"
 
 
-def place(
-    config: Config, environ: Mapping[str, str], *, host: HostPlace, backend: str = "xla"
-) -> tuple[Config, Placement]:
+def place(config: Config, environ: Mapping[str, str], *, host: HostPlace, backend: str) -> tuple[Config, Placement]:
     """Return the configuration to train, with `emulated` applied, and the placement.
 
     Raises BadConfig if configuration, environment and host do not fit together.

@@ -182,7 +182,7 @@ class _TreeReader:
         data = None if top is None else self._value(top, ())
         if isinstance(data, dict):
             self.source.data = data
-        elif not self.source.mistakes and (top is None or data is None):
+        elif not self.source.mistakes and data is None:
             raise _Stop(1, "the job file is empty; copy jobs/hello.yaml and change it")
         elif not self.source.mistakes:
             raise _Stop(_line(top), "a job file is a mapping (`key: value` lines), not a single value")

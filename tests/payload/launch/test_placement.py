@@ -14,26 +14,26 @@ NOTHING, TPU, GPUS = HostPlace(), HostPlace(tpu_chips=8, tpu="v5e"), HostPlace(g
 
 
 def test_without_any_variable_one_process_trains_on_the_cpu() -> None:
-    config, placement = place(Config(), {}, host=NOTHING)
+    config, placement = place(Config(), {}, host=NOTHING, backend="xla")
     assert config == Config()
     assert (placement.device, placement.processes, placement.workers, placement.artifacts) == ("cpu", 1, 1, "artifacts")
     assert not placement.emulated and placement.notes == ()
 
 
 def test_a_host_with_a_tpu_trains_on_it_and_torch_xla_starts_its_processes() -> None:
-    _, placement = place(Config(), {}, host=TPU)
+    _, placement = place(Config(), {}, host=TPU, backend="xla")
     assert (placement.device, placement.processes) == ("tpu", 1)
-    _, placement = place(Config(), {"PJRT_DEVICE": "CPU"}, host=TPU)
+    _, placement = place(Config(), {"PJRT_DEVICE": "CPU"}, host=TPU, backend="xla")
     assert placement.device == "cpu"
 
 
 def test_on_a_cpu_that_emulates_nothing_a_number_of_cores_is_a_number_of_processes() -> None:
-    assert place(Config(cores=3), {}, host=NOTHING)[1].processes == 3
+    assert place(Config(cores=3), {}, host=NOTHING, backend="xla")[1].processes == 3
 
 
 def test_emulation_applies_and_announces_the_smaller_slice() -> None:
     asked = Config(epochs=10, emulated=EmulatedConfig(cores=2, examples=10_000, epochs=3))
-    config, placement = place(asked, {"TPUJOB_EMULATED_CORES": "8"}, host=NOTHING)
+    config, placement = place(asked, {"TPUJOB_EMULATED_CORES": "8"}, host=NOTHING, backend="xla")
     assert (config.epochs, config.examples, placement.processes, placement.emulated) == (3, 10_000, 2, True)
     assert placement.notes == (
         "emulated: 8 cores stand as 2 processes on XLA:CPU",
@@ -44,7 +44,7 @@ def test_emulation_applies_and_announces_the_smaller_slice() -> None:
 
 def test_the_smaller_slice_is_ignored_where_nothing_is_emulated() -> None:
     asked = Config(epochs=10, emulated=EmulatedConfig(cores=2, examples=10_000, epochs=3))
-    config, placement = place(asked, {}, host=TPU)
+    config, placement = place(asked, {}, host=TPU, backend="xla")
     assert (config, placement.notes) == (asked, ())
 
 
@@ -61,14 +61,14 @@ def test_emulated_processes_never_exceed_what_the_host_was_given(
     cores: str | int, declared: int | None, given: str, processes: int, words: str
 ) -> None:
     asked = Config(cores=cores, emulated=EmulatedConfig(cores=declared))
-    _, placement = place(asked, {"TPUJOB_EMULATED_CORES": given}, host=NOTHING)
+    _, placement = place(asked, {"TPUJOB_EMULATED_CORES": given}, host=NOTHING, backend="xla")
     assert placement.processes == processes
     assert placement.notes == (f"emulated: {words} on XLA:CPU",)
 
 
 def test_several_hosts_meet_at_the_coordinator() -> None:
     environ = {"TPUJOB_WORKER": "1", "TPUJOB_WORKERS": "4", "TPUJOB_COORDINATOR": "10.0.0.2:8476", "PJRT_DEVICE": "CPU"}
-    placement = place(Config(), environ, host=NOTHING)[1]
+    placement = place(Config(), environ, host=NOTHING, backend="xla")[1]
     assert (placement.worker, placement.workers, placement.coordinator) == (1, 4, ("10.0.0.2", 8476))
 
 
@@ -87,13 +87,13 @@ def test_several_hosts_meet_at_the_coordinator() -> None:
 )
 def test_a_contradictory_environment_is_refused(environ: dict[str, str], words: str) -> None:
     with pytest.raises(BadConfig) as caught:
-        place(Config(), environ, host=NOTHING)
+        place(Config(), environ, host=NOTHING, backend="xla")
     assert words in str(caught.value)
 
 
 def test_one_core_of_several_hosts_is_refused() -> None:
     with pytest.raises(BadConfig, match="this slice has 4 hosts"):
-        place(Config(cores=1), {"TPUJOB_WORKERS": "4", "TPUJOB_COORDINATOR": "h:1"}, host=TPU)
+        place(Config(cores=1), {"TPUJOB_WORKERS": "4", "TPUJOB_COORDINATOR": "h:1"}, host=TPU, backend="xla")
 
 
 def test_a_batch_is_divided_equally_or_refused() -> None:
@@ -207,7 +207,7 @@ def test_some_chips_of_several_hosts_are_refused() -> None:
 def test_half_precision_that_needs_a_gpu_is_refused_elsewhere() -> None:
     place(Config(precision="fp16"), {}, host=GPUS, backend="cuda")
     with pytest.raises(BadConfig, match="fp16 needs a GPU, and this is backend xla; bf16 works everywhere"):
-        place(Config(precision="fp16"), {}, host=TPU)
+        place(Config(precision="fp16"), {}, host=TPU, backend="xla")
 
 
 def test_an_emulated_tpu_has_no_gpu() -> None:
