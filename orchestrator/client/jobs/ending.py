@@ -75,7 +75,8 @@ def cancel(session: Session, run: str) -> Cancelled:
     session.note(released)
     line = ""
     if released.gone:
-        line = f"{found.id} cancelled; {lease.name.node} absent (checked {clock(released.checked_at)})"
+        _, attempt = session.ledger.find_run(found.id)
+        line = f"{found.id} {attempt.state}; {lease.name.node} absent (checked {clock(released.checked_at)})"
     return Cancelled(found.id, False, released.gone, session.exit_code(), line)
 
 

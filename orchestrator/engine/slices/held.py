@@ -177,7 +177,8 @@ async def down(leases: tuple[Lease, ...], capabilities: Capabilities, *, reason:
 async def _record_cancelled(leases: tuple[Lease, ...], reason: str) -> None:
     """Record the end of the runs on the slices, each in one transaction with the end of the claim.
 
-    The process of a run may hang or be dead; if it lives, it reads this in the ledger and ends.
+    The process of a run may hang or be dead; if it lives, it reads this in the ledger and ends. A run whose slice is being
+    released has its result: its process records that.
     """
     if reason not in (CANCEL, DOWN):
         return
@@ -190,8 +191,9 @@ async def _record_cancelled(leases: tuple[Lease, ...], reason: str) -> None:
                 for each in attempts
                 if each.lease_id == lease.id
             ]
-            with contextlib.suppress(NotAllowed):  # the slice is gone: its run has ended by itself
-                await Record(Down(lease.id, now, reason), *ends)
+            if (await ReadLease(lease.id)).down_at is None:
+                with contextlib.suppress(NotAllowed):  # released a moment ago
+                    await Record(Down(lease.id, now, reason), *ends)
     except TpujobError as error:
         await Report("warning", f"{error.message}; the teardown goes on without it")
 

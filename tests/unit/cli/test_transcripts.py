@@ -197,7 +197,7 @@ def test_status_of_a_held_slice(tpujob: Tpujob) -> None:
     tpujob("up", "alice", "--zone", "us-central1-a")
     *_, head, row = plain(tpujob("status").stdout).splitlines()
     assert re.split("  +", head) == ["SLICE", "TYPE", "ZONE", "STATE", "CLAIM", "COST SO FAR", "AT MOST", "NODE"]
-    unused = "deleted after 1 h without a job or a login, at DAY at the earliest"
+    unused = "deleted after 1 h unused, DAY at the earliest"
     claim, money = f"held, idle ({unused}), until DAY", ["emulated (MONEY)", "emulated ($230.40)"]
     assert re.split("  +", row) == ["alice", "v5litepod-8", "us-central1-a", "READY", claim, *money, "NODE"]
     (row,) = json.loads(tpujob("status", "--json").stdout)["slices"]

@@ -85,7 +85,7 @@ def _claim(row: SliceRow) -> str:
         use = f"lease {row.lease_id}" if row.lease_id else "no claim that can be read"
     if row.idle_s is not None and row.idle_ends_at is not None:
         after = format_duration(row.idle_s)
-        use += f" (deleted after {after} without a job or a login, at {day_clock(row.idle_ends_at)} at the earliest)"
+        use += f" (deleted after {after} unused, {day_clock(row.idle_ends_at)} at the earliest)"
     until = f", until {day_clock(row.ends_at)}" if row.ends_at is not None else ""
     remark = f"; {row.remark}" if row.remark else ""
     return f"{use}{until}{remark}"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.lease import Down, LeaseState, Purpose
+from orchestrator.core.lease.lease import CANCEL, Down, LeaseState, Purpose
 from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.engine.jobs.job_run import JobRun
 from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.jobs.run import run_job
-from orchestrator.engine.slices.held import UpRequest, up
+from orchestrator.engine.slices.held import UpRequest, down, up
 from orchestrator.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -96,6 +96,19 @@ def test_a_down_in_another_terminal_ends_the_run(world: VirtualWorld) -> None:
     outcome = run(world, between=while_running(say_down))
     assert isinstance(outcome.error, Cancelled) and outcome.error.message == "cancelled by `tpujob down`"
     assert (outcome.state, outcome.exit_code) == (AttemptState.CANCELLED, 71) and world.cloud.nodes == {}
+
+
+def test_a_run_that_is_cancelled_while_it_releases_its_slice_keeps_its_result(world: VirtualWorld) -> None:
+    def cancel(world: VirtualWorld) -> None:
+        for lease in world.ledger.open_leases():
+            if lease.reason == "the run ended":
+                world.drive(down((lease,), CAN, reason=CANCEL))
+
+    outcome = run(world, between=cancel)
+    ((_, attempt),) = world.ledger.runs()
+    assert (outcome.state, attempt.state, outcome.exit_code) == (AttemptState.SUCCEEDED, AttemptState.SUCCEEDED, 0)
+    (lease,) = world.ledger.leases()
+    assert lease.reason == CANCEL and world.cloud.nodes == {}
 
 
 def test_after_a_stockout_the_next_zone_is_asked_only_when_the_first_is_proven_empty(world: VirtualWorld) -> None:
