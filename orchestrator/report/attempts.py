@@ -55,7 +55,6 @@ def attempts(ledger: Ledger, run: RunRecord, now: float) -> tuple[AttemptReport,
 def _report(ledger: Ledger, run: RunRecord, attempt: Attempt, usd: float | None) -> AttemptReport:
     events = ledger.events(attempt.id)
     lease = ledger.lease(attempt.lease_id) if attempt.lease_id else None
-    tried = [data for _, kind, data in events if kind == "tried"]
     return AttemptReport(
         attempt=attempt.id,
         state=str(attempt.state),
@@ -68,7 +67,7 @@ def _report(ledger: Ledger, run: RunRecord, attempt: Attempt, usd: float | None)
         node=lease.name.node if lease else None,
         provisioning=lease.provisioning if lease else None,
         ready_at=lease.ready_at if lease else None,
-        tried=tuple(TriedCandidate(data["where"], data["why"], data["at"]) for data in tried),
+        tried=tuple(TriedCandidate(e["where"], e["why"], e["at"]) for _, kind, e in events if kind == "tried"),
         usd=usd,
     )
 

@@ -75,17 +75,11 @@ def titles(columns: Sequence[RunFigures]) -> list[str]:
 def headline(columns: Sequence[RunFigures]) -> str:
     """Return what all of the runs did alike."""
     parts = []
-    for key, form in (
-        ("model", "{}"),
-        ("dataset", "{}"),
-        ("train_examples", "{:,} images"),
-        ("batch_size", "batch {}"),
-        ("epochs", "{} epochs"),
-        ("precision", "{}"),
-    ):
+    forms = {"train_examples": "{:,} images", "batch_size": "batch {}", "epochs": "{} epochs"}
+    for key in (*SAME_WORK, "epochs", "precision"):
         values = {getattr(column, key) for column in columns}
         if len(values) == 1 and None not in values:
-            parts.append(form.format(values.pop()))
+            parts.append(forms.get(key, "{}").format(values.pop()))
     return " · ".join(parts)
 
 

@@ -7,8 +7,7 @@ from typing import Annotated
 from orchestrator.cli.console import console, emit_json, emit_lines
 from orchestrator.cli.options import Cloud, Json, Option, Project
 from orchestrator.client.session import Session
-from orchestrator.client.slices.offers import Offers
-from orchestrator.client.slices.offers import offers as find_offers
+from orchestrator.client.slices import offers as client
 from orchestrator.report.offers import MANY_HOSTS, lines
 
 
@@ -28,7 +27,7 @@ def offers(
 ) -> int:
     """List the TPUs there are: types, topologies, zones, and dated prices of a whole slice per hour."""
     session = Session.open(cloud, project, reporter=console().reporter, light=True)
-    found = find_offers(session, accelerator=kind, zone=zone, spot=spot, refresh=refresh, all_sizes=as_json)
+    found = client.offers(session, accelerator=kind, zone=zone, spot=spot, refresh=refresh, all_sizes=as_json)
     if as_json:
         emit_json(found.as_json())
         return session.exit_code()
@@ -39,7 +38,7 @@ def offers(
     return session.exit_code()
 
 
-def _notes(found: Offers, project: str) -> list[tuple[str, str]]:
+def _notes(found: client.Offers, project: str) -> list[tuple[str, str]]:
     notes = [("prices", f"{found.prices_as_of}, for an hour of the whole slice; empty is unknown")]
     if found.larger_left_out:
         notes.append(("larger", f"slices of more than {MANY_HOSTS} hosts: `tpujob offers --type v5p`, and so on"))
