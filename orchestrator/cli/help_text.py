@@ -56,8 +56,7 @@ def of_command(name: str, command: Any) -> str:
 
 def usage_pieces(command: Any) -> list[str]:
     """Return what follows the name of a command in its usage line."""
-    words = [_metavar(param) for param in command.params if param.param_type_name == "argument"]
-    return ["[OPTIONS]", *words]
+    return ["[OPTIONS]", *(_metavar(param) for param in command.params if param.param_type_name == "argument")]
 
 
 def arguments(command: Any) -> Rows:
