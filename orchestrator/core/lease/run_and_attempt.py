@@ -31,16 +31,10 @@ class AttemptState(StrEnum):
     @property
     def ended(self) -> bool:
         """Whether the attempt is over, however it ended."""
-        return self in _ENDED
+        return self not in _UNDER_WAY
 
 
-_ENDED = {
-    AttemptState.SUCCEEDED,
-    AttemptState.FAILED,
-    AttemptState.CANCELLED,
-    AttemptState.INTERRUPTED,
-    AttemptState.ERROR,
-}
+_UNDER_WAY = {AttemptState.PENDING, AttemptState.SETUP, AttemptState.RUNNING, AttemptState.COLLECTING}
 
 
 @dataclass(frozen=True)
