@@ -18,17 +18,17 @@ async def capture(progress: JobProgress, work: Program[None]) -> None:
     The ledger decides whether the run was cancelled: then any other error is a consequence.
     """
     try:
-        await work
-        progress.state = AttemptState.RUNNING if progress.detached else AttemptState.SUCCEEDED
-    except TpujobError as error:
-        progress.fail(error)
-    except Exception as error:
-        progress.fail_with_bug(error)
-    try:
+        try:
+            await work
+            progress.state = AttemptState.RUNNING if progress.detached else AttemptState.SUCCEEDED
+        except TpujobError as error:
+            progress.fail(error)
         await check_cancelled(progress)
     except Cancelled as error:
         progress.detached = False  # no job goes on
         progress.fail(error)
+    except Exception as error:
+        progress.fail_with_bug(error)
 
 
 async def check_cancelled(progress: JobProgress) -> None:

@@ -14,7 +14,7 @@ from orchestrator.core.lease.lease import (
     Settled,
 )
 from orchestrator.engine.effects.base import Now
-from orchestrator.engine.jobs import run
+from orchestrator.engine.jobs import finish, run
 from orchestrator.engine.leases import obligations, recover, release
 from orchestrator.errors import AuthError, CloudError
 from tests.simulation.model.faults import FOREVER, cloud_fault
@@ -257,5 +257,9 @@ def leaves_early() -> Iterator[None]:
 
 @mutant("a second signal interrupts the teardown", "command_only")
 def second_signal_interrupts() -> Iterator[None]:
-    with patch.object(release, "Shield", NoEffect), patch.object(run, "Shield", NoEffect):
+    with (
+        patch.object(release, "Shield", NoEffect),
+        patch.object(run, "Shield", NoEffect),
+        patch.object(finish, "Shield", NoEffect),
+    ):
         yield
