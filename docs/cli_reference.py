@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cli import help_text, typer_app
-from orchestrator.cli.commands import COMMANDS, GROUPS
+from orchestrator.cli.command_table import COMMANDS, GROUPS
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- exit codes: written by docs/cli_reference.py -->", "<!-- end of exit codes -->"

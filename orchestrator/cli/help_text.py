@@ -10,7 +10,7 @@ import shutil
 import textwrap
 from typing import Any
 
-from orchestrator.cli.commands import COMMANDS, GROUPS, children
+from orchestrator.cli.command_table import COMMANDS, GROUPS, children
 
 DESCRIPTION = "Run training jobs on Cloud TPUs and never pay for a forgotten one."
 HELP = ("-h, --help", "Show this message and exit.")

@@ -8,7 +8,7 @@ import sys
 
 from orchestrator import __version__
 from orchestrator.cli import help_text
-from orchestrator.cli.commands import COMPLETION
+from orchestrator.cli.command_table import COMPLETION
 
 
 def main() -> None:
@@ -51,6 +51,6 @@ def _print_about(words: list[str]) -> bool:
 
 
 def _dispatch() -> int:
-    from orchestrator.cli.exit_codes import dispatch  # `--help` needs none of it
+    from orchestrator.cli.dispatch import dispatch  # `--help` needs none of it
 
     return dispatch()

@@ -13,8 +13,8 @@ import typer.main
 from typer.core import TyperCommand, TyperGroup
 
 from orchestrator import __version__
-from orchestrator.cli import commands, help_text
-from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli import command_table, help_text
+from orchestrator.cli.dispatch import ExitCode
 from orchestrator.cli.options import Argument, Option
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
@@ -26,13 +26,13 @@ class LazyCommand(TyperCommand):
     """Stands for a command or a group of commands in the tree: name and summary are known, the rest is loaded."""
 
     def __init__(self, full_name: str) -> None:
-        super().__init__(full_name.rpartition(" ")[2], short_help=commands.COMMANDS[full_name].summary)
+        super().__init__(full_name.rpartition(" ")[2], short_help=command_table.COMMANDS[full_name].summary)
         self.full_name = full_name
 
     @functools.cached_property
     def loaded(self) -> Any:
         """The click command of it."""
-        is_group = commands.COMMANDS[self.full_name].is_group
+        is_group = command_table.COMMANDS[self.full_name].is_group
         return _group(self.full_name) if is_group else _command(self.full_name)
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
@@ -99,7 +99,7 @@ def root() -> Any:
 def everything() -> dict[str, Any]:
     """Return the click commands and groups, all imported, by their full names; `""` is `tpujob` itself."""
     found = {"": root()}
-    for name in commands.COMMANDS:  # a group comes before its commands
+    for name in command_table.COMMANDS:  # a group comes before its commands
         parent, _, last = name.rpartition(" ")
         found[name] = found[parent].commands[last].loaded
     return found
@@ -124,14 +124,14 @@ def _group(full_name: str, callback: Any = lambda: None, completion: bool = Fals
     app.callback()(callback)
     group: Any = typer.main.get_command(app)
     group.full_name = full_name
-    for name in commands.children(full_name):
+    for name in command_table.children(full_name):
         group.add_command(LazyCommand(f"{full_name} {name}".strip()))
     return group
 
 
 def _command(full_name: str) -> Any:
     app = _typer(add_completion=False)
-    app.command(full_name.rpartition(" ")[2], cls=_Command)(_declared(commands.load(full_name)))
+    app.command(full_name.rpartition(" ")[2], cls=_Command)(_declared(command_table.load(full_name)))
     command: Any = typer.main.get_command(app)
     command.full_name = full_name
     return command

@@ -18,7 +18,7 @@ import pytest
 
 from orchestrator import __version__, errors
 from orchestrator.cli import typer_app
-from orchestrator.cli.commands import COMMANDS
+from orchestrator.cli.command_table import COMMANDS
 from tests import ROOT
 
 PAGES = sorted(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.commands import COMMANDS, LIGHT, children
+from orchestrator.cli.command_table import COMMANDS, LIGHT, children
 from tests import ROOT
 from tests.unit.test_imports import is_within
 from tests.waiting import HANG_S

@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from orchestrator.cli import exit_codes as dispatching
+from orchestrator.cli import dispatch as dispatching
 from orchestrator.cli import help_text, main, typer_app
-from orchestrator.cli.commands import COMMANDS, GROUPS, LIGHT, function_of, load
+from orchestrator.cli.command_table import COMMANDS, GROUPS, LIGHT, function_of, load
 from tests import ROOT
 
 LEAVES = [name for name, command in COMMANDS.items() if not command.is_group]

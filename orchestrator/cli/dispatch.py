@@ -1,4 +1,4 @@
-"""Runs a command, and decides the exit code of the process: the one that it returns, or that of the error that it raises."""
+"""Runs the command of `sys.argv`. The process ends with the exit code that it returns, or with that of its error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from orchestrator.cli.commands import COMPLETION, LIGHT, load
+from orchestrator.cli.command_table import COMPLETION, LIGHT, load
 from orchestrator.cli.console import console
 from orchestrator.errors import ConfigError, TpujobError, UserError
 

@@ -1,0 +1,268 @@
+"""The table of all commands: group, summary and examples of each, by which it is found without being imported.
+
+The command tree (`cli.typer_app`), the help and the completion read this table; only the tree imports a command, when it is
+called.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+COMPLETION = "_TPUJOB_COMPLETE"  # the variable with which a shell asks for completions
+
+
+class Command(NamedTuple):
+    """One row: `summary` is the first sentence of the function's docstring, which a test compares."""
+
+    summary: str
+    examples: tuple[str, ...] = ()
+    function: str = ""  # "module:function" below `cli.commands`; empty: both have the name of the command
+    light: bool = False  # called without typer where it has no arguments; it asks nothing
+    is_group: bool = False
+
+
+GROUPS: dict[str, dict[str, Command]] = {
+    "Jobs": {
+        "run": Command(
+            "Run a job: create a slice (or use a held one), train, collect, delete, prove the deletion.",
+            (
+                "tpujob run jobs/mnist.yaml",
+                "tpujob run jobs/mnist.yaml --keep 30m  # hold the slice for the next run",
+                "tpujob run jobs/mnist.yaml --ttl 2h --cloud google --project my-project",
+                "tpujob run jobs/mnist.yaml --json  # events, one a line",
+            ),
+        ),
+        "submit": Command(
+            "Start a job and leave: the same as `run --detach`.",
+            ("tpujob submit jobs/mnist.yaml", "tpujob submit jobs/mnist.yaml --ttl 6h"),
+        ),
+        "attach": Command(
+            "Follow a detached run to its end: log, artifacts, proof.",
+            ("tpujob attach mnist  # the newest run of this job", "tpujob attach x6qn33t5b8"),
+        ),
+        "collect": Command(
+            "Collect the results that a run left on its slice, then release the slice, proven.",
+            ("tpujob collect mnist", "tpujob collect mnist --max-results 80GB"),
+        ),
+        "cancel": Command(
+            "End a run, detached or in another terminal: delete its slice and prove it.",
+            ("tpujob cancel mnist",),
+        ),
+        "plan": Command(
+            "Check a job file and show what `run` would do: candidates, prices, the exact request.",
+            ("tpujob plan jobs/mnist.yaml", "tpujob plan jobs/mnist.yaml --json"),
+        ),
+        "bench": Command(
+            "Run the variants of a job one after the other, then print the comparison.",
+            ("tpujob bench jobs/mnist-compare.yaml", "tpujob bench jobs/mnist-compare.yaml --markdown"),
+        ),
+        "init": Command(
+            "Copy an example job with the files that it names, or list the examples.",
+            ("tpujob init --example", "tpujob init --example mnist", "tpujob init --example jax my-jobs"),
+        ),
+    },
+    "Slices": {
+        "up": Command(
+            "Bring a TPU slice to READY and hold it.",
+            (
+                "tpujob up --accelerator v5litepod-8 --zone us-central1-a",
+                "tpujob up trainer --accelerator v6e-8 --zone us-east5 --spot --ttl 8h",
+                "tpujob up --accelerator v5litepod-16 --zone any --dry-run",
+            ),
+        ),
+        "down": Command(
+            "Delete a slice and prove that it is gone.",
+            ("tpujob down", "tpujob down trainer", "tpujob down --all"),
+        ),
+        "stop": Command(
+            "Stop a held slice: it keeps its disk, its name and its quota.",
+            ("tpujob stop", "tpujob stop trainer"),
+        ),
+        "start": Command("Start a stopped slice again.", ("tpujob start", "tpujob start trainer")),
+        "status": Command(
+            "List every slice of tpujob in the project, asked of the API, with its cost so far; and what is not proven gone.",
+            ("tpujob status", "tpujob status --json"),
+            light=True,
+        ),
+        "extend": Command(
+            "Move the end of a slice: its deadline, or the end of its hold.",
+            ("tpujob extend mnist --by 1h", "tpujob extend trainer --by 30m"),
+        ),
+        "ssh": Command(
+            "Open a shell on a worker, or run one command there.",
+            ("tpujob ssh", "tpujob ssh trainer --worker 1", "tpujob ssh trainer -- python3 -V"),
+        ),
+        "offers": Command(
+            "List the TPUs there are: types, topologies, zones, and dated prices of a whole slice per hour.",
+            ("tpujob offers", "tpujob offers --type v6e-8 --zone us-east5"),
+            light=True,
+        ),
+    },
+    "Results": {
+        "list": Command(
+            "List the runs of this machine, newest first.",
+            ("tpujob list", "tpujob list --json"),
+            "results.list_runs:list_runs",
+            light=True,
+        ),
+        "show": Command(
+            "Show one run: its state and events, how long each part took, what it cost, and its files.",
+            ("tpujob show mnist", "tpujob show mnist --json"),
+        ),
+        "logs": Command(
+            "What the workers of a run wrote, as far as it arrived here.",
+            ("tpujob logs mnist", "tpujob logs -f mnist", "tpujob logs mnist --worker 1"),
+        ),
+        "compare": Command(
+            "Compare runs: seconds in all, per iteration and per epoch with their spread, accuracy, dollars.",
+            ("tpujob compare mnist-ddp mnist-single", "tpujob compare mnist-ddp mnist-single --markdown"),
+        ),
+    },
+    "Guarantee": {
+        "gc": Command(
+            "Delete every slice of tpujob in the project whose claim is over, whichever machine made it.",
+            ("tpujob gc --dry-run", "tpujob gc --zone us-central1", "tpujob gc --local"),
+        ),
+        "install-gc": Command(
+            "Install a timer that runs `tpujob gc --local` every few minutes: a systemd timer, a launchd agent or a cron line.",
+            ("tpujob install-gc",),
+        ),
+        "doctor": Command(
+            "Show which layers of the guarantee are live for this machine and project, the open slices, and their worst case.",
+            ("tpujob doctor", "tpujob doctor --json"),
+        ),
+        "forget": Command(
+            "Stop asking after a slice whose deletion cannot be proven.",
+            ("tpujob forget trainer",),
+        ),
+        "drill": Command(
+            "Rehearse ten disasters on a private emulator: what is killed, what deletes the slice, and within which bound.",
+            ("tpujob drill", "tpujob drill --only 3"),
+        ),
+    },
+    "Emulator": {
+        "emulator": Command("Start, stop and inspect the emulated Cloud TPU, and make it fail.", is_group=True),
+        "emulator up": Command(
+            "Start the emulator and print the environment for gcloud, curl and Python.",
+            ("tpujob emulator up", "tpujob emulator up --grpc", 'eval "$(tpujob emulator up)"'),
+            "emulator.daemon:up",
+        ),
+        "emulator env": Command(
+            'Print the environment of the running emulator: eval "$(tpujob emulator env)".',
+            ('eval "$(tpujob emulator env)"', "tpujob emulator env --json"),
+            "emulator.daemon:env",
+        ),
+        "emulator stop": Command(
+            "Stop the emulator, with every emulated VM and its processes.",
+            ("tpujob emulator stop",),
+            "emulator.daemon:stop",
+        ),
+        "emulator status": Command(
+            "Show whether the emulator runs, its nodes, and its billing meter.",
+            ("tpujob emulator status", "tpujob emulator status --json"),
+            "emulator.daemon:status",
+            light=True,
+        ),
+        "emulator requests": Command(
+            "List the newest calls to the emulated API: caller, reply, method, path, and the faults they met.",
+            ("tpujob emulator requests", "tpujob emulator requests --node tpujob-tcmsq6-x6qn33t5b8 --last 10"),
+            "emulator.faults:requests",
+        ),
+        "emulator fault": Command("Add, list and clear faults: what fails, at which calls.", is_group=True),
+        "emulator fault add": Command(
+            "Add a fault; it stays until it is cleared.",
+            (
+                "tpujob emulator fault add status status=429 --on nodes.delete --first 3",
+                "tpujob emulator fault add lost_reply --on nodes.create --calls 1",
+            ),
+            "emulator.faults:add_fault",
+        ),
+        "emulator fault load": Command(
+            "Add the faults of a file: all of them, or none if one is invalid.",
+            ("tpujob emulator fault load faults.json",),
+            "emulator.faults:load_faults",
+        ),
+        "emulator fault list": Command(
+            "List the faults, with how many calls each of them matched and spoiled.",
+            ("tpujob emulator fault list",),
+            "emulator.faults:list_faults",
+        ),
+        "emulator fault clear": Command(
+            "Remove faults: the emulator works again.",
+            ("tpujob emulator fault clear", "tpujob emulator fault clear f1 f2"),
+            "emulator.faults:clear_faults",
+        ),
+        "emulator preempt": Command(
+            "Preempt a node as Google preempts spot capacity: PREEMPTED, still listed, not billed, its hosts off.",
+            ("tpujob emulator preempt tpujob-tcmsq6-x6qn33t5b8 --notice 30s",),
+            "emulator.nodes:preempt",
+        ),
+        "emulator maintain": Command(
+            "Start a maintenance event: announced to the VMs and in the API, then the hosts go off and boot again.",
+            ("tpujob emulator maintain tpujob-tcmsq6-x6qn33t5b8 --notice 30s --lasts 10s",),
+            "emulator.nodes:maintain",
+        ),
+        "emulator vanish": Command(
+            "Delete a node as another user would: the API no longer shows it.",
+            ("tpujob emulator vanish tpujob-tcmsq6-x6qn33t5b8",),
+            "emulator.nodes:vanish",
+        ),
+        "emulator put": Command(
+            "Put a node into a state, as a failing host does.",
+            ("tpujob emulator put tpujob-tcmsq6-x6qn33t5b8 REPAIRING --for 20s",),
+            "emulator.nodes:put",
+        ),
+        "emulator worker": Command(
+            "Make one worker refuse or ignore SSH connections, or freeze its whole machine.",
+            ("tpujob emulator worker tpujob-tcmsq6-x6qn33t5b8 0 frozen",),
+            "emulator.nodes:worker",
+        ),
+        "emulator rehearse": Command(
+            "Start a rehearsal from a file, or show the current one.",
+            ("tpujob emulator rehearse jobs/rehearsals/spot-anywhere.yaml", "tpujob emulator rehearse --end"),
+            "emulator.supply:rehearse",
+        ),
+        "emulator capacity": Command("Set, list and clear how many chips there are, where, and when.", is_group=True),
+        "emulator capacity set": Command(
+            "Set how many chips there are.",
+            (
+                "tpujob emulator capacity set us-central1-a/v5litepod-8 none --until 2m",
+                "tpujob emulator capacity set '*/*' 16 --tier spot",
+            ),
+            "emulator.supply:set_capacity",
+        ),
+        "emulator capacity list": Command(
+            "List what was set.", ("tpujob emulator capacity list",), "emulator.supply:list_capacity"
+        ),
+        "emulator capacity clear": Command(
+            "Remove every limit: there is enough of everything.",
+            ("tpujob emulator capacity clear",),
+            "emulator.supply:clear_capacity",
+        ),
+    },
+}
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+LIGHT = [name for name, command in COMMANDS.items() if command.light]
+
+
+def load(name: str) -> Callable[..., int | None]:
+    """Import a command and return its function, which returns the exit code; None is 0."""
+    module, _, function = function_of(name).partition(":")
+    found: Callable[..., int | None] = getattr(importlib.import_module(f"orchestrator.cli.commands.{module}"), function)
+    return found
+
+
+def function_of(name: str) -> str:
+    """Return the "module:function" of a command, below `cli.commands`."""
+    room = next(title.lower() for title, commands in GROUPS.items() if name in commands)
+    own = name.replace("-", "_")
+    return COMMANDS[name].function or f"{room}.{own}:{own}"
+
+
+def children(parent: str) -> dict[str, Command]:
+    """Return the commands right below a group, by their own name; `""` is `tpujob` itself."""
+    begin = f"{parent} " if parent else ""
+    names = {name: name.removeprefix(begin) for name in COMMANDS if name.startswith(begin)}
+    return {last: COMMANDS[name] for name, last in names.items() if " " not in last}
