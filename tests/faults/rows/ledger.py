@@ -126,7 +126,7 @@ def cancelled(w: World) -> None:
     asked_at = time.time()
     cancel = w.do("cancel", "work")
     assert cancel.code() == 0, cancel.err
-    assert run.code() == 71 and "another tpujob command" in run.err, run.err
+    assert run.code() == 71 and "cancelled by `tpujob cancel`" in run.err, run.err
     w.check_bound("C0", asked_at, w.bounds.command())
     assert w.states() == {"gone"}
     assert w.do("cancel", "work").code() == 0
