@@ -76,7 +76,8 @@ def cancel(session: Session, run: str) -> Cancelled:
     line = ""
     if released.gone:
         _, attempt = session.ledger.find_run(found.id)
-        line = f"{found.id} {attempt.state}; {lease.name.node} absent (checked {clock(released.checked_at)})"
+        state = attempt.state if attempt.state.ended else "ends"
+        line = f"{found.id} {state}; {lease.name.node} absent (checked {clock(released.checked_at)})"
     return Cancelled(found.id, False, released.gone, session.exit_code(), line)
 
 
