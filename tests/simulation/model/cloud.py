@@ -55,8 +55,8 @@ class FakeCloud:
         self.state = CloudState(str(world.seed), settings)
         self.vms: dict[str, NodeVms] = {}
         self._due: float | None = None
-        self._seen: set[str] = set()  # uids of the nodes that the state holds
-        self._asked: set[str] = set()  # uids of the requests in its queue
+        self._seen: dict[str, None] = {}  # uids of the nodes that the state holds; ordered, as a world plays alike each time
+        self._asked: dict[str, None] = {}  # uids of the requests in its queue
 
     def now(self) -> float:
         return self.timeline.now
@@ -104,12 +104,12 @@ class FakeCloud:
         present = {node.uid for node in nodes.values()}
         for uid in list(self._seen):
             if uid not in present:
-                self._seen.discard(uid)
+                del self._seen[uid]
                 self.vms[uid].off()
                 self.world.oracle.resource_gone(uid)
         for node in list(nodes.values()):
             if node.uid not in self._seen:
-                self._seen.add(node.uid)
+                self._seen[node.uid] = None
                 self.vms[node.uid] = NodeVms(self.world, node)
                 if node.queued_resource is not None:  # a node that names its request makes the request visible
                     self.state.queue.rows[node.queued_resource].hidden_until = None
@@ -117,11 +117,11 @@ class FakeCloud:
 
     def _note_requests(self) -> None:
         present = {row.uid: row for row in self.state.queue.rows.values()}
-        for uid in self._asked - present.keys():
-            self._asked.discard(uid)
+        for uid in [uid for uid in self._asked if uid not in present]:
+            del self._asked[uid]
             self.world.oracle.resource_gone(uid)
-        for uid in present.keys() - self._asked:
-            self._asked.add(uid)
+        for uid in [uid for uid in present if uid not in self._asked]:
+            self._asked[uid] = None
             self.world.oracle.request_created(present[uid])
 
     # -- calls: `effect` is a fault for the state machine ----------------------------------------------------------------
