@@ -30,6 +30,7 @@ from orchestrator.errors import (
     UnknownRun,
     UserError,
 )
+from orchestrator.exit_codes import NOT_PROVEN
 from orchestrator.ledger.clocks import Clocks
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.settings import Target
@@ -378,7 +379,7 @@ class Session:
 
     def exit_code(self, code: int = 0) -> int:
         """Return 75 if a release of this session is not proven, else `code`."""
-        return TeardownUnproven.exit_code if self.unproven else code
+        return NOT_PROVEN if self.unproven else code
 
     # -- leases by name -------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests import ROOT
 
-BOTTOM = {"errors", "catalog"}
+BOTTOM = {"errors", "exit_codes", "catalog"}
 CORE = {"core"} | BOTTOM
 EDGES = {"ledger", "clouds", "remote"}
 ENGINE = {"engine", "fork"} | EDGES | CORE
@@ -26,6 +26,7 @@ REPORT = {"report"} | ENGINE
 MAY_IMPORT = {
     "": set(),
     "errors": set(),
+    "exit_codes": {"errors"},
     "peers": set(),
     "catalog": {"catalog"},
     "core": CORE,

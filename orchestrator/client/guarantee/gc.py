@@ -20,7 +20,8 @@ from orchestrator.core.text.durations import format_usd_per_hour
 from orchestrator.engine.effects.base import Report, World
 from orchestrator.engine.leases import gc as engine
 from orchestrator.engine.runtime.interpreter import Interpreter
-from orchestrator.errors import ConfigError, TeardownUnproven, UserError
+from orchestrator.errors import ConfigError, UserError
+from orchestrator.exit_codes import NOT_PROVEN
 from orchestrator.ledger.ledger import GcRun, LedgerUnavailable
 from orchestrator.settings import EMULATED
 
@@ -113,7 +114,7 @@ def collect_garbage(
     world = _World(teardown_client.connect(target, reporter.secrets), reporter.report)
     program = engine.collect_garbage(target.project, zones, world.cloud.capabilities, dry_run=dry_run)
     collected = Interpreter(cast("World", world)).run(program)
-    code = 0 if collected.done else TeardownUnproven.exit_code
+    code = 0 if collected.done else NOT_PROVEN
     if not dry_run:
         scope = "all" if zones is None else ",".join(zones)
         code = _record(collected, scope, reporter, cloud, project, quiet=quiet) or code

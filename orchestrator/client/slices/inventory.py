@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.lease.cloud_api import EVERYWHERE
 from orchestrator.core.text import names
-from orchestrator.errors import AuthError, CloudError, CloudUnavailable, TeardownUnproven
+from orchestrator.errors import AuthError, CloudError, CloudUnavailable
+from orchestrator.exit_codes import NOT_PROVEN
 from orchestrator.report.layout import clock
 from orchestrator.settings import EMULATED
 
@@ -54,7 +55,7 @@ class ProjectInventory:
         """0 when complete; 77 without credentials or a permission; else 75."""
         if self.complete:
             return 0
-        return AuthError.exit_code if isinstance(self.error, AuthError) else TeardownUnproven.exit_code
+        return AuthError.exit_code if isinstance(self.error, AuthError) else NOT_PROVEN
 
     @property
     def summary(self) -> str:
@@ -93,7 +94,7 @@ class ProjectInventory:
 def worst(inventories: Iterable[ProjectInventory]) -> int:
     """Return the exit code of all of them: 75 outranks 77."""
     codes = {each.exit_code for each in inventories}
-    return next((code for code in (TeardownUnproven.exit_code, AuthError.exit_code) if code in codes), 0)
+    return next((code for code in (NOT_PROVEN, AuthError.exit_code) if code in codes), 0)
 
 
 def ask(session: Session, leases: list[Lease]) -> list[ProjectInventory]:

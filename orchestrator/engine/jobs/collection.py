@@ -19,7 +19,7 @@ from orchestrator.engine.effects.base import Lock, Now, Record, Report, Shield, 
 from orchestrator.engine.effects.cloud import Workers
 from orchestrator.engine.effects.workers import Connect, Disconnect, StartCollection, StopCollection, WaitForCollection
 from orchestrator.engine.jobs.monitor import LOOK_S, PeriodicTask, check_lease, check_slice
-from orchestrator.engine.jobs.progress import JobProgress, Outcome, exit_code_of
+from orchestrator.engine.jobs.progress import JobProgress, Outcome
 from orchestrator.engine.leases.obligations import keep_slice, release_owed
 from orchestrator.engine.leases.release import latest_lease, try_record
 from orchestrator.engine.leases.renewal import move_claim
@@ -34,6 +34,7 @@ from orchestrator.errors import (
     Vanished,
     WrongState,
 )
+from orchestrator.exit_codes import exit_code
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.fleet import Fleet
@@ -227,7 +228,7 @@ async def _record_end(to: UncollectedRun, progress: JobProgress) -> None:
     state = AttemptState.SUCCEEDED if error is None else to.attempt.state
     progress.state = state
     collected = ResultsCollected(
-        to.attempt.id, now, state, detail=error.message if error else "", exit_code=exit_code_of(error)
+        to.attempt.id, now, state, detail=error.message if error else "", exit_code=exit_code(error)
     )
     try:
         await Record(collected, *([] if to.borrowed else [Down(to.lease.id, now, RELEASED)]))

@@ -6,10 +6,11 @@ from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.run_and_attempt import AttemptEnded, AttemptState, Leased
 from orchestrator.engine.effects.base import Now, Program, Shield, Unlock
 from orchestrator.engine.effects.workers import Disconnect
-from orchestrator.engine.jobs.progress import JobProgress, Outcome, exit_code_of
+from orchestrator.engine.jobs.progress import JobProgress, Outcome
 from orchestrator.engine.leases.obligations import release_owed
 from orchestrator.engine.leases.release import latest_lease, try_record
 from orchestrator.errors import Cancelled, PayloadFailed, TpujobError
+from orchestrator.exit_codes import exit_code
 
 
 async def capture(progress: JobProgress, work: Program[None]) -> None:
@@ -76,5 +77,5 @@ def _ended(progress: JobProgress, at: float) -> AttemptEnded:
         progress.state,
         rc=error.rc if isinstance(error, PayloadFailed) else None,
         detail=error.message if error else "",
-        exit_code=exit_code_of(error),
+        exit_code=exit_code(error),
     )

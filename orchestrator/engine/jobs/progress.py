@@ -14,15 +14,14 @@ from orchestrator.engine.leases.release import Released
 from orchestrator.errors import (
     ArtifactError,
     Cancelled,
-    CloudError,
     DeadlineExceeded,
     Interrupted,
     PayloadFailed,
     SliceLost,
-    TeardownUnproven,
     TpujobError,
     Vanished,
 )
+from orchestrator.exit_codes import exit_code
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.fleet import Fleet
@@ -69,7 +68,7 @@ class Outcome:
     @property
     def exit_code(self) -> int:
         """The exit code of the command: that of the attempt, or 75."""
-        return TeardownUnproven.exit_code if self.unproven else exit_code_of(self.error)
+        return exit_code(self.error, unproven=self.unproven)
 
 
 @dataclass(slots=True)
@@ -133,10 +132,3 @@ def state_after(error: TpujobError) -> AttemptState:
     if isinstance(error, Cancelled):
         return AttemptState.CANCELLED
     return AttemptState.INTERRUPTED if isinstance(error, Interrupted | Vanished | SliceLost) else AttemptState.ERROR
-
-
-def exit_code_of(error: TpujobError | None) -> int:
-    """Return the attempt's exit code, whatever became of its slice."""
-    if isinstance(error, TeardownUnproven):
-        return CloudError.exit_code  # it took long, but it is proven now
-    return error.exit_code if error else 0

@@ -13,7 +13,8 @@ from orchestrator.core.lease.lease import Held, Lease
 from orchestrator.engine.effects.base import Now, ReadLease, Report, Unlock
 from orchestrator.engine.leases.release import Released, release_all
 from orchestrator.engine.leases.renewal import move_claim
-from orchestrator.errors import CloudUnavailable, DeadlineExceeded, TeardownUnproven, TpujobError, UnknownLease
+from orchestrator.errors import DeadlineExceeded, TpujobError, UnknownLease
+from orchestrator.exit_codes import exit_code
 
 RELEASE_S = 10 * 60.0  # after that the next tpujob command continues the proof, and the user is warned
 
@@ -35,11 +36,7 @@ class Obligations:
 
     def exit_code(self, error: TpujobError | None) -> int:
         """Return the exit code of a program that ended with this error: 75 while a slice may still be billed."""
-        if self.unproven:
-            return TeardownUnproven.exit_code
-        if isinstance(error, TeardownUnproven):
-            return CloudUnavailable.exit_code  # it took long, but the absence is proven now
-        return error.exit_code if error else 0
+        return exit_code(error, unproven=self.unproven)
 
 
 @dataclass(slots=True)
