@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from orchestrator.client.arguments import Duration
 
 if TYPE_CHECKING:
-    from orchestrator.core.jobfile.model import JobSpec
+    from orchestrator.core.jobfile.keys import JobSpec
 
 StrPath = str | os.PathLike[str]
 ProvisioningKind = Literal["on-demand", "spot", "reserved", "flex-start", "queued"]
@@ -142,15 +142,15 @@ class Job(_Values):
     _spec: JobSpec = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        from orchestrator.core.jobfile import model
+        from orchestrator.core.jobfile import keys
 
         directory = Path(self.directory).absolute()
         object.__setattr__(self, "directory", directory)
-        keys: dict[str, Any] = _plain(self)
-        del keys["directory"]
-        _make_relative(keys, "code", directory)
-        _make_relative(keys.get("train"), "data_dir", directory)
-        object.__setattr__(self, "_spec", model.from_values(keys))
+        values: dict[str, Any] = _plain(self)
+        del values["directory"]
+        _make_relative(values, "code", directory)
+        _make_relative(values.get("train"), "data_dir", directory)
+        object.__setattr__(self, "_spec", keys.from_values(values))
         object.__setattr__(self, "name", self._spec.name)
 
     @classmethod
@@ -160,14 +160,14 @@ class Job(_Values):
         Raises JobSpecError, which lists every mistake with its line; UserError if the file cannot be read.
         """
         from orchestrator.client.jobs.job_files import read_file
-        from orchestrator.core.jobfile import model, yaml_source
-        from orchestrator.core.jobfile.tpu_section import with_any_of
+        from orchestrator.core.jobfile import keys, yaml_source
+        from orchestrator.core.jobfile.tpu_keys import with_any_of
 
         file = Path(path)
         text = read_file(file)
-        spec = model.load(text, path=str(file))
-        keys = with_any_of(yaml_source.read(text)).data
-        job = cls(**{**_arguments(keys), "name": spec.name}, directory=file.absolute().parent)
+        spec = keys.load(text, path=str(file))
+        values = with_any_of(yaml_source.read(text)).data
+        job = cls(**{**_arguments(values), "name": spec.name}, directory=file.absolute().parent)
         object.__setattr__(job, "path", file.absolute())
         object.__setattr__(job, "_spec", spec)  # whose mistakes have lines
         return job

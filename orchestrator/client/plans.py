@@ -16,7 +16,7 @@ from orchestrator.engine.provision.drafts import Place
 from orchestrator.report.plan import dropped_lines, plan_lines
 
 if TYPE_CHECKING:
-    from orchestrator.core.jobfile.model import JobSpec
+    from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.core.planning.egress import Bucket
 
 DEFAULT_EMULATED_CORES = 2

@@ -77,7 +77,7 @@ def test_a_light_command_without_state_imports_of_heavy_modules_sqlite_alone(arg
     modules = imported(MAIN, *argv)
     assert ("typer" in modules) == (" ".join(argv) not in LIGHT)
     assert heavy(modules, HEAVY - {"sqlite3"}) == []
-    assert not any(is_within(name, {"orchestrator.core.jobfile.model"}) for name in modules)
+    assert not any(is_within(name, {"orchestrator.core.jobfile.keys"}) for name in modules)
 
 
 def test_a_heavy_import_would_be_noticed() -> None:

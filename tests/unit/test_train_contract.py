@@ -2,13 +2,13 @@
 
 from dataclasses import MISSING, fields
 
-from orchestrator.core.jobfile import model
+from orchestrator.core.jobfile import keys
 from payload import config
 
 ABSENT = object()
 
 
-def sides(model: type[model.Section], dataclass: type) -> tuple[dict[str, object], dict[str, object]]:
+def sides(model: type[keys.Section], dataclass: type) -> tuple[dict[str, object], dict[str, object]]:
     """Key → default on the client and in the payload; sections are compared by themselves."""
     client = {name: field.get_default(call_default_factory=True) for name, field in model.model_fields.items()}
     payload = {field.name: field.default if field.default is not MISSING else ABSENT for field in fields(dataclass)}
@@ -18,17 +18,17 @@ def sides(model: type[model.Section], dataclass: type) -> tuple[dict[str, object
 
 
 def test_the_client_writes_the_keys_and_defaults_that_the_payload_reads() -> None:
-    client, payload = sides(model.TrainSection, config.Config)
+    client, payload = sides(keys.TrainSection, config.Config)
     assert client == payload
 
 
 def test_so_it_is_for_the_emulated_section() -> None:
-    client, payload = sides(model.EmulatedSection, config.EmulatedConfig)
+    client, payload = sides(keys.EmulatedSection, config.EmulatedConfig)
     assert client == payload
 
 
 def test_a_whole_default_section_is_accepted_by_the_payload() -> None:
-    written = model.load("train:\n", path="x.yaml").train
+    written = keys.load("train:\n", path="x.yaml").train
     assert written is not None
     parsed = config.parse(written.model_dump(mode="json"))
     assert (parsed.model, parsed.batch_size, parsed.cores) == ("mnist_cnn", 128, "all")

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from orchestrator.client.jobs.job_files import environment, read_file
 from orchestrator.client.jobs.runs import RunOptions, start_run
-from orchestrator.core.jobfile import model, variants
+from orchestrator.core.jobfile import keys, variants
 from orchestrator.core.lease.run_and_attempt import LOCAL, AttemptState
 from orchestrator.core.text import names
 from orchestrator.engine.jobs import prepare
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
-    from orchestrator.core.jobfile.model import JobSpec
+    from orchestrator.core.jobfile.keys import JobSpec
 
 # After these codes the next variant may fare better: the job's own, damaged artifacts, no capacity, a lost slice, time.
 GO_ON = {*range(1, 64), 65, 69, 71, 124}
@@ -76,7 +76,7 @@ def _check(session: Session, specs: Mapping[str, JobSpec], base: Path) -> None:
     """Raise UserError for what any variant lacks, before the first one is run."""
     for spec in specs.values():
         prepare.check_directories(spec, base)
-        model.resolve_env(spec, os.environ)
+        keys.resolve_env(spec, os.environ)
         if spec.train is not None and spec.on == "local":
             prepare.check_local_training(spec.train.backend, "a job with `on: local` trains")
         elif spec.train is not None and session.target.kind == "emulated":

@@ -20,7 +20,7 @@ from orchestrator.core.lease.run_and_attempt import (
 )
 from orchestrator.engine.jobs.collection import UncollectedRun, collect_again
 from orchestrator.engine.jobs.monitor import STOP_GRACE_S
-from orchestrator.engine.slices import held
+from orchestrator.engine.slices import up_and_down
 from orchestrator.errors import TpujobError, UserError
 from orchestrator.remote.fleet.local import ask_to_end
 from orchestrator.remote.transfer.collect import CollectRequest
@@ -71,7 +71,9 @@ def cancel(session: Session, run: str) -> Cancelled:
             f"{found.id} runs on {lease.handle}, a held slice of `tpujob up`",
             hint=f"press Ctrl-C where the run was started, or `tpujob down {lease.handle}`",
         )
-    (released,) = session.on_cloud(lambda capabilities: held.down((lease,), capabilities, reason=CANCEL), lease.cloud)
+    (released,) = session.on_cloud(
+        lambda capabilities: up_and_down.down((lease,), capabilities, reason=CANCEL), lease.cloud
+    )
     session.note(released)
     line = ""
     if released.gone:

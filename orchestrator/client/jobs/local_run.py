@@ -16,7 +16,7 @@ from orchestrator.remote.fleet.local import LocalWorker, free_port, remove_lefto
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
-    from orchestrator.core.jobfile.model import JobSpec
+    from orchestrator.core.jobfile.keys import JobSpec
 
 
 def run_here(

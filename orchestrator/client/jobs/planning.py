@@ -23,7 +23,7 @@ from orchestrator.report.plan import candidate_shape, table
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
-    from orchestrator.core.jobfile.model import JobSpec
+    from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.core.planning.plan import Candidate, Plan
 
 

@@ -26,7 +26,7 @@ from orchestrator.errors import UserError
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
-    from orchestrator.core.jobfile.model import JobSpec
+    from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.core.lease.lease import Lease
     from orchestrator.core.planning.plan import Plan
 

@@ -27,7 +27,7 @@ from orchestrator.engine.provision.drafts import PlanDrafter
 from orchestrator.engine.runtime.retry import until
 from orchestrator.engine.runtime.world import open_fleet
 from orchestrator.engine.slices import extend as extension
-from orchestrator.engine.slices import held
+from orchestrator.engine.slices import up_and_down
 from orchestrator.errors import CloudError, ConfigError, TeardownUnproven, TpujobError, UserError
 
 DEFAULT_ACCELERATOR = "v5litepod-8"
@@ -120,7 +120,7 @@ def bring_up(session: Session, options: UpOptions) -> UpResult:
     """
     handle = _handle(options)
     drafter = _drafter(session, options, handle)
-    request = held.UpRequest(
+    request = up_and_down.UpRequest(
         handle,
         drafter.make(),
         session.held(handle),
@@ -129,7 +129,7 @@ def bring_up(session: Session, options: UpOptions) -> UpResult:
         wait_s=options.wait_s,
         drafter=drafter,
     )
-    outcome = session.on_cloud(partial(held.up, request))
+    outcome = session.on_cloud(partial(up_and_down.up, request))
     if outcome.owed.released is not None:
         session.note(outcome.owed.released)
     session.forget_drafts(drafter.made, kept=outcome.lease)
@@ -182,7 +182,7 @@ def _handle(options: UpOptions) -> str:
 def _finish_ending(session: Session, handle: str) -> None:
     """Wait for the proof of a deletion that is under way: no second slice while the first may be billed."""
     for ending in [lease for lease in session.named(handle) if lease.state is LeaseState.DOWN]:
-        (released,) = session.on_cloud(partial(held.down, (ending,), reason="tpujob up"))
+        (released,) = session.on_cloud(partial(up_and_down.down, (ending,), reason="tpujob up"))
         session.note(released)
         if not released.gone:
             raise TeardownUnproven(f"{ending.name.node} is not proven gone, so no other one is made")
@@ -278,7 +278,7 @@ def _in_ledger(session: Session, name: str | None) -> list[Lease]:
 def _delete(session: Session, leases: Sequence[Lease], kind: str) -> list[SliceRelease]:
     mine = tuple(lease for lease in leases if lease.cloud == kind)
     releases = []
-    for released in session.on_cloud(partial(held.down, mine, reason=DOWN), kind):
+    for released in session.on_cloud(partial(up_and_down.down, mine, reason=DOWN), kind):
         session.note(released)
         lease = released.lease
         releases.append(
@@ -303,14 +303,14 @@ def stop(session: Session, name: str | None = None) -> SliceStatus:
         raise UserError(
             f"{lease.handle} is in use by a running tpujob command", hint="end that one first (Ctrl-C there)"
         )
-    view = session.run(held.stop(lease))
+    view = session.run(up_and_down.stop(lease))
     return SliceStatus(lease.handle, lease.name.node, view.native_state)
 
 
 def start(session: Session, name: str | None = None) -> SliceStatus:
     """Start a stopped slice and wait until it is READY. Raises UserError where there is none."""
     lease = _required(session, name)
-    session.on_cloud(partial(held.start, lease))
+    session.on_cloud(partial(up_and_down.start, lease))
     return SliceStatus(lease.handle, lease.name.node, "READY")
 
 

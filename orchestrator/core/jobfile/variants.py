@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.core.jobfile import model, yaml_source
-from orchestrator.core.jobfile.model import JobSpec
+from orchestrator.core.jobfile import keys, yaml_source
+from orchestrator.core.jobfile.keys import JobSpec
 from orchestrator.core.jobfile.yaml_source import Mistake, Path, YamlSource
 from orchestrator.core.text import names
 from orchestrator.core.text.names import shown
@@ -36,13 +36,13 @@ def outline(text: str | bytes, *, path: str, default_name: str) -> Outline:
     source = yaml_source.read(text)
     mistakes = source.mistakes or [Mistake(source.line(at), at, why) for at, why in _mistakes(source.data)]
     if mistakes:
-        raise JobSpecError(model.messages(path, source, mistakes))
+        raise JobSpecError(keys.messages(path, source, mistakes))
     return Outline(path, source.data.get("name") or default_name, source.data["base"], source)
 
 
 def variants(found: Outline, base_text: str | bytes, *, base_path: str) -> dict[str, JobSpec]:
     """Return each variant's job, in the order of the file. Raises JobSpecError: mistakes of the base, or of all variants."""
-    model.load(base_text, path=base_path)
+    keys.load(base_text, path=base_path)
     base = yaml_source.read(base_text).data
     every = found.source.data.get("every") or {}
     specs: dict[str, JobSpec] = {}
@@ -53,7 +53,7 @@ def variants(found: Outline, base_text: str | bytes, *, base_path: str) -> dict[
             data.pop("tpu", None)  # from the base; it has no effect there
         data["name"] = f"{found.name}-{name}"
         try:
-            specs[name] = model.check(_source(found.source, name, data), path=found.path)
+            specs[name] = keys.check(_source(found.source, name, data), path=found.path)
         except JobSpecError as error:
             problems += [problem for problem in error.problems if problem not in problems]
     if problems:

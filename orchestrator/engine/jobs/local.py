@@ -24,7 +24,7 @@ from orchestrator.engine.jobs.progress import JobProgress, Outcome
 from orchestrator.errors import Cancelled, DeadlineExceeded, Interrupted, PayloadFailed, TpujobError
 
 if TYPE_CHECKING:
-    from orchestrator.core.jobfile.model import JobSpec
+    from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.remote.fleet.local import LocalExit, LocalWorker
     from orchestrator.remote.transfer.bundle import Bundle
     from orchestrator.remote.transfer.collect import CollectResult

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.jobfile.rules import secret_sources
+from orchestrator.core.jobfile.value_rules import secret_sources
 from orchestrator.core.lease.lease import Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.core.lease.timings import Timings
@@ -23,7 +23,7 @@ from orchestrator.engine.provision.drafts import Drafter
 from orchestrator.errors import JobSpecError, UserError
 
 if TYPE_CHECKING:
-    from orchestrator.core.jobfile.model import JobSpec
+    from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.remote.fleet.fleet import StartRequest
     from orchestrator.remote.transfer.bundle import Bundle
 

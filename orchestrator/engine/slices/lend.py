@@ -1,7 +1,7 @@
 """Lend a slice to this process: create it, claim it while it is used, release it when it is returned.
 
 A lent slice never outlives its process. Its claim is that of an attached run: lock, heartbeats and renewed labels; when the
-process dies, the guardian and the watchdog delete the slice. A slice of `up` is held instead (`engine.slices.held`).
+process dies, the guardian and the watchdog delete the slice. A slice of `up` is held instead (`engine.slices.up_and_down`).
 """
 
 from __future__ import annotations

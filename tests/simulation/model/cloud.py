@@ -55,7 +55,9 @@ class FakeCloud:
         self.state = CloudState(str(world.seed), settings)
         self.vms: dict[str, NodeVms] = {}
         self._due: float | None = None
-        self._seen: dict[str, None] = {}  # uids of the nodes that the state holds; ordered, as a world plays alike each time
+        self._seen: dict[
+            str, None
+        ] = {}  # uids of the nodes that the state holds; ordered, as a world plays alike each time
         self._asked: dict[str, None] = {}  # uids of the requests in its queue
 
     def now(self) -> float:

@@ -17,7 +17,7 @@ from orchestrator.emulator.model.records import Settings
 from orchestrator.emulator.supply.supply import Capacity, ClosedQueue, Quota
 from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.runtime.interpreter import Abandoned
-from orchestrator.engine.slices.held import UpOutcome
+from orchestrator.engine.slices.up_and_down import UpOutcome
 from orchestrator.errors import TpujobError
 from tests.simulation.model import scheduled_faults
 from tests.simulation.model.cloud import FakeCloud

@@ -24,7 +24,7 @@ from orchestrator.engine.leases.gc import collect_garbage
 from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.provision.startup_script import startup_script, watchdog_config
 from orchestrator.engine.slices.extend import extend
-from orchestrator.engine.slices.held import UpRequest, down, up
+from orchestrator.engine.slices.up_and_down import UpRequest, down, up
 from orchestrator.errors import DeadlineExceeded
 from orchestrator.remote.transfer.collect import CollectRequest
 from tests.simulation.model.cloud import PROJECT

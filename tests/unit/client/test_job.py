@@ -21,9 +21,9 @@ from orchestrator.client.job import (
     path_of,
     spec_of,
 )
-from orchestrator.core.jobfile import model
-from orchestrator.core.jobfile.model import EmulatedSection, JobSpec, LimitsSection, TrainSection
-from orchestrator.core.jobfile.tpu_section import Alternative, TpuSection
+from orchestrator.core.jobfile import keys
+from orchestrator.core.jobfile.keys import EmulatedSection, JobSpec, LimitsSection, TrainSection
+from orchestrator.core.jobfile.tpu_keys import Alternative, TpuSection
 from orchestrator.errors import JobSpecError, UserError
 from tests import ROOT
 
@@ -49,7 +49,7 @@ def test_a_loaded_job_is_the_job_of_its_file_and_so_is_its_copy(path: Path) -> N
     if b"variants:" in path.read_bytes():
         pytest.skip("not a job file")
     job = Job.load(path)
-    assert spec_of(job) == model.load(path.read_bytes(), path=str(path))
+    assert spec_of(job) == keys.load(path.read_bytes(), path=str(path))
     assert (job.path, path_of(job), job.directory) == (path, path, path.parent)
     again = dataclasses.replace(job)
     assert again == job

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core.jobfile import model
+from orchestrator.core.jobfile import keys
 from orchestrator.errors import JobSpecError
 
 COMMAND = "command: ls\n"
@@ -15,7 +15,7 @@ UNITS = "is not a duration: write numbers with units, such as 90s, 30m, 1h30m or
 
 def problems(text: str | bytes) -> list[str]:
     with pytest.raises(JobSpecError) as caught:
-        model.load(text, path="job.yaml")
+        keys.load(text, path="job.yaml")
     assert caught.value.exit_code == 64
     assert caught.value.hint == "`tpujob plan job.yaml` checks a file without creating anything"
     return caught.value.problems
@@ -366,7 +366,7 @@ def test_all_mistakes_are_reported_at_once_in_the_order_of_the_file() -> None:
 
 def test_a_flood_of_mistakes_is_cut_and_counted() -> None:
     lines = problems(COMMAND + "env:\n" + "".join(f"  A{number}: {number}\n" for number in range(100)))
-    assert len(lines) == model.MAX_REPORTED + 1
+    assert len(lines) == keys.MAX_REPORTED + 1
     assert lines[-1] == "job.yaml: and 80 more mistakes"
 
 
@@ -380,7 +380,7 @@ def test_a_newer_type_than_the_table_may_be_asked_for_explicitly() -> None:
     assert problems(COMMAND + tpu) == [
         "job.yaml:2: tpu.runtime: v7-8 is not in the catalog, so it has no default runtime; name one here"
     ]
-    spec = model.load(COMMAND + tpu.replace("{", "{runtime: v2-alpha-tpu7, "), path="job.yaml")
+    spec = keys.load(COMMAND + tpu.replace("{", "{runtime: v2-alpha-tpu7, "), path="job.yaml")
     assert (spec.tpu.accelerator, spec.tpu.runtime_version) == ("v7-8", "v2-alpha-tpu7")
 
 
@@ -394,7 +394,7 @@ def test_the_form_of_an_unlisted_type_is_checked() -> None:
 def test_a_bench_file_is_told_its_command() -> None:
     text = "base: mnist.yaml\nevery: {train: {epochs: 2}}\nvariants:\n  a: {}\n"
     with pytest.raises(JobSpecError) as caught:
-        model.load(text, path="compare.yaml")
+        keys.load(text, path="compare.yaml")
     command = "`tpujob bench compare.yaml` runs the variants of its `base:`"
     assert caught.value.problems == [f"compare.yaml:3: variants: a bench file is not a job; {command}"]
     assert caught.value.hint is None

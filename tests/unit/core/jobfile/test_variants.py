@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.core.jobfile import variants as bench_file
-from orchestrator.core.jobfile.model import JobSpec
+from orchestrator.core.jobfile.keys import JobSpec
 from orchestrator.errors import JobSpecError
 from tests import ROOT
 

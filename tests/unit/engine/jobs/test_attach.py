@@ -10,7 +10,7 @@ from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.engine.jobs.attach import Attachment, attach
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.recover import close_attempts, recover
-from orchestrator.engine.slices.held import down
+from orchestrator.engine.slices.up_and_down import down
 from orchestrator.remote.transfer.collect import CollectRequest
 from tests.unit.engine.virtual import CAN, Crash, VirtualWorld, job
 

@@ -17,7 +17,7 @@ from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.recover import close_attempts, recover
 from orchestrator.engine.provision.drafts import Draft
-from orchestrator.engine.slices.held import UpRequest, up
+from orchestrator.engine.slices.up_and_down import UpRequest, up
 from orchestrator.errors import CloudUnavailable, Preempted, Unreachable, Vanished
 from orchestrator.remote.transfer.collect import CollectionProgress, Problem
 from tests.unit.engine.jobs.test_attach import detached

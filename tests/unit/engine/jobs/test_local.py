@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.jobfile import model
+from orchestrator.core.jobfile import keys
 from orchestrator.core.lease.run_and_attempt import LOCAL, AttemptState
 from orchestrator.engine.jobs import local
 from orchestrator.engine.jobs.prepare import new_run
@@ -75,7 +75,7 @@ class Machine:
 def ready(directory: Path, *ends: LocalExit, text: str = "command: echo hi\n", **machine: Any) -> tuple[Any, ...]:
     directory.mkdir(exist_ok=True)
     world = VirtualWorld(directory)
-    spec = model.load(f"on: local\n{text}", path="job.yaml")
+    spec = keys.load(f"on: local\n{text}", path="job.yaml")
     run, attempt = new_run(spec, directory / "job.yaml", LOCAL, directory / "runs", world.time)
     here: Any = Machine(world, list(ends), **machine)
     prepared = local.prepare(spec, run, attempt, here, shipped=None, env={}, port=4711, sink=lambda *_: None)

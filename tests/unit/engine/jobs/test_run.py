@@ -12,7 +12,7 @@ from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.engine.jobs.job_run import JobRun
 from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.jobs.run import run_job
-from orchestrator.engine.slices.held import UpRequest, down, up
+from orchestrator.engine.slices.up_and_down import UpRequest, down, up
 from orchestrator.errors import (
     Cancelled,
     DeadlineExceeded,

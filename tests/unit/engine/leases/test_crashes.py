@@ -14,7 +14,7 @@ from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.engine.effects.base import Program
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.recover import close_attempts, recover
-from orchestrator.engine.slices.held import UpRequest, up
+from orchestrator.engine.slices.up_and_down import UpRequest, up
 from tests.unit.engine.virtual import CAN, ZONE, Crash, VirtualWorld, job, lease_and_request
 
 Build = Callable[[VirtualWorld], Program[Any]]

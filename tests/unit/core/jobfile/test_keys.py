@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core.jobfile import model, rules, tpu_section, yaml_source
+from orchestrator.core.jobfile import keys, tpu_keys, value_rules, yaml_source
 from orchestrator.errors import JobSpecError
 from tests import ROOT
 
@@ -21,8 +21,8 @@ BENCHES = {ROOT / "jobs" / "mnist-compare.yaml"}  # tests/unit/core/jobfile/test
 JOBS = sorted({*(ROOT / "jobs").glob("*.yaml")} - BENCHES)
 
 
-def load(text: str, path: str = "job.yaml") -> model.JobSpec:
-    return model.load(text, path=path)
+def load(text: str, path: str = "job.yaml") -> keys.JobSpec:
+    return keys.load(text, path=path)
 
 
 def test_a_job_has_sensible_defaults() -> None:
@@ -93,20 +93,20 @@ def test_the_training_section_is_plain_data_with_every_setting() -> None:
     spec = load("train: {epochs: 2, emulated: {cores: 2}}\n")
     assert spec.train is not None
     plain = spec.train.model_dump(mode="json")
-    assert set(plain) == set(model.TrainSection.model_fields)
+    assert set(plain) == set(keys.TrainSection.model_fields)
     assert (plain["epochs"], plain["emulated"]["cores"]) == (2, 2)
     assert json.loads(json.dumps(plain)) == plain
 
 
 def test_the_environment_is_resolved_from_the_callers_variables() -> None:
     spec = load("command: ls\nenv: {A: 'x-${env:B}-${env:C}', D: '$B', E: ''}\n")
-    assert model.resolve_env(spec, {"B": "b", "C": "${env:B}"}) == {"A": "x-b-${env:B}", "D": "$B", "E": ""}
+    assert keys.resolve_env(spec, {"B": "b", "C": "${env:B}"}) == {"A": "x-b-${env:B}", "D": "$B", "E": ""}
 
 
 def test_every_missing_variable_is_named_at_its_line() -> None:
     spec = load("command: ls\nenv:\n  TOKEN: ${env:MISSING}\n  A: ${env:THERE}\n  B: ${env:GONE} ${env:GONE}\n")
     with pytest.raises(JobSpecError) as caught:
-        model.resolve_env(spec, {"THERE": "x"})
+        keys.resolve_env(spec, {"THERE": "x"})
     assert caught.value.problems == [
         "job.yaml:3: env.TOKEN: your variable MISSING is not set; export it, or remove this",
         "job.yaml:5: env.B: your variable GONE is not set; export it, or remove this",
@@ -135,8 +135,8 @@ def test_a_job_cannot_be_changed() -> None:
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: path.name)
 def test_the_shipped_jobs_load_and_fit_the_schema_that_editors_use(path: Path) -> None:
     text = path.read_text("utf-8")
-    assert model.load(text, path=str(path)).name == path.stem
-    jsonschema.validate(yaml_source.read(text).data, model.schema(), cls=jsonschema.Draft202012Validator)
+    assert keys.load(text, path=str(path)).name == path.stem
+    jsonschema.validate(yaml_source.read(text).data, keys.schema(), cls=jsonschema.Draft202012Validator)
     assert text.startswith("# yaml-language-server: $schema=../docs/job.schema.json\n")
 
 
@@ -154,7 +154,7 @@ def test_there_are_shipped_jobs() -> None:
 )
 def test_the_schema_accepts_what_the_loader_accepts(text: str) -> None:
     load(text)
-    jsonschema.validate(yaml_source.read(text).data, model.schema(), cls=jsonschema.Draft202012Validator)
+    jsonschema.validate(yaml_source.read(text).data, keys.schema(), cls=jsonschema.Draft202012Validator)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_the_schema_refuses_what_the_loader_refuses(text: str) -> None:
     with pytest.raises(JobSpecError):
         load(text)
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(yaml_source.read(text).data, model.schema(), cls=jsonschema.Draft202012Validator)
+        jsonschema.validate(yaml_source.read(text).data, keys.schema(), cls=jsonschema.Draft202012Validator)
 
 
 def _reference() -> ModuleType:
@@ -208,7 +208,7 @@ _WORDS = st.sampled_from([*_KEYWORDS.split(), *"{}[],'#\\\0\t\n", '"', "? ", "- 
 @example("\x85\u2028: |\n\x85")
 def test_any_text_is_a_job_or_a_list_of_mistakes(text: str | bytes) -> None:
     try:
-        model.load(text, path="job.yaml")
+        keys.load(text, path="job.yaml")
     except JobSpecError as error:
         assert error.problems
         assert all(line.startswith("job.yaml:") and "\n" not in line for line in error.problems)
@@ -219,9 +219,9 @@ _PLAIN = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-_KEYS = st.sampled_from([*model.JobSpec.model_fields, "x"])
+_KEYS = st.sampled_from([*keys.JobSpec.model_fields, "x"])
 _PART_KEYS = st.sampled_from(
-    [*tpu_section.TpuSection.model_fields, *model.TrainSection.model_fields, *model.LimitsSection.model_fields, "A"]
+    [*tpu_keys.TpuSection.model_fields, *keys.TrainSection.model_fields, *keys.LimitsSection.model_fields, "A"]
 )
 
 
@@ -281,4 +281,4 @@ def test_a_batch_that_the_data_may_fill_is_accepted(train: str) -> None:
 
 
 def test_the_rule_for_batches_knows_the_default() -> None:
-    assert model.TrainSection().batch_size == rules.BATCH_SIZE
+    assert keys.TrainSection().batch_size == value_rules.BATCH_SIZE

@@ -15,10 +15,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Valida
 from pydantic import WithJsonSchema as Shape
 
 from orchestrator.core.jobfile import json_schema as shapes
-from orchestrator.core.jobfile import rules, values, yaml_source
+from orchestrator.core.jobfile import value_rules, values, yaml_source
 from orchestrator.core.jobfile.json_schema import Section, schema_of
 from orchestrator.core.jobfile.mistakes import Sections, explain
-from orchestrator.core.jobfile.tpu_section import Alternative, TpuSection, with_any_of, written_path
+from orchestrator.core.jobfile.tpu_keys import Alternative, TpuSection, with_any_of, written_path
 from orchestrator.core.jobfile.yaml_source import Mistake, Path, YamlSource
 from orchestrator.core.text import names
 from orchestrator.core.text.names import shown
@@ -34,7 +34,7 @@ _OF_A_CLOUD = ("tpu", "allow_egress", "on_preemption", "max_restarts")
 _EMPTY_IS_DEFAULT = ("tpu", "train", "emulated", "env", "limits")
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
-Directory = Annotated[str, AfterValidator(rules.directory)]
+Directory = Annotated[str, AfterValidator(value_rules.directory)]
 
 
 class EmulatedSection(Section):
@@ -78,7 +78,7 @@ class TrainSection(Section):
     batch_size: int = Field(
         default=128, ge=1, le=1_000_000, description="Examples per step over all cores together (the global batch)."
     )
-    cores: Annotated[Literal["all"] | int, BeforeValidator(rules.cores), Shape(shapes.ALL_OR_NUMBER)] = Field(
+    cores: Annotated[Literal["all"] | int, BeforeValidator(value_rules.cores), Shape(shapes.ALL_OR_NUMBER)] = Field(
         default="all", description="`all` cores of the slice, or a number of them."
     )
     lr: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = Field(
@@ -119,23 +119,23 @@ class LimitsSection(Section):
 
     max_duration: Annotated[
         float,
-        BeforeValidator(rules.max_duration),
+        BeforeValidator(value_rules.max_duration),
         Shape({"type": "string", "pattern": r"^\s*(\d+(\.\d+)?\s*[dhms]\s*)+$", "default": "24h"}),
     ] = Field(default=86400.0, description="The TPU is deleted after this time: 6m to 7d, such as 90m or 1h30m.")
-    max_cost: Annotated[float | None, BeforeValidator(rules.max_cost), Shape(shapes.DOLLARS_OR_NULL)] = Field(
+    max_cost: Annotated[float | None, BeforeValidator(value_rules.max_cost), Shape(shapes.DOLLARS_OR_NULL)] = Field(
         default=None,
         description="Dollars by the price table: the TPU is deleted before the run has cost more. Left out: no budget.",
     )
-    linger: Annotated[float | None, BeforeValidator(rules.linger), Shape(shapes.TEXT_OR_NULL)] = Field(
+    linger: Annotated[float | None, BeforeValidator(value_rules.linger), Shape(shapes.TEXT_OR_NULL)] = Field(
         default=None,
         description="How long results that could not be collected stay on the TPU after the job's end: 1m to 24h. Left out: "
         "1h (emulated: 2m).",
     )
-    max_results: Annotated[int | None, BeforeValidator(rules.max_results), Shape(shapes.TEXT_OR_NULL)] = Field(
+    max_results: Annotated[int | None, BeforeValidator(value_rules.max_results), Shape(shapes.TEXT_OR_NULL)] = Field(
         default=None,
         description="Collect at most this much, of all workers together: 50GB. Left out: as much as fits on the disk.",
     )
-    stall: Annotated[float | None, BeforeValidator(rules.stall), Shape(shapes.TEXT_OR_NULL)] = Field(
+    stall: Annotated[float | None, BeforeValidator(value_rules.stall), Shape(shapes.TEXT_OR_NULL)] = Field(
         default=None, description="Stop a job that prints nothing for this long: 10s to 24h. Left out: no such limit."
     )
 
@@ -147,7 +147,7 @@ class LimitsSection(Section):
 class JobSpec(Section):
     """A job that is well-formed; no cloud has seen it yet."""
 
-    name: Annotated[str, AfterValidator(rules.job_name)] = Field(
+    name: Annotated[str, AfterValidator(value_rules.job_name)] = Field(
         default="", description="Lower-case letters, digits and `-`, at most 40. Left out: the file's name."
     )
     on: Literal["tpu", "local"] = Field(
@@ -158,10 +158,10 @@ class JobSpec(Section):
     train: TrainSection | None = Field(
         default=None, description="The built-in training. A job has either this or `command`."
     )
-    command: Annotated[str | None, BeforeValidator(rules.shell_text), Shape(shapes.TEXT_OR_TEXTS)] = Field(
+    command: Annotated[str | None, BeforeValidator(value_rules.shell_text), Shape(shapes.TEXT_OR_TEXTS)] = Field(
         default=None, description="What bash runs on every worker: text, or a list of arguments."
     )
-    setup: Annotated[tuple[str, ...] | None, BeforeValidator(rules.commands), Shape(shapes.OR_NULL)] = Field(
+    setup: Annotated[tuple[str, ...] | None, BeforeValidator(value_rules.commands), Shape(shapes.OR_NULL)] = Field(
         default=None,
         description="Commands that prepare a worker before the job. With `train:` on a TPU they follow the making of its "
         "environment with torch_xla, and `pip` and `python` are that environment's.",
@@ -177,7 +177,7 @@ class JobSpec(Section):
     artifacts: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         default=(), description="Patterns of files to collect besides those that the job writes to $TPUJOB_ARTIFACTS."
     )
-    bucket: Annotated[str | None, BeforeValidator(rules.bucket), Shape(shapes.TEXT_OR_NULL)] = Field(
+    bucket: Annotated[str | None, BeforeValidator(value_rules.bucket), Shape(shapes.TEXT_OR_NULL)] = Field(
         default=None,
         description="`gs://BUCKET/PREFIX`: every worker copies its artifacts there too when the job has ended.",
     )
@@ -214,7 +214,7 @@ class JobSpec(Section):
 
     def warnings(self) -> list[str]:
         """Return messages about what is allowed and rarely intended."""
-        found = list(rules.env_warnings(self.env))
+        found = list(value_rules.env_warnings(self.env))
         if self.on == "local":
             unused = [key for key in _OF_A_CLOUD if key in self.model_fields_set]
             found += [((key,), "has no effect with `on: local`") for key in unused]
@@ -246,7 +246,7 @@ def check(source: YamlSource, *, path: str) -> JobSpec:
             spec = JobSpec.model_validate(data)
         except ValidationError as error:
             mistakes += explain(error, source, _sections())
-        mistakes += list(_unreported(rules.cross_field_problems(data), source, mistakes))
+        mistakes += list(_unreported(value_rules.cross_field_problems(data), source, mistakes))
     if mistakes or spec is None:
         lines = messages(path, source, mistakes)
         where = f"{path}: " if path else ""
@@ -266,13 +266,13 @@ def resolve_env(spec: JobSpec, environ: Mapping[str, str]) -> dict[str, str]:
     """
     missing: list[str] = []
     for name, value in spec.env.items():
-        for variable in dict.fromkeys(rules.ENV_REFERENCE.findall(value)):
+        for variable in dict.fromkeys(value_rules.ENV_REFERENCE.findall(value)):
             if variable not in environ:
                 text = f"your variable {variable} is not set; export it, or remove this"
                 missing.append(spec.mistake(("env", name), text))
     if missing:
         raise JobSpecError(missing)
-    reference = rules.ENV_REFERENCE
+    reference = value_rules.ENV_REFERENCE
     return {name: reference.sub(lambda found: environ[found[1]], value) for name, value in spec.env.items()}
 
 

@@ -11,8 +11,8 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.core.jobfile import tpu_rules
-from orchestrator.core.jobfile.tpu_rules import as_written
+from orchestrator.core.jobfile import tpu_value_rules
+from orchestrator.core.jobfile.tpu_value_rules import as_written
 from orchestrator.core.jobfile.yaml_source import Path
 from orchestrator.core.text import names, redaction
 from orchestrator.core.text.durations import parse_duration
@@ -89,7 +89,7 @@ def max_duration(value: Any) -> float:
 
 def max_cost(value: Any) -> float | None:
     """Return `limits.max_cost` in dollars; None if there is none."""
-    return tpu_rules.dollars(value, "5.00")
+    return tpu_value_rules.dollars(value, "5.00")
 
 
 def linger(value: Any) -> float | None:
@@ -117,7 +117,7 @@ def stall(value: Any) -> float | None:
 
 
 def _duration_between(value: Any, least: str, most: str, *, example: str) -> float:
-    seconds = tpu_rules.duration(value, f"{least} to {most}")
+    seconds = tpu_value_rules.duration(value, f"{least} to {most}")
     if not parse_duration(least) <= seconds <= parse_duration(most):
         raise ValueError(f"`{shown(as_written(value))}` is not between {least} and {most}; write for example {example}")
     return seconds
@@ -139,7 +139,7 @@ def cross_field_problems(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     local = data.get("on") == "local"
     if local and data.get("bucket") is not None:
         yield ("bucket",), "has no use with `on: local`: the artifacts are on this machine anyway; remove it"
-    yield from tpu_rules.cross_field_problems(_mapping(data, "tpu"), {} if local else _mapping(data, "train"))
+    yield from tpu_value_rules.cross_field_problems(_mapping(data, "tpu"), {} if local else _mapping(data, "train"))
     yield from _batch(_mapping(data, "train"))
     yield from _restarts(data)
     yield from _env(_mapping(data, "env"))

@@ -8,8 +8,8 @@ import jsonschema
 import pytest
 
 from orchestrator import settings
-from orchestrator.core.jobfile import model, yaml_source
-from orchestrator.core.jobfile.tpu_section import TpuSection
+from orchestrator.core.jobfile import keys, yaml_source
+from orchestrator.core.jobfile.tpu_keys import TpuSection
 from orchestrator.core.planning.capacity_request import CapacityRequest
 from orchestrator.core.planning.plan import make
 from orchestrator.errors import JobSpecError
@@ -30,12 +30,12 @@ tpu:
 
 
 def tpu(text: str) -> TpuSection:
-    return model.load(COMMAND + text, path="job.yaml").tpu
+    return keys.load(COMMAND + text, path="job.yaml").tpu
 
 
 def problems(text: str) -> list[str]:
     with pytest.raises(JobSpecError) as caught:
-        model.load(COMMAND + text, path="job.yaml")
+        keys.load(COMMAND + text, path="job.yaml")
     return caught.value.problems
 
 
@@ -78,9 +78,9 @@ def test_the_order_is_set_beside_the_alternatives() -> None:
 
 
 def test_what_happens_after_a_preemption_is_the_jobs_own() -> None:
-    spec = model.load(COMMAND + "on_preemption: restart\nmax_restarts: 5\nallow_egress: true\n", path="job.yaml")
+    spec = keys.load(COMMAND + "on_preemption: restart\nmax_restarts: 5\nallow_egress: true\n", path="job.yaml")
     assert (spec.on_preemption, spec.max_restarts, spec.allow_egress) == ("restart", 5, True)
-    plain = model.load(COMMAND, path="job.yaml")
+    plain = keys.load(COMMAND, path="job.yaml")
     assert (plain.on_preemption, plain.max_restarts, plain.allow_egress) == ("stop", 3, False)
 
 
@@ -90,7 +90,7 @@ def test_what_happens_after_a_preemption_is_the_jobs_own() -> None:
 def test_the_schema_of_editors_takes_every_form(text: str) -> None:
     tpu(text)
     data = yaml_source.read(COMMAND + text).data
-    jsonschema.validate(data, model.schema(), cls=jsonschema.Draft202012Validator)
+    jsonschema.validate(data, keys.schema(), cls=jsonschema.Draft202012Validator)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_every_mistake_is_one_line_at_its_written_place(text: str, line: str) ->
 def test_more_cores_than_an_alternative_has_are_refused() -> None:
     text = "train: {cores: 8}\ntpu: [{accelerator: v5litepod-8}, {accelerator: v5litepod-4}]\n"
     with pytest.raises(JobSpecError) as caught:
-        model.load(text, path="job.yaml")
+        keys.load(text, path="job.yaml")
     assert caught.value.problems == [
         "job.yaml:1: train.cores: v5litepod-4 has 4 cores, not 8; write at most 4, or `all`"
     ]
@@ -174,7 +174,7 @@ def test_an_unlisted_type_needs_its_own_runtime_also_as_an_alternative() -> None
 
 
 def test_a_local_job_warns_of_keys_without_effect() -> None:
-    spec = model.load("on: local\ncommand: ls\non_preemption: restart\nallow_egress: true\n", path="job.yaml")
+    spec = keys.load("on: local\ncommand: ls\non_preemption: restart\nallow_egress: true\n", path="job.yaml")
     assert spec.warnings() == [
         "job.yaml:4: allow_egress: has no effect with `on: local`",
         "job.yaml:3: on_preemption: has no effect with `on: local`",
@@ -185,7 +185,7 @@ def test_the_examples_of_the_page_load_as_described(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "job-file.md").read_text("utf-8")
     blocks = [block.partition("```")[0] for block in page.split("```yaml\n")[1:]]
     choosing, quota = (next(block for block in blocks if word in block) for word in ("any_of:", "quota:"))
-    spec = model.load(COMMAND + choosing, path="job.yaml")
+    spec = keys.load(COMMAND + choosing, path="job.yaml")
     assert [str(each.effective_provisioning) for each in spec.tpu.alternatives] == ["spot", "spot", "queued"]
     assert make([CapacityRequest(each.accelerator, each.zone) for each in spec.tpu.alternatives]).candidates
     (tmp_path / "settings.yaml").write_text(quota)
