@@ -77,7 +77,7 @@ def test_messages_are_cleaned_whoever_wrote_them(hostile: str, capfd: pytest.Cap
     voice = console.console()
     voice.notice("note", f"a{hostile}b")
     voice.alert(f"a{hostile}b\nsecond line")
-    voice.fail(UserError(f"a{hostile}b", hint=f"c{hostile}d"))
+    voice.reporter.fail(UserError(f"a{hostile}b", hint=f"c{hostile}d"))
     console.emit(f"a{hostile}b\tc")
     out, err = capfd.readouterr()
     assert not CONTROLS.search(out + err)

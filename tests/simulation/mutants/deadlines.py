@@ -12,6 +12,7 @@ from orchestrator.core.lease.lease import (
     Held,
 )
 from orchestrator.engine.effects.base import Now, ReadLease, Record, Unlock
+from orchestrator.engine.effects.cloud import Get
 from orchestrator.engine.jobs import collection
 from orchestrator.engine.provision import acquire
 from orchestrator.errors import CloudUnavailable
@@ -82,7 +83,10 @@ def waits_past_deadline() -> Iterator[None]:
 
     async def patient(lease: Any, capabilities: Any, *, give_up_at: float, operation: str | None = None) -> Any:
         for pause_s in acquire.retry.pauses(longest_s=10.0):
-            view = await acquire._get(lease)
+            try:
+                view = await Get(lease.name)
+            except CloudUnavailable:
+                view = None
             if view is not None and view.state is SliceState.READY:
                 return await real(lease, capabilities, give_up_at=give_up_at, operation=operation)
             if await Now() > give_up_at:
