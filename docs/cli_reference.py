@@ -21,10 +21,11 @@ HEAD = """# The commands
 Data goes to stdout, messages go to stderr. Commands that read take `--json`. With `run --json` and `submit --json` stdout is a
 stream of events, one JSON object a line: `event` is `notice`, `progress`, `log` (the job's output), `alert`, `failure` or
 `result`. The last line is the `result`; a `failure` where no run began. Its fields have the same names in `list --json` and
-`show --json`. `submit` prints the id of the run on stdout. A run takes the time from `started_at`, before it asks for a slice,
-to `ended_at`, which follows the release of its slice, or is the moment of its cancellation. Progress is animated on a
-terminal only; `NO_COLOR` is respected. Every command but `plan`, `init`, `forget`, `emulator` and `drill` also finishes
-teardowns that an earlier command left unproven; `gc` does so at its end, and not in a dry run.
+`show --json`; `exit_code` and `ended_at` are null while the run goes on. `submit` prints the id of the run on stdout. A run
+takes the time from `started_at`, before it asks for a slice, to `ended_at`, which follows the release of its slice, or is the
+moment of its cancellation. Progress is animated on a terminal only; `NO_COLOR` is respected. Every command but `plan`, `init`,
+`forget`, `emulator` and `drill` also finishes teardowns that an earlier command left unproven; `gc` does so at its end, and
+not in a dry run.
 """
 
 EXIT_CODES = {

@@ -73,7 +73,7 @@ class Console:
         self.quiet()
         if not self._streams_json:
             self._show_lines(result.lines, data=result.detached)
-        if not result.detached:
+        if result.ended_at is not None:
             took = format_duration(result.ended_at - result.started_at)
             self.notice("run", f"{result.run} · {took} · {relative(result.directory)} · tpujob show {result.run}")
 

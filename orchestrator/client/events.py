@@ -77,16 +77,19 @@ class LogLines(Event):
 
 @dataclass(frozen=True, slots=True)
 class RunResult(Event):
-    """How a run ended, or how it was left; also the last event of a run. Times are unix seconds, by the ledger's clock."""
+    """How a run ended, or how it was left; also the last event of a run. Times are unix seconds, by the ledger's clock.
+
+    `exit_code` and `ended_at` are None while the run goes on.
+    """
 
     kind: ClassVar[str] = "result"
     run: str
     name: str
     state: str
-    exit_code: int  # of `tpujob`: the job's own, the error's, or 75 while a slice is not proven absent
+    exit_code: int | None  # of `tpujob`: the job's own, the error's, or 75 while a slice is not proven absent
     directory: Path
     started_at: float
-    ended_at: float
+    ended_at: float | None
     attempt_count: int = 1
     cost_usd: float | None = None  # of all attempts; None: unknown, or a run on this machine
     metrics: dict[str, Any] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.client.jobs.job_files import environment, read_file
+from orchestrator.client.jobs.results import command_exit_code
 from orchestrator.client.jobs.runs import RunOptions, start_run
 from orchestrator.core.jobfile import keys, variants
 from orchestrator.core.lease.run_and_attempt import LOCAL, AttemptState
@@ -54,13 +55,13 @@ def run_bench(session: Session, file: Path, *, again: bool = False) -> BenchResu
         session.reporter.notice("bench", title)
         env = environment(spec, session.reporter)
         result = start_run(session, spec, env, base, RunOptions(bench={"variant": name, "key": keys[name]}))
-        if result.exit_code == 0:
+        if (code := command_exit_code(session, result)) == 0:
             continue
-        failed[name] = result.exit_code
-        session.reporter.notice("bench", f"{name} ended with code {result.exit_code}")
-        if result.exit_code not in GO_ON:
+        failed[name] = code
+        session.reporter.notice("bench", f"{name} ended with code {code}")
+        if code not in GO_ON:
             session.reporter.notice("bench", "stopped; the same command continues here")
-            return BenchResult((), failed, True, result.exit_code)
+            return BenchResult((), failed, True, code)
     runs = tuple(run for name in specs if name not in failed and (run := _succeeded(session, keys[name])))
     return BenchResult(runs, failed, False, session.exit_code(next(iter(failed.values()), 0)))
 

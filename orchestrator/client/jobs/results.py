@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 from orchestrator.client.events import RunResult, relative
 from orchestrator.client.session import OFF, Session
-from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState, RunRecord
+from orchestrator.core.lease.recorded_end import recorded_error
+from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, RunRecord
 from orchestrator.core.text.durations import format_duration, format_usd
-from orchestrator.errors import SliceLost, TpujobError
+from orchestrator.errors import TpujobError
+from orchestrator.exit_codes import exit_code
 from orchestrator.report import costs
 from orchestrator.report.layout import day_clock
 from orchestrator.report.messages import lease_outcome, outcome_lines, release_outcome, uncollected_alert
@@ -61,7 +63,7 @@ def left_running(session: Session, outcome: Outcome, drafted: Iterable[str]) -> 
     say("cost", f"worst case if everything fails: {worst}{' (emulated)' if lease.cloud == 'emulated' else ''}")
     say("bounds", _bounds(session, lease))
     say("next", f"tpujob attach {run} · tpujob logs -f {run} · tpujob cancel {run} · tpujob extend {run} --by 1h")
-    return _ended(session, _result(session, outcome, lines=[run]))
+    return _left(session, outcome, lines=[run])
 
 
 def left_again(session: Session, outcome: Outcome) -> RunResult:
@@ -70,15 +72,16 @@ def left_again(session: Session, outcome: Outcome) -> RunResult:
         session.reporter.fail(outcome.error)
     run = outcome.run.id
     session.reporter.notice("attach", f"{run} goes on; `tpujob attach {run}` follows it again")
-    return _ended(session, _result(session, outcome))
+    return _left(session, outcome)
 
 
 def ended_before(
     session: Session, run: RunRecord, attempt: Attempt, lease: Lease | None, lines: Iterable[str], code: int | None
 ) -> RunResult:
     """Return the result of a run that another process ended, from the ledger. `code`: the job's; None if not recorded."""
+    error = None if code == 0 else recorded_error(attempt)
     if code is None:
-        code = 0 if attempt.state is AttemptState.SUCCEEDED else SliceLost.exit_code
+        code = 0 if error is None else error.exit_code
     result = RunResult(
         run=run.id,
         name=run.name,
@@ -93,7 +96,7 @@ def ended_before(
         artifacts=_artifacts(Path(run.directory)),
         released=lease is None or lease.gone_at is not None,
         release="nothing was created" if lease is None else lease_outcome(lease),
-        error=None if code == 0 else TpujobError(attempt.detail or str(attempt.state), exit_code=code),
+        error=error,
         lines=tuple(lines),
     )
     return _ended(session, result)
@@ -119,6 +122,18 @@ def _result(session: Session, outcome: Outcome, *, usd: float | None = None, lin
         error=outcome.error,
         lines=tuple(lines),
     )
+
+
+def command_exit_code(session: Session, result: RunResult) -> int:
+    """Return the exit code of the command with this result, also where the run goes on and has none of its own."""
+    return session.exit_code(exit_code(result.error)) if result.exit_code is None else result.exit_code
+
+
+def _left(session: Session, outcome: Outcome, lines: Iterable[str] = ()) -> RunResult:
+    """Return the result of a run that goes on: it has neither an end nor an exit code."""
+    if outcome.released is not None and outcome.unproven:
+        session.note(outcome.released)
+    return _ended(session, replace(_result(session, outcome, lines=lines), exit_code=None, ended_at=None))
 
 
 def _ended(session: Session, result: RunResult) -> RunResult:

@@ -78,7 +78,7 @@ async def _until_the_end(to: Attachment, progress: JobProgress, capabilities: Ca
         began = to.attempt.started_at or to.lease.created_at
         # An extension before this attach is in the lease already, not in the job file.
         end = monitor.end_of(to.lease, began, max(to.max_duration_s, to.lease.deadline - began))
-        await monitor.monitor(to.lease, fleet, "main", end)
+        await monitor.monitor(to.lease, fleet, "main", end, to.run.id)
     except (PayloadFailed, DeadlineExceeded) as error:
         failure = error
     except (Vanished, Preempted):

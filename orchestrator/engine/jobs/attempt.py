@@ -112,7 +112,7 @@ async def _work(
             progress.detached = True
             return
         try:
-            await monitor.monitor(lease, fleet, phase.name, end, tasks, stall_s=job.stall_s)
+            await monitor.monitor(lease, fleet, phase.name, end, job.run.id, tasks, stall_s=job.stall_s)
         except (PayloadFailed, DeadlineExceeded) as error:
             failure = error
         except SliceLost as lost:

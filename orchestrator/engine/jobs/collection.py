@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.lease import Down, Held, Lease, NotAllowed
+from orchestrator.core.lease.recorded_end import recorded_error
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, ResultsCollected, RunRecord
 from orchestrator.core.text.sizes import format_size
 from orchestrator.engine.effects.base import Lock, Now, Record, Report, Shield, StartGuardian, Unlock
@@ -150,11 +151,8 @@ class UncollectedRun:
     @property
     def own_error(self) -> TpujobError | None:
         """The error of the run, its results aside; None after a success."""
-        code, missing = self.attempt.exit_code, ArtifactError.exit_code
-        if self.attempt.state is AttemptState.SUCCEEDED or code == missing:
-            return None
-        detail = self.attempt.detail or "how it ended is not recorded"
-        return TpujobError(detail, exit_code=Vanished.exit_code if code is None else code)
+        error = recorded_error(self.attempt)
+        return None if isinstance(error, ArtifactError) else error
 
 
 async def collect_again(to: UncollectedRun, capabilities: Capabilities) -> Outcome:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from orchestrator.core.lease.lease import CANCEL
+from orchestrator.core.lease.recorded_end import PAYLOAD_LOST, deadline_hint, logs_hint
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, Began, Moved, RunRecord
 from orchestrator.core.text import scripts
 from orchestrator.engine.effects.base import Effect, Lock, Now, Record, Report, World
@@ -136,11 +137,11 @@ async def _follow(job: LocalRun, phase: str, end_at: float) -> None:
         if await Now() >= end_at:
             await _stop(job)
             why = "limits.max_duration"
-            raise DeadlineExceeded(f"the job reached {why} and was stopped", hint=f"raise {why}")
+            raise DeadlineExceeded(f"the job reached {why} and was stopped", hint=deadline_hint(why))
     what = "the setup" if phase == "setup" else "the job"
-    hint = "`tpujob logs RUN` prints what it wrote"
+    hint = logs_hint(job.run.id, None)
     if ended.rc is None:
-        raise PayloadFailed(f"{what} was lost: {ended.why}", rc=63, hint=hint)
+        raise PayloadFailed(f"{what} was lost: {ended.why}", rc=PAYLOAD_LOST, hint=hint)
     if ended.rc != 0:
         raise PayloadFailed(f"{what} failed with code {ended.rc}", rc=ended.rc, hint=hint)
 

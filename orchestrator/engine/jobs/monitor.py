@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.core.lease.cloud_api import SliceState, SliceView
 from orchestrator.core.lease.lease import Lease, LeaseState
+from orchestrator.core.lease.recorded_end import PAYLOAD_LOST, deadline_hint, logs_hint
 from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.effects.base import Now, ReadLease, Report
 from orchestrator.engine.effects.cloud import Get, GetGuestAttributes
@@ -66,11 +67,12 @@ async def monitor(
     fleet: Fleet,
     phase: str,
     end: End,
+    run: str,
     tasks: Sequence[PeriodicTask] = (),
     *,
     stall_s: float | None = None,
 ) -> None:
-    """Return when the phase has succeeded on every worker. The end of a log stream ends nothing.
+    """Return when the phase has succeeded on every worker. The end of a log stream ends nothing. `run`: its id, for hints.
 
     Raises PayloadFailed when it failed on one worker (the others are stopped), DeadlineExceeded at its end, SliceLost or
     Vanished for what is not the job's own failure: no output for `stall_s`, a worker or the slice that is gone.
@@ -86,7 +88,7 @@ async def monitor(
         if status.failed:
             await stop(fleet, lease)
             await classify_failure(lease, status)
-            raise _payload_failed(status, phase)
+            raise _payload_failed(status, phase, run)
         if status.all_succeeded:
             return
         now = await Now()
@@ -106,7 +108,7 @@ async def monitor(
         last_s = left_s
         if now >= end.at + extended_s:
             await stop(fleet, lease)
-            raise DeadlineExceeded(f"the job reached {end.why} and was stopped", hint=f"raise {end.why}")
+            raise DeadlineExceeded(f"the job reached {end.why} and was stopped", hint=deadline_hint(end.why))
         silent_s = status.silent_s(now)
         for task in tasks:
             await task.tick(silent_s)
@@ -196,10 +198,10 @@ async def classify_failure(lease: Lease, status: FleetStatus) -> None:
         raise SliceLost(f"{lease.name.node} is {problem.text}, and the job on it is gone", reason=problem.reason)
 
 
-def _payload_failed(status: FleetStatus, phase: str) -> PayloadFailed:
+def _payload_failed(status: FleetStatus, phase: str, run: str) -> PayloadFailed:
     worker, rc = status.first_failure
     what = "the setup" if phase == "setup" else "the job"
-    hint = f"`tpujob logs RUN --worker {worker}` prints what worker{worker} wrote"
+    hint = logs_hint(run, worker)
     if rc is None:
-        return PayloadFailed(f"{what} on worker{worker} was lost: its supervisor is gone", rc=63, hint=hint)
+        return PayloadFailed(f"{what} on worker{worker} was lost: its supervisor is gone", rc=PAYLOAD_LOST, hint=hint)
     return PayloadFailed(f"{what} failed on worker{worker} with code {rc}", rc=rc, hint=hint)

@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 import tpujob as api
+from orchestrator.core.lease import timings
 from tests import ROOT
 from tests.cli_fixture import Cli, Tpujob, hear_signals, is_deaf
 from tests.waiting import HANG_S, until
@@ -300,6 +302,37 @@ def test_the_error_of_a_run_has_its_result(tpujob: Tpujob) -> None:
     assert isinstance(result, api.RunResult)
     assert (result.exit_code, result.state, result.released) == (3, "failed", True)
     assert result.error is raised.value
+
+
+def test_a_run_that_another_object_followed_raises_the_same_error(tpujob: Tpujob) -> None:
+    client = api.Client("emulated")
+    with pytest.raises(api.PayloadFailed) as first:
+        client.run(api.Job(command="exit 3", tpu=api.Tpu(accelerator="v5litepod-8"), name="failing"))
+    with pytest.raises(api.PayloadFailed) as raised:
+        client.get("failing").wait()
+    run = client.get("failing").id
+    for error in (first.value, raised.value):
+        assert (error.rc, error.exit_code, error.message) == (3, 3, "the job failed on worker0 with code 3")
+        assert error.hint == f"`tpujob logs {run} --worker 0` prints what worker0 wrote"
+        assert (error.result.run, error.result.exit_code, error.result.error) == (run, 3, error)
+
+
+def test_a_cancelled_run_raises_cancelled_where_it_is_waited_for(
+    tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TPUJOB_COLLECTOR", "off")
+    monkeypatch.setattr(timings, "GOOGLE", replace(timings.GOOGLE, poll_s=6.0))  # `submit` waits for the watchdog
+    seen: list[api.Event] = []
+    client = api.Client("emulated", on_event=seen.append)
+    run = client.submit(api.Job(command="sleep 600", tpu=api.Tpu(accelerator="v5litepod-8")))
+    left = seen[-1]
+    assert isinstance(left, api.RunResult) and (left.state, left.detached) == ("running", True)
+    assert left.exit_code is None and left.ended_at is None
+    run.cancel()
+    with pytest.raises(api.Cancelled, match="cancelled by `tpujob cancel`") as raised:
+        run.wait()
+    assert (raised.value.exit_code, raised.value.result.state) == (71, "cancelled")
+    assert raised.value.result.ended_at is not None
 
 
 def test_a_job_in_python_that_ships_what_is_not_there_names_the_field(tpujob: Tpujob) -> None:

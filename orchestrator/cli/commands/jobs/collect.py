@@ -8,6 +8,7 @@ from orchestrator.cli.console import console
 from orchestrator.cli.options import Option, RunName
 from orchestrator.client.arguments import size
 from orchestrator.client.jobs import ending
+from orchestrator.client.jobs.results import command_exit_code
 from orchestrator.client.session import Session
 
 
@@ -24,4 +25,4 @@ def collect(
     most_bytes = None if max_results is None else size("--max-results", max_results)
     session = Session.open(reporter=console().reporter)
     result = ending.collect(session, run, max_results=most_bytes)
-    return result.exit_code
+    return command_exit_code(session, result)

@@ -7,6 +7,7 @@ from typing import Annotated
 from orchestrator.cli.console import console
 from orchestrator.cli.options import Cloud, EventStream, JobFile, MaxDuration, Option, Project
 from orchestrator.client.arguments import seconds
+from orchestrator.client.jobs.results import command_exit_code
 from orchestrator.client.jobs.runs import RunOptions, run_file
 from orchestrator.client.session import Session
 
@@ -37,4 +38,4 @@ def run(
     )
     session = Session.open(cloud, project, reporter=console().reporter)
     result = run_file(session, job, options)
-    return result.exit_code
+    return command_exit_code(session, result)
