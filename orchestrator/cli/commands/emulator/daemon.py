@@ -28,10 +28,22 @@ def directory() -> Path:
     return settings.open_state_dir(settings.state_dir(os.environ)) / "emulator"
 
 
-def ask(method: str, path: str, body: Any = None) -> Any:
-    """Return the reply of the daemon's admin API; start the daemon if none runs. Raises UserError if it refuses."""
+def running() -> control.Endpoint:
+    """Return the daemon that runs now. Raises UserError if none does."""
+    endpoint = control.running(directory())
+    if endpoint is None:
+        raise UserError("The emulator is not running.", hint="`tpujob emulator up` starts it")
+    return endpoint
+
+
+def ask(method: str, path: str, body: Any = None, *, start: bool = False) -> Any:
+    """Return the reply of the daemon's admin API. `start`: start the daemon if none runs.
+
+    Raises UserError if none runs, or if it refuses.
+    """
+    endpoint = control.ensure_running(directory()) if start else running()
     try:
-        return control.request(control.ensure_running(directory()), method, f"/_emulator/{path}", body)
+        return control.request(endpoint, method, f"/_emulator/{path}", body)
     except control.DaemonRefused as error:
         raise UserError(error.message, hint="see docs/emulator.md") from error
 
@@ -80,11 +92,7 @@ def up(
 
 def env(as_json: Json = False) -> None:
     """Print the environment of the running emulator: eval "$(tpujob emulator env)"."""
-    state = directory()
-    endpoint = control.running(state)
-    if endpoint is None:
-        raise UserError("The emulator is not running.", hint="`tpujob emulator up` starts it")
-    _show_environment(endpoint, state, as_json)
+    _show_environment(running(), directory(), as_json)
 
 
 def stop() -> None:

@@ -31,7 +31,7 @@ def rehearse(
     elif path is None:
         reply = ask("GET", "rehearsal")
     else:
-        reply = ask("PUT", "rehearsal", _read(path))
+        reply = ask("PUT", "rehearsal", _read(path), start=True)
     counted = {name: len(value) if isinstance(value, list) else value for name, value in reply.items()}
     lines = [f"{name}\t{value}" for name, value in counted.items() if name != "settings"]
     emit_result(reply, lines, as_json=as_json)
@@ -58,7 +58,7 @@ def set_capacity(
     for name, option, text in (("from_s", "--from", from_), ("until_s", "--until", until)):
         if text is not None:
             row[name] = seconds(option, text, "0s", "365d")
-    _show(ask("POST", "capacity", row), as_json)
+    _show(ask("POST", "capacity", row, start=True), as_json)
 
 
 def list_capacity(as_json: Json = False) -> None:

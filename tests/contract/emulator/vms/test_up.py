@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.emulator.daemon import control, gcloud_ssh, ssh_wrapper
-from tests.cli_fixture import Cli
+from tests.cli_fixture import Cli, Tpujob
 from tests.contract.emulator.conftest import ZONE, client_for, finish, machines, node_body
 from tests.emulator_fixture import Emulator
 from tests.unit.clouds.stub_api import Request, StubReply, stub_api
@@ -75,10 +75,32 @@ def test_another_port_for_one_that_runs_is_refused(cli: Cli) -> None:
     assert (done.returncode, "runs at" in done.stderr) == (64, True)
 
 
-def test_env_starts_nothing(cli: Cli) -> None:
-    done = cli("emulator", "env")
-    assert (done.returncode, "`tpujob emulator up` starts it" in done.stderr) == (64, True)
-    assert control.running(cli.emulator_directory) is None
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["env"],
+        ["vanish", "foo"],
+        ["preempt", "foo"],
+        ["worker", "foo", "0", "silent"],
+        ["fault", "add", "hidden", "seconds=4"],
+        ["fault", "list"],
+        ["fault", "clear"],
+        ["capacity", "list"],
+        ["rehearse"],
+        ["requests"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_about_a_running_emulator_starts_none(tpujob: Tpujob, words: list[str]) -> None:
+    with tpujob.starting_no_emulator():
+        done = tpujob("emulator", *words)
+    assert (done.returncode, done.stdout) == (64, "")
+    assert done.stderr == "The emulator is not running.\nhint: `tpujob emulator up` starts it\n"
+
+
+def test_a_rehearsal_starts_the_emulator(cli: Cli) -> None:
+    assert cli("emulator", "capacity", "set", "*/*", "none").returncode == 0
+    assert control.running(cli.emulator_directory) is not None
 
 
 def test_with_a_daemon_of_an_older_version_up_and_env_print_what_it_has(cli: Cli) -> None:
