@@ -5,6 +5,7 @@ Each call opens a session of its own and closes it, so that a client may be used
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.errors import TeardownUnproven
 from orchestrator.report.results import RunReport
 
+DEFAULT_IDLE = "default"  # of `up`: 1h, or that of the existing slice
 OnEvent = Callable[[Event], object]
 
 
@@ -234,15 +236,15 @@ class Client:
         provisioning: ProvisioningKind | None = None,
         wait: Duration | None = None,
         max_duration: Duration = "24h",
-        idle: Duration | None = "1h",
+        idle: Duration | None = DEFAULT_IDLE,
         recreate: bool = False,
         on_event: OnEvent | None = None,
     ) -> UpResult:
         """Bring a slice to READY and hold it until `down`, also beyond this process. Doing it twice changes nothing.
 
-        It is deleted after `max_duration`, and once nothing has used it for `idle` (None: never). A preempted slice is deleted
-        and created again with `recreate`, and otherwise raises NeedsConsent. Raises CapacityError, QuotaError and the other
-        errors of the API; UserError for what does not fit an existing slice.
+        It is deleted after `max_duration`, and once nothing has used it for `idle` (None: never; by default 1h, or as it was
+        created). A preempted slice is deleted and created again with `recreate`, and otherwise raises NeedsConsent. Raises
+        CapacityError, QuotaError and the other errors of the API; UserError for what does not fit an existing slice.
         """
         options = UpOptions(
             name=name,
@@ -252,7 +254,7 @@ class Client:
             provisioning=None if provisioning is None else Provisioning(provisioning),
             wait_s=0.0 if wait is None else seconds("wait", wait, "1s", "7d"),
             max_duration_s=seconds("max_duration", max_duration, "6m", "7d"),
-            idle_s=None if idle is None else seconds("idle", idle, "1m", "7d"),
+            idle_s=_idle_s(idle),
             recreate=recreate,
         )
         with self._session(on_event) as session:
@@ -272,7 +274,11 @@ class Client:
             return result
 
     def stop(self, name: str | None = None) -> SliceStatus:
-        """Stop a held slice: it keeps its disk, its name and its quota. Raises UserError if there is none or it is in use."""
+        """Stop a held slice: it keeps its disk, its name, its quota and its end. Costs go on by the price table.
+
+        No watchdog runs until `start`: at its end the next call, `tpujob` command or gc timer deletes it. Raises UserError if
+        there is none or it is in use.
+        """
         with self._session() as session:
             return slices.stop(session, name)
 
@@ -367,6 +373,13 @@ def _unproven(session: Session) -> TeardownUnproven:
     nodes = ", ".join(released.lease.name.node for released in session.unproven.values())
     hint = "every call of the client goes on with the proof first; `Client.status` shows what is left"
     return TeardownUnproven(f"not proven absent, and may still be billed: {nodes}", hint=hint)
+
+
+def _idle_s(idle: Duration | None) -> float | None:
+    """Return what `UpOptions.idle_s` says of it."""
+    if idle == DEFAULT_IDLE:
+        return None
+    return math.inf if idle is None else seconds("idle", idle, "1m", "7d")
 
 
 def _id(run: str | Run) -> str:

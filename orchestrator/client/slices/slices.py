@@ -6,6 +6,7 @@ slice may still be billed.
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from orchestrator.engine.slices import up_and_down
 from orchestrator.errors import CloudError, ConfigError, TeardownUnproven, TpujobError, UserError
 
 DEFAULT_ACCELERATOR = "v5litepod-8"
+DEFAULT_IDLE_S = 3600.0
 LEAST_LIFE_S, LONGEST_LIFE_S, LEAST_IDLE_S = 6 * 60.0, 7 * 86400.0, 60.0
 SSH_S = 30.0
 
@@ -46,7 +48,7 @@ class UpOptions:
     provisioning: Provisioning | None = None
     wait_s: float = 0.0  # for capacity
     max_duration_s: float = 24 * 3600.0
-    idle_s: float | None = 3600.0  # deleted when unused for so long; None: never
+    idle_s: float | None = None  # deleted when unused for so long; infinity: never
     recreate: bool = False  # delete and create again a slice that was preempted, without NeedsConsent
 
 
@@ -60,6 +62,7 @@ class UpResult:
     zone: str
     action: str
     ends_at: float  # unix seconds, the ledger's time of its cloud
+    idle_s: float | None  # deleted before, when unused for so long; None: never
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,7 @@ class SliceStatus:
     name: str
     node: str
     state: str
+    ends_at: float  # unix seconds, the ledger's time of its cloud
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,8 @@ def bring_up(session: Session, options: UpOptions) -> UpResult:
     lease = outcome.lease
     if lease is None:
         raise TpujobError("up ended without a slice and without an error")
-    return UpResult(handle, lease.name.node, lease.accelerator_type, lease.name.zone, outcome.action, lease.ends_at)
+    where = (lease.name.node, lease.accelerator_type, lease.name.zone)
+    return UpResult(handle, *where, outcome.action, lease.ends_at, lease.idle_s)
 
 
 def preview_up(session: Session, options: UpOptions) -> dict[str, Any]:
@@ -161,9 +166,10 @@ def _drafter(session: Session, options: UpOptions, handle: str, *, report_always
     _finish_ending(session, handle)
     existing = session.held(handle)
     plan = _plan(session, options, handle, existing)
+    idle_s = _idle_s(options, existing)
     if existing is None or report_always:
-        _report_plan(session, plan, options)
-    drafter = PlanDrafter(plan, plans.place(session), handle=handle, purpose=Purpose.HOLD, idle_s=options.idle_s)
+        _report_plan(session, plan, idle_s, options.max_duration_s)
+    drafter = PlanDrafter(plan, plans.place(session), handle=handle, purpose=Purpose.HOLD, idle_s=idle_s)
     session.recover(spare=handle)
     return drafter
 
@@ -174,9 +180,16 @@ def _handle(options: UpOptions) -> str:
         raise UserError(f"{handle!r} {problem}", hint="give another NAME")
     if not LEAST_LIFE_S <= options.max_duration_s <= LONGEST_LIFE_S:
         raise UserError(f"max_duration_s {options.max_duration_s:g}: must be between 6m and 7d")
-    if options.idle_s is not None and not LEAST_IDLE_S <= options.idle_s <= LONGEST_LIFE_S:
+    if options.idle_s not in (None, math.inf) and not LEAST_IDLE_S <= options.idle_s <= LONGEST_LIFE_S:
         raise UserError(f"idle_s {options.idle_s:g}: must be between 1m and 7d")
     return handle
+
+
+def _idle_s(options: UpOptions, existing: Lease | None) -> float | None:
+    """Return after how many unused seconds the watchdog deletes the slice; None: never."""
+    if options.idle_s is None:
+        return DEFAULT_IDLE_S if existing is None else existing.idle_s
+    return None if options.idle_s == math.inf else options.idle_s
 
 
 def _finish_ending(session: Session, handle: str) -> None:
@@ -228,12 +241,22 @@ def _check_same(existing: Lease, options: UpOptions) -> None:
                 f"{existing.handle} exists with {what} {there}, not {asked}",
                 hint=f"`tpujob down {existing.handle}` first, or give another NAME",
             )
+    if options.idle_s is not None and _idle_s(options, existing) != existing.idle_s:
+        there, asked = (_describe_idle(idle_s) for idle_s in (existing.idle_s, _idle_s(options, existing)))
+        raise UserError(
+            f"{existing.handle} exists and is {there}, not {asked}: its watchdog has the time from its creation",
+            hint=f"`tpujob down {existing.handle}` first, or give another NAME",
+        )
 
 
-def _report_plan(session: Session, plan: Plan, options: UpOptions) -> None:
+def _describe_idle(idle_s: float | None) -> str:
+    return "never deleted as unused" if idle_s is None else f"deleted after {format_duration(idle_s)} unused"
+
+
+def _report_plan(session: Session, plan: Plan, idle_s: float | None, max_duration_s: float) -> None:
     plans.show_plan(session, plan)
-    if options.idle_s is not None and options.idle_s < options.max_duration_s:
-        ends = f"it is deleted after {format_duration(options.idle_s)} without a job or a login"
+    if idle_s is not None and idle_s < max_duration_s:
+        ends = f"it is deleted after {format_duration(idle_s)} without a job or a login"
         session.reporter.notice("plan", f"{ends} (`--idle` sets another time, `--idle never` none)")
 
 
@@ -297,21 +320,24 @@ def _required(session: Session, name: str | None) -> Lease:
 
 
 def stop(session: Session, name: str | None = None) -> SliceStatus:
-    """Stop a held slice; it keeps its disk, its name and its quota. Raises UserError where there is none or it is in use."""
+    """Stop a held slice; it keeps its disk, its name, its quota and its end, but has no watchdog until it is started.
+
+    Raises UserError where there is none or it is in use.
+    """
     lease = _required(session, name)
     if session.locks.is_locked(lease.id):
         raise UserError(
             f"{lease.handle} is in use by a running tpujob command", hint="end that one first (Ctrl-C there)"
         )
     view = session.run(up_and_down.stop(lease))
-    return SliceStatus(lease.handle, lease.name.node, view.native_state)
+    return SliceStatus(lease.handle, lease.name.node, view.native_state, lease.ends_at)
 
 
 def start(session: Session, name: str | None = None) -> SliceStatus:
     """Start a stopped slice and wait until it is READY. Raises UserError where there is none."""
     lease = _required(session, name)
     session.on_cloud(partial(up_and_down.start, lease))
-    return SliceStatus(lease.handle, lease.name.node, "READY")
+    return SliceStatus(lease.handle, lease.name.node, "READY", lease.ends_at)
 
 
 def extend(session: Session, name: str, by_s: float) -> SliceEnd:

@@ -20,6 +20,11 @@ from orchestrator.report import costs
 from orchestrator.report.layout import day_clock
 from orchestrator.settings import EMULATED, GOOGLE
 
+_STOPPED_STATES = ("STOPPING", "STOPPED")  # the API's words
+_STOPPED = (
+    "no watchdog while it is stopped: the next tpujob command or gc timer deletes it then; its full price is counted"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceRow:
@@ -43,7 +48,7 @@ class SliceRow:
     ends_at: float | None
     hold_until: float | None = None
     idle_s: float | None = None  # it is deleted when it is held and unused for so long; None: never
-    idle_ends_at: float | None = None  # no earlier than that; a login since then makes it later
+    idle_ends_at: float | None = None  # no earlier; a login since then makes it later; None: never, or not while stopped
     down_at: float | None = None
     in_use: bool | None = None
     followed: bool | None = None  # does a process here follow the detached run on it?
@@ -58,6 +63,11 @@ class SliceRow:
     yours: bool
     remark: str | None
     now: float
+
+    @property
+    def stopped(self) -> bool:
+        """Whether its VMs are off, and with them its watchdog."""
+        return self.state in _STOPPED_STATES
 
     def as_json(self) -> dict[str, Any]:
         return {key: value for key, value in asdict(self).items() if key != "now"}
@@ -142,6 +152,7 @@ def _remark(view: SliceView, closed: Lease | None) -> str:
 def _leased(session: Session, lease: Lease, asked: ProjectInventory | None) -> SliceRow:
     now, waiting = session.now(lease.cloud), session.uncollected_run(lease)
     view = asked.view_of(lease) if asked is not None else CloudError("it was made after the question")
+    state = _state(view)
     return SliceRow(
         name=lease.handle,
         node=lease.name.node,
@@ -152,13 +163,13 @@ def _leased(session: Session, lease: Lease, asked: ProjectInventory | None) -> S
         purpose=str(lease.purpose),
         lease=str(lease.state),
         lease_id=lease.id,
-        state=_state(view),
+        state=state,
         created_at=lease.created_at,
         deadline=lease.deadline,
         ends_at=lease.ends_at,
         hold_until=lease.hold_until,
         idle_s=lease.idle_s,
-        idle_ends_at=_idle_ends_at(session, lease),
+        idle_ends_at=None if state in _STOPPED_STATES else _idle_ends_at(session, lease),
         down_at=lease.down_at,
         in_use=session.locks.is_locked(lease.id),
         followed=session.is_followed(lease),
@@ -171,9 +182,16 @@ def _leased(session: Session, lease: Lease, asked: ProjectInventory | None) -> S
         run=lease.run,
         owner=lease.owner,
         yours=True,
-        remark=None if waiting is None else f"results of {waiting} are on it: `tpujob collect {waiting}`",
+        remark="; ".join(_remarks(state, lease, waiting)) or None,
         now=now,
     )
+
+
+def _remarks(state: str, lease: Lease, waiting: str | None) -> list[str]:
+    remarks = [] if waiting is None else [f"results of {waiting} are on it: `tpujob collect {waiting}`"]
+    if state in _STOPPED_STATES and lease.down_at is None:
+        remarks.append(_STOPPED)
+    return remarks
 
 
 def _idle_ends_at(session: Session, lease: Lease) -> float | None:

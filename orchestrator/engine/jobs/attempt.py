@@ -53,10 +53,11 @@ async def attempt(job: JobRun, capabilities: Capabilities, progress: JobProgress
 async def _obtain(job: JobRun, capabilities: Capabilities, progress: JobProgress) -> Lease:
     """Return the slice to work on: the held one if it is READY and free, else the first candidate that can be had."""
     if job.held is not None:
-        if await _usable(job.held):
+        why_not = await _why_unusable(job.held)
+        if why_not is None:
             await Report("ready", f"{job.held.name.node} ({job.held.handle}, held by `tpujob up`)")
             return job.held
-        await Report("plan", f"{job.held.handle} is not READY, or busy: this run creates a slice of its own")
+        await Report("plan", f"{job.held.handle} {why_not}: this run creates a slice of its own")
     drafts = job.drafts
     if progress.losses:
         assert job.drafter is not None
@@ -73,9 +74,16 @@ async def _obtain(job: JobRun, capabilities: Capabilities, progress: JobProgress
     return await find(search, capabilities, progress.owed)
 
 
-async def _usable(lease: Lease) -> bool:
+async def _why_unusable(lease: Lease) -> str | None:
+    """Lock the held slice and return None, or return why the job cannot run on it."""
     view = await retry.until(await Now() + 60, Get(lease.name))
-    return view is not None and view.state is SliceState.READY and await Lock(lease.id)
+    if view is None:
+        return "does not exist any more"
+    if view.state is SliceState.STOPPED:
+        return f"is {view.native_state} (`tpujob start {lease.handle}` starts it)"
+    if view.state is not SliceState.READY:
+        return f"is {view.native_state}"
+    return None if await Lock(lease.id) else "is busy with another command"
 
 
 async def _work(

@@ -76,7 +76,7 @@ def _claim(row: SliceRow) -> str:
     if row.mode == "detached":
         use = "detached, followed" if row.followed else "detached"
     elif row.mode == "hold":
-        use = "held" if row.in_use is None else f"held, {'in use' if row.in_use else 'idle'}"
+        use = "held" if row.in_use is None or row.stopped else f"held, {'in use' if row.in_use else 'idle'}"
     elif row.run:
         use = f"run {row.run}"
     elif row.lease:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from typing import Annotated
@@ -14,10 +15,11 @@ from orchestrator.client.arguments import seconds
 from orchestrator.client.session import Session
 from orchestrator.client.slices.slices import UpOptions, UpResult, bring_up, preview_up
 from orchestrator.core.planning.capacity_request import Provisioning
+from orchestrator.core.text.durations import format_duration
 from orchestrator.errors import NeedsConsent, UserError
 from orchestrator.report.layout import day_clock
 
-IDLE, NEVER = "1h", "never"
+NEVER = "never"
 
 
 def up(
@@ -40,12 +42,13 @@ def up(
         str, Option("--ttl", "--max-duration", help="The slice is deleted after this time at the latest.")
     ] = "24h",
     idle: Annotated[
-        str,
+        str | None,
         Option(
             metavar="DURATION|never",
-            help="The slice is deleted after this time without a job on it or a process from an SSH login on worker 0.",
+            help="The slice is deleted after this time without a job on it or a process from an SSH login on worker 0; "
+            "by default 1h. It cannot be changed later.",
         ),
-    ] = IDLE,
+    ] = None,
     yes: Annotated[
         bool, Option("--yes", "-y", help="Delete and create again a preempted slice without asking.")
     ] = False,
@@ -60,7 +63,7 @@ def up(
         accelerator=accelerator,
         runtime=runtime,
         max_duration_s=seconds("--ttl", max_duration, "6m", "7d"),
-        idle_s=None if idle == NEVER else seconds("--idle", idle, "1m", "7d"),
+        idle_s=_idle_s(idle),
         wait_s=seconds("--wait", wait, "1s", "7d") if wait is not None else 0.0,
         provisioning=_provisioning(spot, provisioning),
         recreate=yes,
@@ -70,9 +73,11 @@ def up(
         emit_json(preview_up(session, options))
         return session.exit_code()
     result = _bring_up(session, options)
+    ends = f"`tpujob down {result.name}`"
+    if result.idle_s is not None:
+        ends += f" or {format_duration(result.idle_s)} unused"
     session.reporter.notice(
-        "ready",
-        f"{result.name}: {result.action}; held until `tpujob down {result.name}`, {day_clock(result.ends_at)} at the latest",
+        "ready", f"{result.name}: {result.action}; held until {ends}, {day_clock(result.ends_at)} at the latest"
     )
     emit(f"{result.node}\t{result.accelerator}\t{result.zone}\tREADY")
     return session.exit_code()
@@ -89,6 +94,13 @@ def _bring_up(session: Session, options: UpOptions) -> UpResult:
         if not typer.confirm(f"{needed.message}. Delete it and create a new one?", err=True):
             raise
     return bring_up(session, replace(options, recreate=True))
+
+
+def _idle_s(idle: str | None) -> float | None:
+    """Return what `UpOptions.idle_s` says of the option; None: it was not given."""
+    if idle is None:
+        return None
+    return math.inf if idle == NEVER else seconds("--idle", idle, "1m", "7d")
 
 
 def _provisioning(spot: bool, provisioning: Provisioning | None) -> Provisioning | None:
