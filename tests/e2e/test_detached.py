@@ -262,6 +262,14 @@ def test_cancel_ends_a_run_that_is_attached_in_another_terminal(detached: Tpujob
     assert detached.only_run()["state"] == "cancelled"
 
 
+def test_extend_of_a_run_that_has_ended_says_so(detached: Tpujob) -> None:
+    run = submit(detached, SLOW)
+    assert detached("cancel", run).returncode == 0
+    for name in (run, "slow"):
+        done = detached("extend", name, "--by", "1h")
+        assert done.returncode == 64 and f"{run} has ended: cancelled\nhint: `tpujob show {run}`" in done.stderr, done.text
+
+
 def test_extend_moves_the_deadline_in_the_ledger_and_on_the_node(detached: Tpujob) -> None:
     run = submit(detached, SLOW, "--ttl", "6m")
     before = json.loads(detached("status", "--json").stdout)["slices"][0]["deadline"]

@@ -6,6 +6,7 @@ slice may still be billed.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ from orchestrator.engine.runtime.retry import until
 from orchestrator.engine.runtime.world import open_fleet
 from orchestrator.engine.slices import extend as extension
 from orchestrator.engine.slices import up_and_down
-from orchestrator.errors import CloudError, ConfigError, TeardownUnproven, TpujobError, UserError
+from orchestrator.errors import CloudError, ConfigError, TeardownUnproven, TpujobError, UnknownRun, UserError
 
 DEFAULT_ACCELERATOR = "v5litepod-8"
 DEFAULT_IDLE_S = 3600.0
@@ -344,9 +345,18 @@ def extend(session: Session, name: str, by_s: float) -> SliceEnd:
     """Move the end of a slice (its name, or a run's id) by `by_s` seconds. Raises UserError beyond its limits."""
     session.announce()
     session.recover(look=True)
-    lease = session.lease_of_run(name) or session.require(name)
+    lease = session.lease_of_run(name) or _require_unless_ended(session, name)
     extended = session.on_cloud(partial(extension.extend, lease, by_s))
     return SliceEnd(extended.handle, extended.name.node, extended.ends_at)
+
+
+def _require_unless_ended(session: Session, name: str) -> Lease:
+    """Return the lease of this slice. Raises UserError where there is none, also for a run that has ended."""
+    with contextlib.suppress(UnknownRun):
+        run, attempt = session.ledger.find_run(name)
+        if attempt.state.ended and session.held(name) is None:
+            raise UserError(f"{run.id} has ended: {attempt.state}", hint=f"`tpujob show {run.id}` says what became of it")
+    return session.require(name)
 
 
 def ssh_argv(session: Session, name: str | None, worker: int, command: Sequence[str]) -> list[str]:
