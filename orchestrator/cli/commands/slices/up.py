@@ -74,7 +74,7 @@ def up(
         return session.exit_code()
     result = _bring_up(session, options)
     ends = f"`tpujob down {result.name}`"
-    if result.idle_s is not None:
+    if result.idle_s is not None and result.idle_s < result.ends_at - session.now():
         ends += f" or {format_duration(result.idle_s)} unused"
     session.reporter.notice(
         "ready", f"{result.name}: {result.action}; held until {ends}, {day_clock(result.ends_at)} at the latest"
