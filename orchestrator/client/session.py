@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from orchestrator import fork, settings
 from orchestrator.client.events import Reporter
 from orchestrator.core.lease.lease import Lease, LeaseState, Purpose
-from orchestrator.core.lease.run_and_attempt import Attempt, has_uncollected_results
+from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord, has_uncollected_results
 from orchestrator.core.text import names
 from orchestrator.engine.runtime.locks import FileLocks
 from orchestrator.errors import (
@@ -388,13 +388,13 @@ class Session:
         return [lease for lease in self.ledger.open_leases() if lease.cloud == self.target.kind]
 
     def named(self, handle: str | None) -> list[Lease]:
-        """Return the open leases of this name, node or id, those being deleted included.
+        """Return the open leases of this name, node, id or id of a run, those being deleted included.
 
         None: the user's own slice of `tpujob up`, else every slice of `tpujob up`.
         """
         every = self.open_leases()
         if handle is not None:
-            return [lease for lease in every if handle in (lease.handle, lease.name.node, lease.id)]
+            return [lease for lease in every if handle in (lease.handle, lease.name.node, lease.id, lease.run)]
         held = [lease for lease in every if lease.purpose is Purpose.HOLD]
         return [lease for lease in held if lease.handle == default_handle()] or held
 
@@ -402,6 +402,22 @@ class Session:
         """Return the lease of this name unless it is being deleted. Raises UserError when several are meant."""
         found = [lease for lease in self.named(handle) if lease.state is not LeaseState.DOWN]
         return self.one_of(found)
+
+    def live_run(self, text: str) -> tuple[RunRecord, Attempt]:
+        """Return the run of this id, or the only one of this name that has not ended, else the newest one.
+
+        For commands that end or follow a run. Raises UnknownRun; UserError where several have not ended.
+        """
+        found = self.ledger.find_runs(text)
+        live = [pair for pair in found if not pair[1].state.ended]
+        if len(live) > 1:
+            listed = ", ".join(f"{run.id} ({attempt.state})" for run, attempt in live)
+            raise UserError(f"several runs named {text!r} have not ended: {listed}", hint="give the id of one of them")
+        return (live or found)[0]
+
+    def leases_of_run(self, run: str) -> list[Lease]:
+        """Return the open leases of the run of this id: in a race several, and not the held slice that it borrows."""
+        return [lease for lease in self.ledger.open_leases() if lease.run == run]
 
     def lease_of_run(self, text: str) -> Lease | None:
         """Return the open lease of the run of this name or id, in any cloud; None also for an unknown run."""
@@ -427,8 +443,8 @@ class Session:
     def one_of(found: list[Lease]) -> Lease | None:
         """Return the only lease, or None. Raises UserError for several."""
         if len(found) > 1:
-            listed = ", ".join(f"{lease.handle} ({lease.name.node})" for lease in found)
-            raise UserError(f"several slices are meant: {listed}", hint="name one of them")
+            listed = ", ".join(describe_lease(lease) for lease in found)
+            raise UserError(f"several slices are meant: {listed}", hint="give the node's name or the id of the run")
         return found[0] if found else None
 
     def lock(self, name: str) -> None:
@@ -446,6 +462,12 @@ class Session:
             what = f"no slice named {handle!r}" if handle else "no slice"
             raise UserError(f"there is {what} on the {self.target.kind} cloud", hint="`tpujob up` creates one")
         return lease
+
+
+def describe_lease(lease: Lease) -> str:
+    """Return name, node and run of a slice, as messages list it."""
+    run = f", run {lease.run}" if lease.run is not None else ""
+    return f"{lease.handle} ({lease.name.node}{run})"
 
 
 def unchecked(lease: Lease, error: TpujobError) -> Released:

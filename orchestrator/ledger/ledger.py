@@ -23,7 +23,7 @@ from orchestrator.core.lease import lease as leases
 from orchestrator.core.lease import run_and_attempt as attempts
 from orchestrator.core.lease.cloud_api import SliceName
 from orchestrator.core.lease.lease import Intent, Lease, LeaseEvent, LeaseState, Purpose
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent, AttemptState, Began, RunRecord
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent, AttemptState, Began, RunCancelled, RunRecord
 from orchestrator.core.lease.timekeeping import Anchor
 from orchestrator.errors import ConfigError, TpujobError, UnknownLease, UnknownRun
 from orchestrator.ledger import disk
@@ -142,7 +142,10 @@ class Ledger:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def record(self, *events: LeaseEvent | AttemptEvent) -> None:
-        """Apply the events in one durable transaction. Raises leases.NotAllowed when a lease has moved on meanwhile."""
+        """Apply the events in one durable transaction.
+
+        Raises leases.NotAllowed when a lease has moved on meanwhile, or when the run was cancelled.
+        """
         with self._transaction():
             for event in events:
                 self._apply(event)
@@ -180,12 +183,21 @@ class Ledger:
     def _apply(self, event: LeaseEvent | AttemptEvent) -> None:
         match event:
             case Intent(lease=lease):
+                attempts.check_not_cancelled(self._last_attempt(lease.run), event)
                 self._insert_lease(lease)
                 self._append(lease.created_at, lease.id, event)
             case Began(run=run, attempt=attempt):
+                attempts.check_not_cancelled(self._last_attempt(run.id), event)
                 self._insert_run(run)
                 self._put_attempt(attempt)
                 self._append(event.at or run.created_at, attempt.id, event)
+            case RunCancelled(run_id=run_id):
+                last = self._last_attempt(run_id)
+                if last is None:
+                    raise UnknownRun(f"there is no run {run_id!r}")
+                leases_of_run = self._leases(f"where run = ? and {_OPEN} order by created_at", run_id)
+                for each in attempts.events_of_cancel(event, last, leases_of_run):
+                    self._apply(each)
             case attempts.AttemptChange():
                 before = self._attempt(event.attempt_id)
                 self._put_attempt(attempts.apply(before, event))
@@ -241,7 +253,18 @@ class Ledger:
             return [(run, self._attempts("where run_id = ? order by rowid desc limit 1", run.id)[0]) for run in found]
 
     def find_run(self, text: str) -> tuple[RunRecord, Attempt]:
-        """The run whose id starts with `text`, or the newest one of that name. Raises UnknownRun when none or several do."""
+        """The run whose id starts with `text`, or the newest one of that name that has not ended, else the newest one.
+
+        Raises UnknownRun when there is none, or the id of several starts with `text`.
+        """
+        found = self.find_runs(text)
+        return next((pair for pair in found if not pair[1].state.ended), found[0])
+
+    def find_runs(self, text: str) -> list[tuple[RunRecord, Attempt]]:
+        """The run whose id starts with `text`, else every run of that name, newest first; never empty.
+
+        Raises UnknownRun when there is none, or the id of several starts with `text`.
+        """
         every = self.runs()
         matches = [pair for pair in every if pair[0].id.startswith(text)] if text else []
         if len(matches) > 1:
@@ -250,7 +273,7 @@ class Ledger:
         by_name = [pair for pair in every if pair[0].name == text]
         if not matches and not by_name:
             raise UnknownRun(f"there is no run {text!r}", hint="`tpujob list` shows the runs")
-        return (matches or by_name)[0]
+        return matches or by_name
 
     def attempts_open(self) -> list[Attempt]:
         ended = [state.value for state in AttemptState if state.ended]
@@ -293,6 +316,10 @@ class Ledger:
 
     def _attempts(self, tail: str, *values: str) -> list[Attempt]:
         return [_attempt_of(row) for row in self._db.execute(f"select * from attempt {tail}", values)]  # noqa: S608
+
+    def _last_attempt(self, run_id: str | None) -> Attempt | None:
+        found = self._attempts("where run_id = ? order by rowid desc limit 1", run_id) if run_id is not None else []
+        return found[0] if found else None
 
     def _attempt(self, attempt_id: str) -> Attempt:
         for attempt in self._attempts("where id = ?", attempt_id):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from orchestrator.core.lease.run_and_attempt import (
     Leased,
     Moved,
     ResultsCollected,
+    RunCancelled,
     RunRecord,
     Tried,
 )
@@ -30,6 +32,7 @@ from tests.unit.engine.virtual import LedgerInMemory, lease_and_request
 LEASE, _ = lease_and_request()
 RUN = RunRecord("0123456789", "mnist", "job.yaml", "emulated", 0.0, "runs/x")
 ATTEMPT, SECOND = Attempt("0123456789-1", RUN.id), Attempt("0123456789-2", RUN.id)
+OF_RUN = replace(lease_and_request(1)[0], run=RUN.id)
 EVENTS: list[Any] = [
     Intent(LEASE),
     leases.Sent(LEASE.id, 1.0),
@@ -49,6 +52,9 @@ EVENTS: list[Any] = [
     Leased(ATTEMPT.id, 3.0, LEASE.id),
     Moved(ATTEMPT.id, 4.0, AttemptState.RUNNING),
     AttemptEnded(ATTEMPT.id, 5.0, AttemptState.FAILED, rc=7),
+    RunCancelled(RUN.id, 5.0, leases.CANCEL),
+    Intent(OF_RUN),
+    leases.Down(OF_RUN.id, 5.0, "because"),
     ResultsCollected(ATTEMPT.id, 6.0, AttemptState.SUCCEEDED, exit_code=0),
 ]
 

@@ -32,10 +32,11 @@ def attach(session: Session, run: str) -> RunResult:
 
     One process follows a run. Beside another one this reports the log, and takes over if that process dies. Of a run that
     has ended, the log is reported and the result comes from the ledger. With `result.detached` the run goes on: Ctrl-C
-    ended this, or its slice cannot be reached. Raises UnknownRun, UserError for a run that is not detached.
+    ended this, or its slice cannot be reached. Raises UnknownRun, UserError for a run that is not detached and for a name of
+    several that have not ended.
     """
     session.recover(look=True)
-    found, attempt = session.ledger.find_run(run)
+    found, attempt = session.live_run(run)
     while attempt.state.ended or not session.locks.lock(attempt.id):
         if not attempt.state.ended:
             session.reporter.notice("attach", "another process follows the run: showing its log, ready to take over")

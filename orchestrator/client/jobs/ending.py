@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.client.events import RunResult
 from orchestrator.client.jobs import results
-from orchestrator.core.lease.lease import CANCEL, Lease, LeaseState, Mode
+from orchestrator.core.lease.lease import CANCEL, Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import (
     LOCAL,
     Attempt,
@@ -20,6 +22,7 @@ from orchestrator.core.lease.run_and_attempt import (
 )
 from orchestrator.engine.jobs.collection import UncollectedRun, collect_again
 from orchestrator.engine.jobs.monitor import STOP_GRACE_S
+from orchestrator.engine.leases.cancellation import record_cancel
 from orchestrator.engine.slices import up_and_down
 from orchestrator.errors import TpujobError, UserError
 from orchestrator.remote.fleet.local import ask_to_end
@@ -29,6 +32,7 @@ from orchestrator.report.messages import lease_outcome
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
+    from orchestrator.engine.leases.release import Released
 
 COLLECT_S = 60.0  # what the artifacts of a stopped local job may take
 
@@ -47,40 +51,49 @@ class Cancelled:
 def cancel(session: Session, run: str) -> Cancelled:
     """End the run of this id or name: delete its slice and prove it. Artifacts are not collected.
 
-    A job with `on: local` is stopped as by Ctrl-C, and keeps its artifacts. Raises UnknownRun, UserError for a run that has
-    no slice of its own.
+    A run that waits for capacity asks for no slice any more; its process ends when it next looks. A job with `on: local` is
+    stopped as by Ctrl-C, and keeps its artifacts. Raises UnknownRun; UserError for a name of several runs that have not
+    ended, and for a run on a slice of `tpujob up`.
     """
     session.recover(look=True)
-    found, attempt = session.ledger.find_run(run)
+    found, attempt = session.live_run(run)
     if attempt.state.ended:
         kept = session.lease_of_run(found.id)
         line = f"{found.id} has ended already: {attempt.state}"
         if kept is not None:
             session.reporter.notice("note", lease_outcome(kept))
+        # Of a process that was killed, also those that its guardian is deleting.
+        _release(session, found, [lease for lease in session.leases_of_run(found.id) if lease.state is LeaseState.DOWN])
         return Cancelled(found.id, True, kept is None, session.exit_code(), line)
     if found.cloud == LOCAL:
         return _cancel_here(session, found.id, attempt.id)
     lease = session.lease_of_run(found.id)
-    if lease is None and attempt.lease_id is None:
-        raise UserError(f"{found.id} has no slice yet", hint="press Ctrl-C where it was started")
-    if lease is None:
-        line = f"{found.id} has no slice any more; the process that runs it is recording its end"
-        return Cancelled(found.id, False, True, session.exit_code(), line)
-    if lease.mode is Mode.HOLD:
+    if lease is not None and lease.run != found.id:
         raise UserError(
             f"{found.id} runs on {lease.handle}, a held slice of `tpujob up`",
             hint=f"press Ctrl-C where the run was started, or `tpujob down {lease.handle}`",
         )
-    (released,) = session.on_cloud(
-        lambda capabilities: up_and_down.down((lease,), capabilities, reason=CANCEL), lease.cloud
-    )
-    session.note(released)
-    line = ""
-    if released.gone:
-        _, attempt = session.ledger.find_run(found.id)
-        state = attempt.state if attempt.state.ended else "ends"
-        line = f"{found.id} {state}; {lease.name.node} absent (checked {clock(released.checked_at)})"
-    return Cancelled(found.id, False, released.gone, session.exit_code(), line)
+    session.run(record_cancel(found.id), found.cloud)
+    releases = _release(
+        session, found, session.leases_of_run(found.id)
+    )  # all: the ledger takes no new one from here on
+    if not all(released.gone for released in releases):
+        return Cancelled(found.id, False, False, session.exit_code())
+    _, attempt = session.ledger.find_run(found.id)
+    state = attempt.state if attempt.state.ended else "ends"
+    proofs = [f"{each.lease.name.node} absent (checked {clock(each.checked_at)})" for each in releases]
+    line = "; ".join((f"{found.id} {state}", *(proofs or ["it has no slice"])))
+    return Cancelled(found.id, False, True, session.exit_code(), line)
+
+
+def _release(session: Session, found: RunRecord, leases: Sequence[Lease]) -> list[Released]:
+    """Delete the slices of the run until each is proven absent, or the budget is over."""
+    if not leases:
+        return []
+    releases = session.on_cloud(partial(up_and_down.down, tuple(leases), reason=CANCEL), found.cloud)
+    for released in releases:
+        session.note(released)
+    return releases
 
 
 def _cancel_here(session: Session, run: str, attempt: str) -> Cancelled:
@@ -103,7 +116,7 @@ def collect(session: Session, run: str, *, max_results: float | None = None) -> 
     for a run that has not ended.
     """
     session.recover(look=True)
-    found, attempt = session.ledger.find_run(run)
+    found, attempt = _run_with_results(session, run)
     _lock(session, found, attempt)
     found, attempt = session.ledger.find_run(found.id)  # as the last holder of the lock left it
     lease = session.lease_of_run(found.id)
@@ -119,6 +132,23 @@ def collect(session: Session, run: str, *, max_results: float | None = None) -> 
     left = UncollectedRun(found, attempt, lease, order, borrowed=lease.run != found.id)
     outcome = session.on_cloud(lambda capabilities: collect_again(left, capabilities), lease.cloud)
     return results.finish(session, outcome, [] if left.borrowed else [lease.id])
+
+
+def _run_with_results(session: Session, run: str) -> tuple[RunRecord, Attempt]:
+    """Return the run of this id, or the only one of this name with results on its slice, else what `live_run` returns.
+
+    Raises UnknownRun, UserError for a name of several.
+    """
+    leases = {lease.id: lease for lease in session.ledger.open_leases()}
+    waiting = []
+    for found, attempt in session.ledger.find_runs(run):
+        lease = leases.get(attempt.lease_id or "")
+        if lease is not None and has_uncollected_results(attempt, lease):
+            waiting.append((found, attempt))
+    if len(waiting) > 1:
+        listed = ", ".join(found.id for found, _ in waiting)
+        raise UserError(f"results of several runs named {run!r} are left: {listed}", hint="give the id of one of them")
+    return waiting[0] if waiting else session.live_run(run)
 
 
 def _lock(session: Session, found: RunRecord, attempt: Attempt) -> None:

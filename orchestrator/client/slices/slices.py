@@ -269,8 +269,8 @@ def take_down(session: Session, name: str | None = None, *, everything: bool = F
 
     `name` is that of a slice, a node or a run; None means the slice of `up` without a name. A slice that is not in the
     ledger is looked for in the API. Raises NameNeeded where only other slices are alive, UserError for an unknown
-    name, TpujobError where the API had to be asked and gave no complete answer, TeardownUnproven for a slice that cannot
-    be adopted. An absence that could not be proven raises nothing: see `SliceRelease.absent`.
+    name or one of several slices, TpujobError where the API had to be asked and gave no complete answer,
+    TeardownUnproven for a slice that cannot be adopted. An absence that could not be proven raises nothing: see `SliceRelease.absent`.
     """
     session.announce()
     alive: tuple[str, ...] = ()
@@ -292,7 +292,11 @@ def take_down(session: Session, name: str | None = None, *, everything: bool = F
 
 def _in_ledger(session: Session, name: str | None) -> list[Lease]:
     if name is not None:
-        return session.named(name)
+        found = session.named(name)
+        live = [lease for lease in found if lease.state is not LeaseState.DOWN]
+        if len({lease.run or lease.id for lease in live}) > 1:  # those of one run, in a race, end together
+            session.one_of(live)
+        return found
     held_leases = [lease for lease in session.open_leases() if lease.purpose is Purpose.HOLD]
     found = [lease for lease in held_leases if lease.handle == default_handle()]
     session.one_of(found)
@@ -345,9 +349,18 @@ def extend(session: Session, name: str, by_s: float) -> SliceEnd:
     """Move the end of a slice (its name, or a run's id) by `by_s` seconds. Raises UserError beyond its limits."""
     session.announce()
     session.recover(look=True)
-    lease = session.lease_of_run(name) or _require_unless_ended(session, name)
+    lease = _lease_to_extend(session, name)
     extended = session.on_cloud(partial(extension.extend, lease, by_s))
     return SliceEnd(extended.handle, extended.name.node, extended.ends_at)
+
+
+def _lease_to_extend(session: Session, name: str) -> Lease:
+    """Return the lease of this run, or of this slice. Raises UserError where there is none, or several are meant."""
+    with contextlib.suppress(UnknownRun):
+        run, _ = session.live_run(name)
+        if (lease := session.lease_of_run(run.id)) is not None:
+            return lease
+    return _require_unless_ended(session, name)
 
 
 def _require_unless_ended(session: Session, name: str) -> Lease:
@@ -355,7 +368,9 @@ def _require_unless_ended(session: Session, name: str) -> Lease:
     with contextlib.suppress(UnknownRun):
         run, attempt = session.ledger.find_run(name)
         if attempt.state.ended and session.held(name) is None:
-            raise UserError(f"{run.id} has ended: {attempt.state}", hint=f"`tpujob show {run.id}` says what became of it")
+            raise UserError(
+                f"{run.id} has ended: {attempt.state}", hint=f"`tpujob show {run.id}` says what became of it"
+            )
     return session.require(name)
 
 

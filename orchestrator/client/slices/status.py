@@ -14,6 +14,7 @@ from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.absence import is_ours
 from orchestrator.core.lease.cloud_api import SliceState, SliceView
 from orchestrator.core.lease.lease import Lease, LeaseState, Mode
+from orchestrator.core.lease.run_and_attempt import LOCAL, AttemptState
 from orchestrator.core.text import names
 from orchestrator.errors import CloudError
 from orchestrator.report import costs
@@ -48,7 +49,9 @@ class SliceRow:
     ends_at: float | None
     hold_until: float | None = None
     idle_s: float | None = None  # it is deleted when it is held and unused for so long; None: never
-    idle_ends_at: float | None = None  # no earlier; a login since then makes it later; None: never, or not while stopped
+    idle_ends_at: float | None = (
+        None  # no earlier; a login since then makes it later; None: never, or not while stopped
+    )
     down_at: float | None = None
     in_use: bool | None = None
     followed: bool | None = None  # does a process here follow the detached run on it?
@@ -74,8 +77,20 @@ class SliceRow:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingRun:
+    """A run that asks for capacity and has no slice now: between two candidates, or before the next try."""
+
+    name: str
+    run: str
+    cloud: str
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
-    """The answer of every project that was asked, and the slices."""
+    """The answer of every project that was asked, the slices, and the runs that wait for one."""
 
     cloud: str
     project: str
@@ -83,6 +98,7 @@ class Status:
     projects: tuple[ProjectInventory, ...]
     slices: tuple[SliceRow, ...]
     google_not_asked: str | None  # why Google Cloud was not asked; None: it was
+    waiting: tuple[WaitingRun, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -99,6 +115,7 @@ class Status:
             "asked": [each.as_json() for each in self.projects],
             "not_asked": [{"cloud": "google", "why": self.google_not_asked}] if self.google_not_asked else [],
             "slices": [row.as_json() for row in self.slices],
+            "waiting": [run.as_json() for run in self.waiting],
         }
 
 
@@ -114,7 +131,17 @@ def status(session: Session) -> Status:
     session.note_overdue()
     target = session.target
     rows = tuple(_rows(session, asked, before))
-    return Status(target.kind, target.project, target.why, tuple(asked), rows, _google_not_asked(session, asked))
+    not_asked = _google_not_asked(session, asked)
+    return Status(target.kind, target.project, target.why, tuple(asked), rows, not_asked, _waiting(session))
+
+
+def _waiting(session: Session) -> tuple[WaitingRun, ...]:
+    with_slice = {lease.run for lease in session.ledger.open_leases()}
+    return tuple(
+        WaitingRun(run.name, run.id, run.cloud)
+        for run, attempt in session.ledger.runs()
+        if attempt.state is AttemptState.PENDING and run.cloud != LOCAL and run.id not in with_slice
+    )
 
 
 def _google_not_asked(session: Session, asked: list[ProjectInventory]) -> str | None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from orchestrator.core.lease.lease import Lease, LeaseState
+from orchestrator.core.lease.lease import Down, Lease, LeaseEvent, LeaseState, NotAllowed
+from orchestrator.errors import Cancelled
 
 LOCAL = "local"  # the cloud of a run that has none: `on: local`
 
@@ -125,7 +126,48 @@ class ResultsCollected(AttemptChange):
     exit_code: int | None = None
 
 
-AttemptEvent = Began | AttemptChange
+@dataclass(frozen=True)
+class RunCancelled:
+    """The user ended the run. The ledger stores what `events_of_cancel` makes of it, in one transaction."""
+
+    run_id: str
+    at: float
+    by: str  # `core.lease.lease.CANCEL`
+
+
+AttemptEvent = Began | AttemptChange | RunCancelled
+
+
+class RunEnded(NotAllowed):
+    """The run was cancelled: it begins no attempt and asks for no slice any more."""
+
+    def __init__(self, attempt: Attempt, event: LeaseEvent | Began) -> None:
+        Exception.__init__(self, f"run {attempt.run_id} was cancelled: {type(event).__name__} does not apply")
+
+
+def check_not_cancelled(last: Attempt | None, event: LeaseEvent | Began) -> None:
+    """Raise RunEnded if `last`, the last attempt of the run of this event, was cancelled."""
+    if last is not None and last.state is AttemptState.CANCELLED:
+        raise RunEnded(last, event)
+
+
+def events_of_cancel(event: RunCancelled, last: Attempt, leases: list[Lease]) -> list[LeaseEvent | AttemptChange]:
+    """Return the events that end the run: of its last attempt, and of `leases`, its open ones. Empty if it has ended.
+
+    While the slice of the job is being released, the attempt stays open: the job has its result, which its process records,
+    or that process reads the reason before it begins another attempt.
+    """
+    if last.state.ended:
+        return []
+    events: list[LeaseEvent | AttemptChange] = [Down(lease.id, event.at, event.by) for lease in leases]
+    if any(lease.id == last.lease_id and lease.state is LeaseState.DOWN for lease in leases):
+        return events
+    if last.lease_id is None and leases:
+        events.append(Leased(last.id, event.at, leases[-1].id))
+    error = Cancelled(event.by)
+    state = AttemptState.CANCELLED
+    events.append(AttemptEnded(last.id, event.at, state, detail=error.message, exit_code=error.exit_code))
+    return events
 
 
 def apply(attempt: Attempt, event: AttemptChange) -> Attempt:

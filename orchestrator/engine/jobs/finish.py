@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from orchestrator.core.lease.cloud_api import Capabilities
-from orchestrator.core.lease.run_and_attempt import AttemptEnded, AttemptState, Leased
+from orchestrator.core.lease.run_and_attempt import LOCAL, AttemptEnded, AttemptState, Leased
 from orchestrator.engine.effects.base import Now, Program, Shield, Unlock
 from orchestrator.engine.effects.workers import Disconnect
 from orchestrator.engine.jobs.progress import JobProgress, Outcome
+from orchestrator.engine.leases.cancellation import check_attempt
 from orchestrator.engine.leases.obligations import release_owed
 from orchestrator.engine.leases.release import latest_lease, try_record
 from orchestrator.errors import Cancelled, PayloadFailed, TpujobError
@@ -33,13 +34,28 @@ async def capture(progress: JobProgress, work: Program[None]) -> None:
 
 
 async def check_cancelled(progress: JobProgress) -> None:
-    """Raise Cancelled if the user has ended the run, or the slice on which it runs. For a run with a slice, signals wait."""
-    lease = progress.lease or progress.owed.lease
-    if lease is None:
+    """Raise Cancelled if the user has ended the run, or the slice on which it runs. Signals wait, except for a local run.
+
+    An error of the ledger raises nothing: it must not delay the release.
+    """
+    if progress.run.cloud == LOCAL:
         return
     await Shield()
-    if (by := (await latest_lease(lease)).cancelled_by) is not None:
-        raise Cancelled(by)
+    lease = progress.lease or progress.owed.lease
+    for each in (lease,) if lease is not None else tuple(progress.owed.losers):
+        if (by := (await latest_lease(each)).cancelled_by) is not None:
+            raise Cancelled(by)
+    await _check_attempt(progress)
+
+
+async def _check_attempt(progress: JobProgress) -> None:
+    """Raise Cancelled if the ledger says that the attempt has ended."""
+    try:
+        await check_attempt(progress.attempt.id)
+    except Cancelled:
+        raise
+    except TpujobError:
+        pass  # the record of the end reports what is wrong with the ledger
 
 
 async def finish(progress: JobProgress, capabilities: Capabilities | None = None) -> Outcome:
@@ -64,6 +80,11 @@ async def finish(progress: JobProgress, capabilities: Capabilities | None = None
         if lease is not None:
             await Unlock(lease.id)
     else:
+        if progress.run.cloud != LOCAL and progress.state is not AttemptState.CANCELLED and not progress.is_bug:
+            try:
+                await _check_attempt(progress)
+            except Cancelled as error:  # since `capture`: the ledger and the exit code must not differ
+                progress.fail(error)
         await try_record(_ended(progress, ended_at))
     await Unlock(progress.attempt.id)
     return progress.outcome(ended_at)

@@ -80,6 +80,7 @@ class JobProgress:
     lease: Lease | None = None  # of the current attempt
     state: AttemptState = AttemptState.PENDING
     error: TpujobError | None = None
+    is_bug: bool = False  # the error is a bug of tpujob
     detached: bool = False
     owed: Obligations = field(default_factory=Obligations)
     fleet: Fleet | None = None  # connected
@@ -106,7 +107,7 @@ class JobProgress:
         """The attempt ended with an exception that is no TpujobError."""
         self.error = TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}", hint="please report it")
         self.error.__cause__ = error
-        self.state = AttemptState.ERROR
+        self.state, self.is_bug = AttemptState.ERROR, True
 
     def outcome(self, ended_at: float) -> Outcome:
         return Outcome(

@@ -7,7 +7,7 @@ lease is released in any case, and a release without a proof decides the exit co
 from __future__ import annotations
 
 from orchestrator.core.lease.cloud_api import Capabilities
-from orchestrator.core.lease.lease import LeaseState
+from orchestrator.core.lease.lease import CANCEL, LeaseState, NotAllowed
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began
 from orchestrator.engine.effects.base import Lock, Now, ReadLease, Record, Report, Shield, Unlock
 from orchestrator.engine.effects.workers import Disconnect
@@ -18,8 +18,9 @@ from orchestrator.engine.jobs.finish import capture, check_cancelled, finish
 from orchestrator.engine.jobs.job_run import JobRun
 from orchestrator.engine.jobs.progress import JobProgress, Loss, Outcome
 from orchestrator.engine.leases.obligations import keep_slice, release_owed
-from orchestrator.engine.leases.release import latest_lease, try_record
+from orchestrator.engine.leases.release import latest_lease
 from orchestrator.errors import (
+    Cancelled,
     CloudError,
     RemoteError,
     SliceLost,
@@ -107,13 +108,16 @@ async def _restart(job: JobRun, capabilities: Capabilities, progress: JobProgres
         exit_code=lost.exit_code,
         cause=lost.reason,
     )
-    await try_record(ended)
+    number = len(progress.losses) + 2
+    following = Attempt(f"{job.run.id}-{number}", job.run.id)
+    await Lock(following.id)
+    try:  # one transaction: no command may take a run that goes on for one that has ended
+        await Record(ended, Began(job.run, following, await Now()))
+    except NotAllowed as error:
+        raise Cancelled(CANCEL) from error
     await Unlock(progress.attempt.id)
     await _count_use(job, progress, lost, now)
-    number = len(progress.losses) + 1
-    progress.attempt = Attempt(f"{job.run.id}-{number}", job.run.id)
-    await Lock(progress.attempt.id)
-    await Record(Began(job.run, progress.attempt, await Now()))
+    progress.attempt = following
     await Shield(raised=False)
     await progress.enter("wait")
     await Report("restart", f"attempt {number} of at most {job.max_restarts + 1}")

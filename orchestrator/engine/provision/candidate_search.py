@@ -16,6 +16,7 @@ from orchestrator.core.planning import refusals
 from orchestrator.core.planning.refusals import QuotaKey, Step
 from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.effects.base import Make, Now, Report, Shield, Sleep
+from orchestrator.engine.leases.cancellation import check_attempt
 from orchestrator.engine.leases.obligations import Obligations, release_owed
 from orchestrator.engine.leases.release import latest_lease, try_record
 from orchestrator.engine.provision import race
@@ -44,7 +45,7 @@ async def find(search: Search, capabilities: Capabilities, owed: Obligations) ->
     """Return the first candidate that is READY.
 
     Raises CapacityError if at least one candidate has no capacity, else the last candidate's CloudError; Vanished if a slice
-    was released meanwhile; TeardownUnproven if a failed create is not proven gone.
+    was released meanwhile; Cancelled if the run was cancelled; TeardownUnproven if a failed create is not proven gone.
     """
     state = _SearchState(search, capabilities, owed, await Now() + search.wait_s)
     drafts = search.drafts
@@ -85,6 +86,8 @@ class _SearchState:
         for draft in drafts:
             if draft not in self.available(drafts):
                 continue
+            if self.search.attempt is not None:
+                await check_attempt(self.search.attempt)
             if draft.request.queue is None:
                 lease = await self._try_candidate(draft)
             elif self.search.race and len(queued) > 1:

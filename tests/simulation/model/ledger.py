@@ -10,7 +10,7 @@ from collections.abc import Callable
 from orchestrator.core.lease import lease as leases
 from orchestrator.core.lease import run_and_attempt as attempts
 from orchestrator.core.lease.lease import Intent, Lease, LeaseEvent
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent, Began
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent, Began, RunCancelled
 from orchestrator.core.lease.timekeeping import Anchor
 from orchestrator.errors import UnknownLease, UnknownRun
 from orchestrator.ledger.ledger import LedgerUnavailable
@@ -36,16 +36,27 @@ class InMemoryLedger:
         new_leases: dict[str, Lease] = {}
         new_attempts: dict[str, Attempt] = {}
         changes: list[tuple[LeaseEvent, Lease | None, Lease]] = []
-        for event in events:
+        queue = list(events)
+        while queue:
+            event = queue.pop(0)
             match event:
                 case Intent(lease=lease):
+                    attempts.check_not_cancelled(self._last_attempt(lease.run, new_attempts), event)
                     if lease.id in self.leases or lease.id in new_leases:
                         raise LedgerUnavailable("the ledger cannot be used: UNIQUE constraint failed: lease.id")
                     new_leases[lease.id] = lease
                     changes.append((event, None, lease))
                 case Began(run=run, attempt=attempt):
+                    attempts.check_not_cancelled(self._last_attempt(run.id, new_attempts), event)
                     new_runs.add(run.id)
                     new_attempts[attempt.id] = attempt
+                case RunCancelled(run_id=run_id):
+                    last = self._last_attempt(run_id, new_attempts)
+                    if last is None:
+                        raise UnknownRun(f"there is no run {run_id!r}")
+                    every = {**self.leases, **new_leases}.values()
+                    of_run = sorted((a for a in every if a.open and a.run == run_id), key=lambda a: a.created_at)
+                    queue[:0] = attempts.events_of_cancel(event, last, of_run)
                 case attempts.AttemptChange():
                     before_attempt = new_attempts.get(event.attempt_id) or self._attempt(event.attempt_id)
                     after_attempt = new_attempts[event.attempt_id] = attempts.apply(before_attempt, event)
@@ -74,6 +85,9 @@ class InMemoryLedger:
             return self.leases[lease_id]
         except KeyError:
             raise UnknownLease(f"there is no lease {lease_id!r}") from None
+
+    def _last_attempt(self, run: str | None, new: dict[str, Attempt]) -> Attempt | None:
+        return next((each for each in reversed(list({**self.attempts, **new}.values())) if each.run_id == run), None)
 
     def _attempt(self, attempt_id: str) -> Attempt:
         try:

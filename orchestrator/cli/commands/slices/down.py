@@ -24,7 +24,9 @@ def down(
     """Delete a slice and prove that it is gone. Nothing to delete is no error.
 
     Without a NAME, the slice of `tpujob up` without a NAME. If there is none, it asks for another one on a terminal,
-    and elsewhere lists the others (exit code 64). A slice that is not in the ledger is looked for in the API.
+    and elsewhere lists the others (exit code 64). NAME may also be that of the node, or the id of a run; a name that
+    several slices have is refused with their list (exit code 64). A slice that is not in the ledger is looked for in the
+    API.
     """
     if name and everything:
         raise UserError("give a NAME or --all, not both")

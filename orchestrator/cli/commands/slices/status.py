@@ -35,6 +35,7 @@ def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) 
     if found.google_not_asked:
         emit(f"Google Cloud · not asked: {found.google_not_asked}")
     emit_lines(table(found.slices, complete=found.exit_code == 0))
+    emit_lines([f"{run.name}, waiting for capacity, run {run.run}" for run in found.waiting])
     return code
 
 
