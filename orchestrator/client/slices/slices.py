@@ -270,7 +270,8 @@ def take_down(session: Session, name: str | None = None, *, everything: bool = F
     `name` is that of a slice, a node or a run; None means the slice of `up` without a name. A slice that is not in the
     ledger is looked for in the API. Raises NameNeeded where only other slices are alive, UserError for an unknown
     name or one of several slices, TpujobError where the API had to be asked and gave no complete answer,
-    TeardownUnproven for a slice that cannot be adopted. An absence that could not be proven raises nothing: see `SliceRelease.absent`.
+    TeardownUnproven for a slice that cannot be adopted. An absence that could not be proven raises nothing: see
+    `SliceRelease.absent`.
     """
     session.announce()
     alive: tuple[str, ...] = ()
