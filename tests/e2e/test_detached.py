@@ -267,7 +267,9 @@ def test_extend_of_a_run_that_has_ended_says_so(detached: Tpujob) -> None:
     assert detached("cancel", run).returncode == 0
     for name in (run, "slow"):
         done = detached("extend", name, "--by", "1h")
-        assert done.returncode == 64 and f"{run} has ended: cancelled\nhint: `tpujob show {run}`" in done.stderr, done.text
+        assert done.returncode == 64 and f"{run} has ended: cancelled\nhint: `tpujob show {run}`" in done.stderr, (
+            done.text
+        )
 
 
 def test_extend_moves_the_deadline_in_the_ledger_and_on_the_node(detached: Tpujob) -> None:
