@@ -72,6 +72,8 @@ class Ledger:
         self._connection: sqlite3.Connection | None = None
         self._refusal = ""  # why it is not opened again
         self._from_parent: sqlite3.Connection | None = None  # never to be used, nor closed
+        # Before the first use of the lock: a fork takes the lock after it held off other forks, so never the other way round.
+        fork.register(self)
         with self._lock, _translated(path):
             self._connection = self._connected()
 
@@ -98,7 +100,6 @@ class Ledger:
         return database
 
     def _open(self) -> sqlite3.Connection:
-        fork.register(self)
         known = self.path.exists()
         database = self._connect(self.path.absolute().as_uri())
         with _closed_if_refused(database):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +13,10 @@ import pytest
 
 from orchestrator.core.lease.lease import Intent
 from orchestrator.ledger.ledger import Ledger, LedgerUnavailable
+from tests import ROOT
 from tests.forked import Child
 from tests.unit.engine.virtual import lease_and_request
+from tests.waiting import HANG_S
 
 
 @pytest.fixture
@@ -105,6 +109,39 @@ def test_a_fork_waits_for_the_end_of_a_transaction(ledger: Ledger) -> None:
         thread.join()
         assert child.said == "1"
     assert len(ledger.events("x")) == 1
+
+
+OPENED_DURING_A_FORK = """
+import os, sys, threading
+from pathlib import Path
+from orchestrator import fork
+from orchestrator.ledger import disk
+from orchestrator.ledger.ledger import Ledger
+
+def fork_once():
+    if (pid := os.fork()) == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+def is_complete(path):
+    disk.is_complete = real
+    other.start()
+    while fork._forking.acquire(blocking=False):  # until the other thread is about to fork, and waits for the ledger
+        fork._forking.release()
+    return real(path)
+
+ledger = Ledger(Path(sys.argv[1]))
+fork_once()  # closes the connection
+real, disk.is_complete, other = disk.is_complete, is_complete, threading.Thread(target=fork_once)
+ledger.events("x")
+other.join()
+"""
+
+
+def test_a_ledger_that_is_opened_again_while_another_thread_forks_does_not_hang(tmp_path: Path) -> None:
+    """In a process of its own: the two threads would wait for each other for ever."""
+    program = [sys.executable, "-c", OPENED_DURING_A_FORK, str(tmp_path / "ledger.sqlite3")]
+    subprocess.run(program, cwd=ROOT, check=True, timeout=HANG_S)
 
 
 def test_a_child_that_is_forked_in_the_middle_of_a_call_is_refused_and_harms_nothing(ledger: Ledger) -> None:
