@@ -14,6 +14,8 @@ from orchestrator.engine.effects.base import Effect, IsLocked, Now, OpenLeases, 
 from orchestrator.errors import TpujobError
 
 POLL_S = 20.0  # while slices are held: `down`, `extend` or a new hold may have changed what is due
+# The system closes the files of a killed process one after the other: a lock may be held for a moment after the pipe ended.
+QUICK_LOOKS_S = (0.25, 0.5, 1.0, 2.0)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # between recoveries that could not prove everything gone
 
 
@@ -43,6 +45,12 @@ class TakeGuardianLock(Effect[bool]):
 
 async def guardian_loop() -> None:
     """Return when nothing is open any more, or when another guardian waits for what is."""
+    for pause_s in QUICK_LOOKS_S:
+        if (due_in_s := await due()) is None:
+            return
+        if due_in_s <= 0:
+            break
+        await Sleep(pause_s)
     pause_s = FIRST_PAUSE_S
     has_lock = False
     while (due_in_s := await due()) is not None:
