@@ -108,9 +108,9 @@ class Cli:
         body = {"kind": kind, **said} | ({"operation": operation} if operation else {})
         return str(self.admin("POST", "faults", body)["faults"][0]["id"])
 
-    def local(self) -> list[psutil.Process]:
-        """Every process of tpujob on "this machine": commands, guardians, recoveries, but nothing of the cloud."""
-        return [process for process in psutil.process_iter() if _is_local(process, str(self.own_state))]
+    def local(self, word: str = "") -> list[psutil.Process]:
+        """Every process of tpujob on "this machine" (commands, guardians, recoveries; nothing of the cloud), with this word."""
+        return [process for process in psutil.process_iter() if _is_local(process, str(self.own_state), word)]
 
     def leases(self) -> list[Lease]:
         """Every lease of the ledger, the oldest first."""
@@ -142,13 +142,13 @@ def signal_all(processes: list[psutil.Process], number: int) -> None:
             process.send_signal(number)
 
 
-def _is_local(process: psutil.Process, state_dir: str) -> bool:
+def _is_local(process: psutil.Process, state_dir: str, word: str) -> bool:
     try:
         environ, words = process.environ(), process.cmdline()
     except (psutil.Error, OSError):
         return False
     here = environ.get("TPUJOB_STATE_DIR") == state_dir and "TPUJOB_EMULATED_NODE" not in environ
-    return here and "orchestrator.emulator" not in words
+    return here and "orchestrator.emulator" not in words and (not word or word in words)
 
 
 def is_deaf() -> bool:

@@ -127,7 +127,7 @@ def until_followed(cli: Tpujob) -> None:
 
 
 def collector(cli: Tpujob) -> psutil.Process:
-    (found,) = [process for process in cli.local() if "attach" in process.cmdline()]
+    (found,) = cli.local("attach")
     return found
 
 

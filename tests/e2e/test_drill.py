@@ -48,11 +48,12 @@ def drill_processes(directory: Path) -> list[str]:
     found = []
     for process in psutil.process_iter():
         try:
-            values = [*process.cmdline(), process.cwd(), *process.environ().values()]
+            words = process.cmdline()
+            values = [*words, process.cwd(), *process.environ().values()]
         except psutil.Error:
             continue
         if any(value.startswith(f"{directory}/tpujob-drill-") for value in values):
-            found.append(" ".join(process.cmdline()))
+            found.append(" ".join(words))
     return found
 
 

@@ -158,7 +158,7 @@ def test_a_killed_command_takes_its_job_along_and_the_next_one_says_so(tpujob: T
 
 
 def workers_of(tpujob: Tpujob) -> list[psutil.Process]:
-    return [process for process in tpujob.local() if "orchestrator.vm" in process.cmdline()]
+    return tpujob.local("orchestrator.vm")
 
 
 def is_gone(directory: Path) -> bool:

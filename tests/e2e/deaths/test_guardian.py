@@ -21,14 +21,7 @@ MNIST = ROOT / "jobs" / "mnist.yaml"
 
 
 def guardians(cli: Cli) -> list[psutil.Process]:
-    return [process for process in cli.local() if _is_guardian(process)]
-
-
-def _is_guardian(process: psutil.Process) -> bool:
-    try:
-        return "orchestrator.engine.guardian.process" in process.cmdline()
-    except psutil.Error:
-        return False  # it ended since it was found
+    return cli.local("orchestrator.engine.guardian.process")
 
 
 def until_no_guardian(cli: Cli) -> None:

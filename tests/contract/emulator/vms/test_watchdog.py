@@ -64,8 +64,12 @@ class Node:
 
     def processes(self, text: str) -> list[psutil.Process]:
         rows = {row["name"]: row["pids"] for row in self.emulator.processes()}
-        found = [psutil.Process(pid) for pid in rows.get(self.name, []) if psutil.pid_exists(pid)]
-        return [process for process in found if any(text in each for each in process.cmdline())]
+        found = []
+        for pid in rows.get(self.name, []):
+            with contextlib.suppress(psutil.Error):  # it ended since
+                process = psutil.Process(pid)
+                found += [process] if any(text in each for each in process.cmdline()) else []
+        return found
 
     def fleet(self) -> Fleet:
         output = self.emulator.request("POST", f"/v2/{self.name}:getGuestAttributes", {})
