@@ -133,7 +133,7 @@ def test_what_a_killed_process_left_is_recovered_before_any_pause(state: LeaseSt
 def test_a_lock_that_the_killed_process_held_for_a_moment_longer_delays_the_recovery_as_little(
     other_guardian: bool,
 ) -> None:
-    """Its pipe may end before its locks; a guardian that waits for something else looks every 20 s only."""
+    """Its pipe may end before its locks."""
     machine = Machine([lease()], alive={"a"}, lock_is_taken=other_guardian)
     machine.at[START + 0.5] = lambda m: m.alive.clear()
     machine.watch()
@@ -151,18 +151,20 @@ def test_a_held_slice_is_waited_for_by_one_guardian_and_released_at_its_end() ->
     held = lease(purpose=Purpose.HOLD, hold_until=START + 100)
     machine = Machine([held])
     machine.watch()
-    assert machine.recovered_at == [START + 100]
+    [at] = machine.recovered_at
+    assert START + 100 <= at <= START + 100 + 1
     assert max(machine.slept) == loop.POLL_S, "it looks now and then, because the end may have been moved"
     assert machine.lock_asked == 1
     another = Machine([held], lock_is_taken=True)
     another.watch()
-    assert another.recovered_at == [] and another.time < START + loop.POLL_S
+    assert another.recovered_at == [] and another.time < START + 5
 
 
 def test_a_detached_run_is_left_alone_until_its_deadline() -> None:
     machine = Machine([lease(detached_at=START, deadline=START + 3600)])
     machine.watch()
-    assert machine.recovered_at == [START + 3600]
+    [at] = machine.recovered_at
+    assert START + 3600 <= at <= START + 3600 + 1
 
 
 def test_a_detached_run_that_was_released_meanwhile_is_no_reason_to_stay() -> None:
@@ -180,7 +182,8 @@ def test_an_end_that_was_moved_is_the_end() -> None:
 
     machine = Machine([held], at={START + 60: extend})
     machine.watch()
-    assert machine.recovered_at == [START + 900]
+    [at] = machine.recovered_at
+    assert START + 900 <= at <= START + 900 + 1
 
 
 def test_the_slice_of_a_living_process_is_not_touched_and_taken_over_when_that_dies_without_its_guardian() -> None:
