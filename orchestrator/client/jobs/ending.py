@@ -74,9 +74,8 @@ def cancel(session: Session, run: str) -> Cancelled:
             hint=f"press Ctrl-C where the run was started, or `tpujob down {lease.handle}`",
         )
     session.run(record_cancel(found.id), found.cloud)
-    releases = _release(
-        session, found, session.leases_of_run(found.id)
-    )  # all: the ledger takes no new one from here on
+    # These are all: from here on, the ledger takes no new lease of the run.
+    releases = _release(session, found, session.leases_of_run(found.id))
     if not all(released.gone for released in releases):
         return Cancelled(found.id, False, False, session.exit_code())
     _, attempt = session.ledger.find_run(found.id)

@@ -13,7 +13,7 @@ from orchestrator.core.lease.lease import release_reason
 from orchestrator.engine.effects.base import Effect, IsLocked, Now, OpenLeases, Report, Sleep, World
 from orchestrator.errors import TpujobError
 
-POLL_S = 2.0  # while slices are held: `down` may have been killed, or `extend` or a new hold changed what is due
+POLL_S = 20.0  # while slices are held: `down`, `extend` or a new hold may have changed what is due
 # The system closes the files of a killed process one after the other: a lock may be held for a moment after the pipe ended.
 QUICK_LOOKS_S = (0.25, 0.5, 1.0, 2.0)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # between recoveries that could not prove everything gone

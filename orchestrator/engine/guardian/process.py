@@ -28,7 +28,6 @@ import orchestrator
 from orchestrator import fork
 
 READY_TIMEOUT_S = 30.0  # for a guardian that hangs; the end of one is seen at once
-AFTER_BUG_S = 20.0  # until the loop begins again
 SCOPE_TIMEOUT_S = 2.0  # the user manager answers within some 30 ms, or something is wrong with it
 SCOPE = ("systemd-run", "--user", "--scope", "--quiet", "--collect", "--description=tpujob guardian", "--")
 SETTING, CI_DETACH = "TPUJOB_GUARDIAN", "ci-detach"
@@ -162,7 +161,7 @@ def main() -> None:
     while os.read(watched, 1):
         pass  # nothing is ever written; the read ends when the last copy of the write end is closed
     crash_point("woke")
-    from orchestrator.engine.guardian.loop import guardian_loop
+    from orchestrator.engine.guardian.loop import POLL_S, guardian_loop
     from orchestrator.engine.guardian.world import GuardianWorld, drive
 
     world = GuardianWorld(directory, crash_point)
@@ -175,7 +174,7 @@ def main() -> None:
 
             traceback.print_exc()  # a bug must not leave slices without a guardian
             sys.stderr.flush()
-            time.sleep(AFTER_BUG_S)
+            time.sleep(POLL_S)
         else:
             return
 

@@ -17,10 +17,10 @@ from orchestrator.engine.effects.base import (
     Report,
     Shield,
     Sleep,
-    StartGuardian,
     Unlock,
 )
 from orchestrator.engine.effects.cloud import Get, StartSlice, StopSlice
+from orchestrator.engine.leases.cancellation import guard_teardown
 from orchestrator.engine.leases.obligations import RELEASE_S, SliceOutcome, keep_slice, release_owed
 from orchestrator.engine.leases.release import Released, release, release_all
 from orchestrator.engine.leases.renewal import move_claim
@@ -161,11 +161,8 @@ async def stop(lease: Lease) -> SliceView:
 
 async def down(leases: tuple[Lease, ...], capabilities: Capabilities, *, reason: str) -> list[Released]:
     """Release each lease, even if another process uses it. For the reasons CANCEL and DOWN, end the run on it as cancelled."""
+    await guard_teardown()
     await _record_cancelled(leases, reason)
-    try:  # it continues if this process is killed; without one, the release goes on all the same
-        await StartGuardian()
-    except TpujobError as error:
-        await Report("warning", error.message)
     for lease in leases:
         await Lock(lease.id)  # if no process holds it, so that no other command starts the same release
     results = await release_all([(lease, reason) for lease in leases], capabilities, budget_s=RELEASE_S)

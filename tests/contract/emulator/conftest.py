@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -93,7 +94,10 @@ class Machine:
     @property
     def options(self) -> list[str]:
         """Options of ssh, scp, sftp and `rsync -e`; the host key must be the published one."""
-        known_hosts = self.key.parent / f"known_hosts-{self.port}"
+        # A port comes back with another machine, so the file is named for the key, too.
+        known_hosts = (
+            self.key.parent / f"known_hosts-{self.port}-{hashlib.sha256(self.host_key.encode()).hexdigest()[:12]}"
+        )
         if not known_hosts.exists():  # written once, since other clients may be reading it
             known_hosts.write_text(f"[127.0.0.1]:{self.port} ssh-ed25519 {self.host_key}\n")
         return [

@@ -150,7 +150,7 @@ def _vanished(name: Any) -> Any:
     raise Vanished(f"{name.node} does not exist")
 
 
-def test_cancel_ends_the_run_in_the_ledger_before_it_deletes_and_whoever_follows_ends_too(world: VirtualWorld) -> None:
+def test_cancel_ends_the_run_in_the_ledger_before_it_deletes_and_what_follows_it_ends_too(world: VirtualWorld) -> None:
     to = detached(world)
     world.fleet.ends_at = world.time + 1e6
     began, cancelled_at = world.time, 0.0

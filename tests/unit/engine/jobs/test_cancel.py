@@ -125,6 +125,7 @@ def test_a_cancelled_run_gets_no_lease_and_no_attempt(tmp_path: Path) -> None:
     first, second = (draft.lease for draft in prepared.drafts)
     world.ledger.record(Began(prepared.run, prepared.attempt), Intent(first))
     world.drive(record_cancel(prepared.run.id))
+    assert world.effects.index("StartGuardian") < world.effects.index("Record"), "it goes on if this process is killed"
     assert world.ledger.lease(first.id).state is LeaseState.DOWN
     with pytest.raises(NotAllowed, match="was cancelled"):
         world.ledger.record(Intent(second))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.lease.cloud_api import QueueTerms
-from orchestrator.core.lease.lease import Down, Lease, LeaseState, Purpose
+from orchestrator.core.lease.lease import DOWN, Down, Lease, LeaseState, Purpose
 from orchestrator.engine.leases.obligations import Obligations
 from orchestrator.engine.leases.recover import recover
 from orchestrator.engine.provision.candidate_search import Search, find
@@ -133,6 +133,14 @@ def test_only_a_ready_slice_can_be_stopped(world: VirtualWorld) -> None:
     world.cloud.nodes[lease.name.node].preempted = True
     with pytest.raises(WrongState, match="PREEMPTED"):
         world.drive(stop(lease))
+
+
+def test_down_ends_the_claim_only_once_a_guardian_watches(world: VirtualWorld) -> None:
+    """A kill between the two would leave a slice that is billed without a claim, and nothing that looks at once."""
+    lease = held(world)
+    world.effects.clear()
+    world.drive(down((lease,), CAN, reason=DOWN))
+    assert world.effects.index("StartGuardian") < world.effects.index("Record")
 
 
 def test_down_of_several_sends_every_delete_before_it_waits_for_a_proof(world: VirtualWorld) -> None:
