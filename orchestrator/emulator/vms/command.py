@@ -35,7 +35,7 @@ async def serve(session: Session, environment: Mapping[str, str], home: Path) ->
     if session.subsystem:  # sftp is handled elsewhere, and there is no other
         return session.exit(NO_SUCH_COMMAND)
     argv = [SHELL, "-c", session.command] if session.command else [SHELL, "-l"]
-    if session.term_type:
+    if session.term_type is not None:  # "" if the client has no TERM
         return await _serve_terminal(session, argv, dict(environment) | {"TERM": session.term_type}, home)
     return await _serve_pipes(session, argv, environment, home)
 

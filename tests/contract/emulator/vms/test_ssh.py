@@ -119,10 +119,17 @@ def test_a_detached_job_does_not_keep_the_session_open(machine: Machine) -> None
     os.kill(pid, 9)  # it still runs
 
 
-def test_a_terminal_is_a_terminal(machine: Machine) -> None:
+@pytest.mark.parametrize("terminal_type", ["xterm", ""])
+def test_a_terminal_is_a_terminal(machine: Machine, terminal_type: str) -> None:
     ours, theirs = pty.openpty()
     command = "test -t 0 && test -t 1 && tty && stty size && exit 5"
-    client = subprocess.Popen(machine.argv(command, "-tt"), stdin=theirs, stdout=theirs, stderr=theirs)
+    client = subprocess.Popen(
+        machine.argv(command, "-tt"),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": terminal_type},
+    )
     assert client.wait(timeout=HANG_S) == 5
     os.close(theirs)
     shown = b""
