@@ -63,6 +63,7 @@ class CloudError(TpujobError):
 
     exit_code = 69
     reason = "cloud"
+    details: Any = None
 
     def __init__(self, message: str, *, details: Any = None, **kw: Any) -> None:
         super().__init__(message, **kw)
@@ -111,6 +112,7 @@ class CloudUnavailable(CloudError):
     """Timeouts, 5xx, rate limits, broken replies: the call may have taken effect. Retry with backoff until a deadline."""
 
     reason = "unavailable"
+    retry_after_s: float | None = None
 
     def __init__(self, message: str, *, retry_after_s: float | None = None, **kw: Any) -> None:
         super().__init__(message, **kw)
@@ -132,11 +134,12 @@ class SliceLost(CloudError):
 
     exit_code = 71
     reason = "host-failure"
+    still_there = False  # for a moment: the job's work so far can be saved
 
     def __init__(self, message: str, *, reason: str | None = None, still_there: bool = False, **kw: Any) -> None:
         super().__init__(message, **kw)
         self.reason = reason or self.reason
-        self.still_there = still_there  # for a moment: the job's work so far can be saved
+        self.still_there = still_there
 
 
 class Preempted(SliceLost):
@@ -187,8 +190,10 @@ class CommandFailed(RemoteError):
 class PayloadFailed(TpujobError):
     """The job failed. Its code (1-63; larger ones become 63) is the exit code."""
 
-    def __init__(self, message: str, *, rc: int, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint, exit_code=rc if 1 <= rc <= 63 else 63)
+    MOST = 63  # also for a job whose own code is not known
+
+    def __init__(self, message: str, *, rc: int = MOST, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint, exit_code=rc if 1 <= rc <= self.MOST else self.MOST)
         self.rc = rc
 
 
@@ -219,7 +224,9 @@ class TeardownUnproven(TpujobError):
 class Interrupted(TpujobError):
     """SIGINT, SIGTERM or SIGHUP: unwind, release, exit with 128 + signal."""
 
+    BASE = 128
+
     def __init__(self, signum: int, *, by: str = "") -> None:
         cause = by or ("Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name)
-        super().__init__(f"interrupted by {cause}", exit_code=128 + signum)
+        super().__init__(f"interrupted by {cause}", exit_code=self.BASE + signum)
         self.signum = signum

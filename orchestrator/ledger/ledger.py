@@ -28,7 +28,7 @@ from orchestrator.core.lease.timekeeping import Anchor
 from orchestrator.errors import ConfigError, TpujobError, UnknownLease, UnknownRun
 from orchestrator.ledger import disk
 
-SCHEMA_VERSION = 7  # of schema.sql; a ledger of another version is refused
+SCHEMA_VERSION = 8  # of schema.sql; a ledger of another version is refused
 KEPT_GC_RUNS = 100
 BUSY_TIMEOUT_S = 5.0  # a signal is not heard while a commit waits
 
@@ -275,6 +275,11 @@ class Ledger:
         if not matches and not by_name:
             raise UnknownRun(f"there is no run {text!r}", hint="`tpujob list` shows the runs")
         return matches or by_name
+
+    def attempt(self, attempt_id: str) -> Attempt:
+        """One attempt. Raises UnknownRun."""
+        with self._reading():
+            return self._attempt(attempt_id)
 
     def attempts_open(self) -> list[Attempt]:
         ended = [state.value for state in AttemptState if state.ended]

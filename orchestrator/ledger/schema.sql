@@ -55,7 +55,9 @@ create table attempt (
   detail text not null,
   started_at real,
   ended_at real,
-  exit_code integer
+  exit_code integer,
+  error text not null,                 -- the class of the error that ended it, and its hint
+  hint text not null
 ) strict;
 create index attempt_of_run on attempt (run_id);
 

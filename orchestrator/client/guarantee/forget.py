@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from orchestrator.client import lookup
 from orchestrator.client.session import Session, unchecked
 from orchestrator.clouds.tpu import gcloud
 from orchestrator.core.lease import absence
@@ -65,7 +66,7 @@ def forget(session: Session, name: str, *, verified: bool = False, reason: str =
 
 
 def _find(session: Session, name: str) -> Lease:
-    lease = session.one_of(session.named(name))
+    lease = lookup.one_of(lookup.named(session, name))
     if lease is None:
         known = [each for each in session.ledger.leases() if name in (each.handle, each.name.node, each.id)]
         if known:

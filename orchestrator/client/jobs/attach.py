@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.client import lookup
 from orchestrator.client.events import RunResult
 from orchestrator.client.jobs import results
 from orchestrator.client.jobs.log_output import JobOutput
@@ -36,7 +37,7 @@ def attach(session: Session, run: str) -> RunResult:
     several that have not ended.
     """
     session.recover(look=True)
-    found, attempt = session.live_run(run)
+    found, attempt = lookup.live_run(session, run)
     while attempt.state.ended or not session.locks.lock(attempt.id):
         if not attempt.state.ended:
             session.reporter.notice("attach", "another process follows the run: showing its log, ready to take over")
@@ -53,7 +54,7 @@ def attach(session: Session, run: str) -> RunResult:
 
 
 def _follow(session: Session, found: RunRecord, attempt: Attempt) -> Outcome:
-    lease = session.lease_of_run(found.id)
+    lease = lookup.lease_of_run(session, found.id)
     if lease is None or lease.detached_at is None or lease.state is not LeaseState.READY:
         raise UserError(f"{found.id} is not detached", hint=f"`tpujob show {found.id}` says what became of it")
     session.reporter.secrets.add(*(os.environ.get(name, "") for name in found.spec.get("secret_sources", ())))
@@ -83,7 +84,7 @@ def _read_along(session: Session, found: RunRecord, attempt: Attempt) -> Attempt
 
 def _after_lock(session: Session, found: RunRecord, attempt: Attempt) -> Attempt:
     """Return the attempt as the last holder of its lock left it: that process may have ended it, or died near its end."""
-    lease = session.lease_of_run(found.id)
+    lease = lookup.lease_of_run(session, found.id)
     if lease is None or lease.state is not LeaseState.READY:
         session.locks.unlock(attempt.id)
         session.recover(look=True)
@@ -102,7 +103,7 @@ def _ended(session: Session, found: RunRecord, attempt: Attempt) -> RunResult:
         f"result   {end_text(attempt.state, attempt.detail)}",
         f"released {lease_outcome(lease) if lease is not None else 'nothing was created'}",
     ]
-    return results.ended_before(session, found, attempt, lease, lines, attempt.exit_code)
+    return results.ended_before(session, found, attempt, lease, lines)
 
 
 def _is_being_released(session: Session, lease: Lease) -> bool:

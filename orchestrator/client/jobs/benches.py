@@ -43,18 +43,18 @@ def run_bench(session: Session, file: Path, *, again: bool = False) -> BenchResu
     and what `start_run` raises.
     """
     base, specs = _read(file)
-    keys = {name: _key(session, spec, base) for name, spec in specs.items()}
+    done_keys = {name: _key(session, spec, base) for name, spec in specs.items()}
     _check(session, specs, base)
     failed: dict[str, int] = {}
     for number, (name, spec) in enumerate(specs.items(), 1):
         title = f"{name} ({number} of {len(specs)})"
-        run = None if again else _succeeded(session, keys[name])
+        run = None if again else _succeeded(session, done_keys[name])
         if run is not None:
             session.reporter.notice("bench", f"{title}: done before, run {run}; --again runs it again")
             continue
         session.reporter.notice("bench", title)
         env = environment(spec, session.reporter)
-        result = start_run(session, spec, env, base, RunOptions(bench={"variant": name, "key": keys[name]}))
+        result = start_run(session, spec, env, base, RunOptions(bench={"variant": name, "key": done_keys[name]}))
         if (code := command_exit_code(session, result)) == 0:
             continue
         failed[name] = code
@@ -62,7 +62,7 @@ def run_bench(session: Session, file: Path, *, again: bool = False) -> BenchResu
         if code not in GO_ON:
             session.reporter.notice("bench", "stopped; the same command continues here")
             return BenchResult((), failed, True, code)
-    runs = tuple(run for name in specs if name not in failed and (run := _succeeded(session, keys[name])))
+    runs = tuple(run for name in specs if name not in failed and (run := _succeeded(session, done_keys[name])))
     return BenchResult(runs, failed, False, session.exit_code(next(iter(failed.values()), 0)))
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.client import lookup
 from orchestrator.client.events import RunResult
 from orchestrator.client.jobs import results
 from orchestrator.core.lease.lease import CANCEL, Lease, LeaseState
@@ -56,18 +57,22 @@ def cancel(session: Session, run: str) -> Cancelled:
     ended, and for a run on a slice of `tpujob up`.
     """
     session.recover(look=True)
-    found, attempt = session.live_run(run)
+    found, attempt = lookup.live_run(session, run)
     if attempt.state.ended:
-        kept = session.lease_of_run(found.id)
+        kept = lookup.lease_of_run(session, found.id)
         line = f"{found.id} has ended already: {attempt.state}"
         if kept is not None:
             session.reporter.notice("note", lease_outcome(kept))
         # Of a process that was killed, also those that its guardian is deleting.
-        _release(session, found, [lease for lease in session.leases_of_run(found.id) if lease.state is LeaseState.DOWN])
+        _release(
+            session,
+            found,
+            [lease for lease in lookup.leases_of_run(session, found.id) if lease.state is LeaseState.DOWN],
+        )
         return Cancelled(found.id, True, kept is None, session.exit_code(), line)
     if found.cloud == LOCAL:
         return _cancel_here(session, found.id, attempt.id)
-    lease = session.lease_of_run(found.id)
+    lease = lookup.lease_of_run(session, found.id)
     if lease is not None and lease.run != found.id:
         raise UserError(
             f"{found.id} runs on {lease.handle}, a held slice of `tpujob up`",
@@ -75,7 +80,7 @@ def cancel(session: Session, run: str) -> Cancelled:
         )
     session.run(record_cancel(found.id), found.cloud)
     # These are all: from here on, the ledger takes no new lease of the run.
-    releases = _release(session, found, session.leases_of_run(found.id))
+    releases = _release(session, found, lookup.leases_of_run(session, found.id))
     if not all(released.gone for released in releases):
         return Cancelled(found.id, False, False, session.exit_code())
     _, attempt = session.ledger.find_run(found.id)
@@ -118,7 +123,7 @@ def collect(session: Session, run: str, *, max_results: float | None = None) -> 
     found, attempt = _run_with_results(session, run)
     _lock(session, found, attempt)
     found, attempt = session.ledger.find_run(found.id)  # as the last holder of the lock left it
-    lease = session.lease_of_run(found.id)
+    lease = lookup.lease_of_run(session, found.id)
     if lease is None or not _may_have_some(lease, found, attempt):
         return _nothing_left(session, found, attempt, lease)
     most_bytes = found.spec.get("limits", {}).get("max_results") if max_results is None else max_results
@@ -147,7 +152,7 @@ def _run_with_results(session: Session, run: str) -> tuple[RunRecord, Attempt]:
     if len(waiting) > 1:
         listed = ", ".join(found.id for found, _ in waiting)
         raise UserError(f"results of several runs named {run!r} are left: {listed}", hint="give the id of one of them")
-    return waiting[0] if waiting else session.live_run(run)
+    return waiting[0] if waiting else lookup.live_run(session, run)
 
 
 def _lock(session: Session, found: RunRecord, attempt: Attempt) -> None:
@@ -172,4 +177,4 @@ def _nothing_left(session: Session, found: RunRecord, attempt: Attempt, lease: L
     if attempt.lease_id is not None:
         lease = lease or session.ledger.lease(attempt.lease_id)
         lines.append(f"released {lease_outcome(lease)}")
-    return results.ended_before(session, found, attempt, lease, lines, 0 if success else attempt.exit_code)
+    return results.ended_before(session, found, attempt, lease, lines)

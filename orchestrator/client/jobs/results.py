@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.client.events import RunResult, relative
 from orchestrator.client.session import OFF, Session
-from orchestrator.core.lease.recorded_end import recorded_error
-from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, RunRecord
+from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, RunRecord, recorded_error
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.errors import TpujobError
 from orchestrator.exit_codes import exit_code
@@ -76,17 +75,14 @@ def left_again(session: Session, outcome: Outcome) -> RunResult:
 
 
 def ended_before(
-    session: Session, run: RunRecord, attempt: Attempt, lease: Lease | None, lines: Iterable[str], code: int | None
+    session: Session, run: RunRecord, attempt: Attempt, lease: Lease | None, lines: Iterable[str]
 ) -> RunResult:
-    """Return the result of a run that another process ended, from the ledger. `code`: the job's; None if not recorded."""
-    error = None if code == 0 else recorded_error(attempt)
-    if code is None:
-        code = 0 if error is None else error.exit_code
+    """Return the result of a run that another process ended, from the ledger."""
     result = RunResult(
         run=run.id,
         name=run.name,
         state=str(attempt.state),
-        exit_code=session.exit_code(code),
+        exit_code=session.exit_code(attempt.exit_code or 0),
         directory=Path(run.directory),
         started_at=run.created_at,
         ended_at=attempt.ended_at or run.created_at,
@@ -96,7 +92,7 @@ def ended_before(
         artifacts=_artifacts(Path(run.directory)),
         released=lease is None or lease.gone_at is not None,
         release="nothing was created" if lease is None else lease_outcome(lease),
-        error=error,
+        error=recorded_error(attempt),
         lines=tuple(lines),
     )
     return _ended(session, result)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.client import plans
+from orchestrator.client import lookup, plans
 from orchestrator.client.events import RunResult
 from orchestrator.client.jobs import job_files, results
 from orchestrator.client.jobs.local_run import run_here
@@ -150,6 +150,6 @@ def _held(session: Session, plan: Plan, spec: JobSpec) -> Lease | None:
     fitting = (
         lease
         for lease in session.open_leases()
-        if prepare.fits(lease, plan, spec, session.now()) and session.uncollected_run(lease) is None
+        if prepare.fits(lease, plan, spec, session.now()) and lookup.uncollected_run(session, lease) is None
     )
     return next(fitting, None)

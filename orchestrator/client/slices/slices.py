@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from orchestrator import catalog
-from orchestrator.client import plans
+from orchestrator.client import lookup, plans
 from orchestrator.client.session import Session, default_handle
 from orchestrator.client.slices import adoption
 from orchestrator.core.lease.cloud_api import SliceState
@@ -128,7 +128,7 @@ def bring_up(session: Session, options: UpOptions) -> UpResult:
     request = up_and_down.UpRequest(
         handle,
         drafter.make(),
-        session.held(handle),
+        lookup.held(session, handle),
         options.max_duration_s,
         options.recreate,
         wait_s=options.wait_s,
@@ -165,7 +165,7 @@ def _drafter(session: Session, options: UpOptions, handle: str, *, report_always
     session.announce()
     session.lock(f"up {handle}")
     _finish_ending(session, handle)
-    existing = session.held(handle)
+    existing = lookup.held(session, handle)
     plan = _plan(session, options, handle, existing)
     idle_s = _idle_s(options, existing)
     if existing is None or report_always:
@@ -195,7 +195,7 @@ def _idle_s(options: UpOptions, existing: Lease | None) -> float | None:
 
 def _finish_ending(session: Session, handle: str) -> None:
     """Wait for the proof of a deletion that is under way: no second slice while the first may be billed."""
-    for ending in [lease for lease in session.named(handle) if lease.state is LeaseState.DOWN]:
+    for ending in [lease for lease in lookup.named(session, handle) if lease.state is LeaseState.DOWN]:
         (released,) = session.on_cloud(partial(up_and_down.down, (ending,), reason="tpujob up"))
         session.note(released)
         if not released.gone:
@@ -293,14 +293,14 @@ def take_down(session: Session, name: str | None = None, *, everything: bool = F
 
 def _in_ledger(session: Session, name: str | None) -> list[Lease]:
     if name is not None:
-        found = session.named(name)
+        found = lookup.named(session, name)
         live = [lease for lease in found if lease.state is not LeaseState.DOWN]
         if len({lease.run or lease.id for lease in live}) > 1:  # those of one run, in a race, end together
-            session.one_of(live)
+            lookup.one_of(live)
         return found
     held_leases = [lease for lease in session.open_leases() if lease.purpose is Purpose.HOLD]
     found = [lease for lease in held_leases if lease.handle == default_handle()]
-    session.one_of(found)
+    lookup.one_of(found)
     return found
 
 
@@ -322,7 +322,7 @@ def _delete(session: Session, leases: Sequence[Lease], kind: str) -> list[SliceR
 def _required(session: Session, name: str | None) -> Lease:
     session.announce()
     session.recover()
-    return session.require(name)
+    return lookup.require(session, name)
 
 
 def stop(session: Session, name: str | None = None) -> SliceStatus:
@@ -358,8 +358,8 @@ def extend(session: Session, name: str, by_s: float) -> SliceEnd:
 def _lease_to_extend(session: Session, name: str) -> Lease:
     """Return the lease of this run, or of this slice. Raises UserError where there is none, or several are meant."""
     with contextlib.suppress(UnknownRun):
-        run, _ = session.live_run(name)
-        if (lease := session.lease_of_run(run.id)) is not None:
+        run, _ = lookup.live_run(session, name)
+        if (lease := lookup.lease_of_run(session, run.id)) is not None:
             return lease
     return _require_unless_ended(session, name)
 
@@ -368,11 +368,11 @@ def _require_unless_ended(session: Session, name: str) -> Lease:
     """Return the lease of this slice. Raises UserError where there is none, also for a run that has ended."""
     with contextlib.suppress(UnknownRun):
         run, attempt = session.ledger.find_run(name)
-        if attempt.state.ended and session.held(name) is None:
+        if attempt.state.ended and lookup.held(session, name) is None:
             raise UserError(
                 f"{run.id} has ended: {attempt.state}", hint=f"`tpujob show {run.id}` says what became of it"
             )
-    return session.require(name)
+    return lookup.require(session, name)
 
 
 def ssh_argv(session: Session, name: str | None, worker: int, command: Sequence[str]) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from orchestrator import catalog, settings
+from orchestrator.client import lookup
 from orchestrator.client.session import Session
 from orchestrator.client.slices import inventory
 from orchestrator.client.slices.inventory import ProjectInventory
@@ -177,7 +178,7 @@ def _remark(view: SliceView, closed: Lease | None) -> str:
 
 
 def _leased(session: Session, lease: Lease, asked: ProjectInventory | None) -> SliceRow:
-    now, waiting = session.now(lease.cloud), session.uncollected_run(lease)
+    now, waiting = session.now(lease.cloud), lookup.uncollected_run(session, lease)
     view = asked.view_of(lease) if asked is not None else CloudError("it was made after the question")
     state = _state(view)
     return SliceRow(
@@ -199,7 +200,7 @@ def _leased(session: Session, lease: Lease, asked: ProjectInventory | None) -> S
         idle_ends_at=None if state in _STOPPED_STATES else _idle_ends_at(session, lease),
         down_at=lease.down_at,
         in_use=session.locks.is_locked(lease.id),
-        followed=session.is_followed(lease),
+        followed=lookup.is_followed(session, lease),
         usd_per_hour=lease.usd_per_hour,
         usd_so_far=costs.of_lease(lease, now),
         usd_at_most=costs.at_most(lease),

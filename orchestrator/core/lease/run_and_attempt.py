@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
+from orchestrator import errors
 from orchestrator.core.lease.lease import Down, Lease, LeaseEvent, LeaseState, NotAllowed
-from orchestrator.errors import Cancelled
+from orchestrator.errors import Cancelled, Interrupted, PayloadFailed, TpujobError
+from orchestrator.exit_codes import exit_code
 
 LOCAL = "local"  # the cloud of a run that has none: `on: local`
 
@@ -64,6 +66,8 @@ class Attempt:
     started_at: float | None = None
     ended_at: float | None = None
     exit_code: int | None = None  # of the command that ended it; None: it has not ended
+    error: str = ""  # the class of the error that ended it, one of `orchestrator.errors`; empty: no error
+    hint: str = ""  # of that error
 
 
 @dataclass(frozen=True)
@@ -107,23 +111,34 @@ class Moved(AttemptChange):
 
 
 @dataclass(frozen=True)
-class AttemptEnded(AttemptChange):
-    """The attempt ended. `rc`: the payload's code; `exit_code`: that of the command."""
+class _End(AttemptChange):
+    """Base of the events that say how an attempt ended; the fields are those of `Attempt`."""
 
     state: AttemptState
-    rc: int | None = None
     detail: str = ""
     exit_code: int | None = None
-    cause: str = ""  # of an attempt whose slice was lost: preempted, maintenance, host-failure, unreachable, hung
+    error: str = ""
+    hint: str = ""
+
+    @classmethod
+    def by(cls, attempt_id: str, at: float, state: AttemptState, error: TpujobError | None, **more: Any) -> Self:
+        """Return the event of an end with this error, from which `recorded_error` makes it again; None: a success."""
+        told: dict[str, Any] = {"exit_code": exit_code(error), **more}
+        if error is not None:
+            told |= {"detail": error.message, "error": type(error).__name__, "hint": error.hint or ""}
+        return cls(attempt_id, at, state, **told)
 
 
 @dataclass(frozen=True)
-class ResultsCollected(AttemptChange):
-    """After its end, the attempt's results were collected from its slice; `state` replaces how it had ended."""
+class AttemptEnded(_End):
+    """The attempt ended. `rc`: the payload's code; `exit_code`: that of the command."""
 
-    state: AttemptState
-    detail: str = ""
-    exit_code: int | None = None
+    rc: int | None = None
+    cause: str = ""  # of an attempt whose slice was lost: preempted, maintenance, host-failure, unreachable, hung
+
+
+class ResultsCollected(_End):
+    """After its end, the attempt's results were collected from its slice; this replaces how it had ended."""
 
 
 @dataclass(frozen=True)
@@ -164,16 +179,13 @@ def events_of_cancel(event: RunCancelled, last: Attempt, leases: list[Lease]) ->
         return events
     if last.lease_id is None and leases:
         events.append(Leased(last.id, event.at, leases[-1].id))
-    error = Cancelled(event.by)
-    state = AttemptState.CANCELLED
-    events.append(AttemptEnded(last.id, event.at, state, detail=error.message, exit_code=error.exit_code))
-    return events
+    return [*events, AttemptEnded.by(last.id, event.at, AttemptState.CANCELLED, Cancelled(event.by))]
 
 
 def apply(attempt: Attempt, event: AttemptChange) -> Attempt:
     """Return the attempt after the event. An ended attempt changes only with `ResultsCollected`."""
     if isinstance(event, ResultsCollected):
-        return replace(attempt, state=event.state, detail=event.detail, exit_code=event.exit_code)
+        return _ended(attempt, event)
     if attempt.state.ended:
         return attempt
     match event:
@@ -182,9 +194,28 @@ def apply(attempt: Attempt, event: AttemptChange) -> Attempt:
         case Moved(at=at, state=state):
             started = attempt.started_at or (at if state is AttemptState.RUNNING else None)
             return replace(attempt, state=state, started_at=started)
-        case AttemptEnded(at=at, state=state, rc=rc, detail=detail, exit_code=exit_code):
-            return replace(attempt, state=state, rc=rc, detail=detail, ended_at=at, exit_code=exit_code)
+        case AttemptEnded(at=at, rc=rc):
+            return _ended(replace(attempt, rc=rc, ended_at=at), event)
     return attempt  # Tried: only its event is stored
+
+
+def _ended(attempt: Attempt, event: _End) -> Attempt:
+    code, error, hint = event.exit_code, event.error, event.hint
+    return replace(attempt, state=event.state, detail=event.detail, exit_code=code, error=error, hint=hint)
+
+
+def recorded_error(attempt: Attempt) -> TpujobError | None:
+    """Return the error that ended the attempt, of the class that its process had; None after a success, or before the end."""
+    if not attempt.error:
+        return None
+    kind: type[TpujobError] = getattr(errors, attempt.error, TpujobError)
+    error = kind.__new__(kind)  # the constructors take more than is recorded
+    TpujobError.__init__(error, attempt.detail, hint=attempt.hint or None, exit_code=attempt.exit_code)
+    if isinstance(error, PayloadFailed):
+        error.rc = attempt.rc or error.exit_code
+    if isinstance(error, Interrupted):
+        error.signum = error.exit_code - Interrupted.BASE
+    return error
 
 
 def end_text(state: str, detail: str) -> str:

@@ -34,6 +34,8 @@ class LedgerPort(Protocol):
 
     def open_leases(self) -> list[Lease]: ...
 
+    def attempt(self, attempt_id: str) -> Attempt: ...
+
     def attempts_open(self) -> list[Attempt]: ...
 
 
@@ -205,6 +207,16 @@ class OpenLeases(QuickEffect[list[Lease]]):
 
     def perform(self, world: World) -> list[Lease]:
         return world.ledger.open_leases()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAttempt(QuickEffect[Attempt]):
+    """One attempt of the ledger. Raises UnknownRun."""
+
+    attempt_id: str
+
+    def perform(self, world: World) -> Attempt:
+        return world.ledger.attempt(self.attempt_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING
 
 from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.lease import Down, Held, Lease, NotAllowed
-from orchestrator.core.lease.recorded_end import recorded_error
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, ResultsCollected, RunRecord
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, ResultsCollected, RunRecord, recorded_error
 from orchestrator.core.text.sizes import format_size
-from orchestrator.engine.effects.base import Lock, Now, Record, Report, Shield, StartGuardian, Unlock
+from orchestrator.engine.effects.base import Lock, Now, Record, Report, Shield, Unlock
 from orchestrator.engine.effects.cloud import Workers
 from orchestrator.engine.effects.workers import Connect, Disconnect, StartCollection, StopCollection, WaitForCollection
 from orchestrator.engine.jobs.monitor import LOOK_S, PeriodicTask, check_lease, check_slice
 from orchestrator.engine.jobs.progress import JobProgress, Outcome
 from orchestrator.engine.leases.obligations import keep_slice, release_owed
-from orchestrator.engine.leases.release import latest_lease, try_record
+from orchestrator.engine.leases.release import latest_lease, try_record, try_start_guardian
 from orchestrator.engine.leases.renewal import move_claim
 from orchestrator.engine.runtime import retry
 from orchestrator.errors import (
@@ -35,7 +34,6 @@ from orchestrator.errors import (
     Vanished,
     WrongState,
 )
-from orchestrator.exit_codes import exit_code
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.fleet import Fleet
@@ -201,10 +199,7 @@ async def collect_again(to: UncollectedRun, capabilities: Capabilities) -> Outco
 async def _collect(to: UncollectedRun, progress: JobProgress, capabilities: Capabilities) -> CollectResult:
     if not await Lock(to.lease.id) and not to.borrowed:
         raise WrongState(f"another tpujob command uses {to.lease.name.node}")
-    try:
-        await StartGuardian()
-    except TpujobError as error:  # the claim is in the labels: no guardian is no reason not to collect
-        await Report("warning", error.message)
+    await try_start_guardian()  # the claim is in the labels
     await progress.enter("connect")
     await Report("collect", f"connecting to {to.lease.name.node}", passing=True)
     now = await Now()
@@ -222,12 +217,9 @@ async def _collect(to: UncollectedRun, progress: JobProgress, capabilities: Capa
 
 async def _record_end(to: UncollectedRun, progress: JobProgress) -> None:
     """Record how the run ended, in one transaction with the end of the claim on its slice."""
-    error, now = progress.error, await Now()
-    state = AttemptState.SUCCEEDED if error is None else to.attempt.state
-    progress.state = state
-    collected = ResultsCollected(
-        to.attempt.id, now, state, detail=error.message if error else "", exit_code=exit_code(error)
-    )
+    now = await Now()
+    progress.state = AttemptState.SUCCEEDED if progress.error is None else to.attempt.state
+    collected = ResultsCollected.by(to.attempt.id, now, progress.state, progress.error)
     try:
         await Record(collected, *([] if to.borrowed else [Down(to.lease.id, now, RELEASED)]))
     except NotAllowed:  # another process has released it

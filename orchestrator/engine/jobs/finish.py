@@ -11,7 +11,6 @@ from orchestrator.engine.leases.cancellation import check_attempt
 from orchestrator.engine.leases.obligations import release_owed
 from orchestrator.engine.leases.release import latest_lease, try_record
 from orchestrator.errors import Cancelled, PayloadFailed, TpujobError
-from orchestrator.exit_codes import exit_code
 
 
 async def capture(progress: JobProgress, work: Program[None]) -> None:
@@ -49,7 +48,7 @@ async def check_cancelled(progress: JobProgress) -> None:
 
 
 async def _check_attempt(progress: JobProgress) -> None:
-    """Raise Cancelled if the ledger says that the attempt has ended."""
+    """Raise Cancelled if the ledger says that the user has ended the attempt; an error of it raises nothing."""
     try:
         await check_attempt(progress.attempt.id)
     except Cancelled:
@@ -80,23 +79,17 @@ async def finish(progress: JobProgress, capabilities: Capabilities | None = None
         if lease is not None:
             await Unlock(lease.id)
     else:
-        if progress.run.cloud != LOCAL and progress.state is not AttemptState.CANCELLED and not progress.is_bug:
-            try:
-                await _check_attempt(progress)
-            except Cancelled as error:  # since `capture`: the ledger and the exit code must not differ
-                progress.fail(error)
         await try_record(_ended(progress, ended_at))
+        try:  # the first record of an end counts: the ledger and the exit code must not differ
+            await _check_attempt(progress)
+        except Cancelled as error:
+            if not progress.is_bug:  # which must be seen
+                progress.fail(error)
     await Unlock(progress.attempt.id)
     return progress.outcome(ended_at)
 
 
 def _ended(progress: JobProgress, at: float) -> AttemptEnded:
     error = progress.error
-    return AttemptEnded(
-        progress.attempt.id,
-        at,
-        progress.state,
-        rc=error.rc if isinstance(error, PayloadFailed) else None,
-        detail=error.message if error else "",
-        exit_code=exit_code(error),
-    )
+    rc = error.rc if isinstance(error, PayloadFailed) else None
+    return AttemptEnded.by(progress.attempt.id, at, progress.state, error, rc=rc)

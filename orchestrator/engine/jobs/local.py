@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from orchestrator.core.lease.lease import CANCEL
-from orchestrator.core.lease.recorded_end import PAYLOAD_LOST, deadline_hint, logs_hint
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, Began, Moved, RunRecord
 from orchestrator.core.text import scripts
 from orchestrator.engine.effects.base import Effect, Lock, Now, Record, Report, World
@@ -137,11 +136,11 @@ async def _follow(job: LocalRun, phase: str, end_at: float) -> None:
         if await Now() >= end_at:
             await _stop(job)
             why = "limits.max_duration"
-            raise DeadlineExceeded(f"the job reached {why} and was stopped", hint=deadline_hint(why))
+            raise DeadlineExceeded(f"the job reached {why} and was stopped", hint=f"raise {why}")
     what = "the setup" if phase == "setup" else "the job"
-    hint = logs_hint(job.run.id, None)
+    hint = f"`tpujob logs {job.run.id}` prints what it wrote"
     if ended.rc is None:
-        raise PayloadFailed(f"{what} was lost: {ended.why}", rc=PAYLOAD_LOST, hint=hint)
+        raise PayloadFailed(f"{what} was lost: {ended.why}", hint=hint)
     if ended.rc != 0:
         raise PayloadFailed(f"{what} failed with code {ended.rc}", rc=ended.rc, hint=hint)
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.core.lease.cloud_api import SliceState, SliceView
 from orchestrator.core.lease.lease import Lease, LeaseState
-from orchestrator.core.lease.recorded_end import PAYLOAD_LOST, deadline_hint, logs_hint
 from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.effects.base import Now, ReadLease, Report
 from orchestrator.engine.effects.cloud import Get, GetGuestAttributes
@@ -108,7 +107,7 @@ async def monitor(
         last_s = left_s
         if now >= end.at + extended_s:
             await stop(fleet, lease)
-            raise DeadlineExceeded(f"the job reached {end.why} and was stopped", hint=deadline_hint(end.why))
+            raise DeadlineExceeded(f"the job reached {end.why} and was stopped", hint=f"raise {end.why}")
         silent_s = status.silent_s(now)
         for task in tasks:
             await task.tick(silent_s)
@@ -201,7 +200,7 @@ async def classify_failure(lease: Lease, status: FleetStatus) -> None:
 def _payload_failed(status: FleetStatus, phase: str, run: str) -> PayloadFailed:
     worker, rc = status.first_failure
     what = "the setup" if phase == "setup" else "the job"
-    hint = logs_hint(run, worker)
+    hint = f"`tpujob logs {run} --worker {worker}` prints what worker{worker} wrote"
     if rc is None:
-        return PayloadFailed(f"{what} on worker{worker} was lost: its supervisor is gone", rc=PAYLOAD_LOST, hint=hint)
+        return PayloadFailed(f"{what} on worker{worker} was lost: its supervisor is gone", hint=hint)
     return PayloadFailed(f"{what} failed on worker{worker} with code {rc}", rc=rc, hint=hint)

@@ -100,14 +100,7 @@ async def _restart(job: JobRun, capabilities: Capabilities, progress: JobProgres
     await check_cancelled(progress)
     if progress.owed.unproven:
         raise TeardownUnproven(f"{lost.message}, and its slice is not proven gone") from lost
-    ended = AttemptEnded(
-        progress.attempt.id,
-        now,
-        AttemptState.INTERRUPTED,
-        detail=lost.message,
-        exit_code=lost.exit_code,
-        cause=lost.reason,
-    )
+    ended = AttemptEnded.by(progress.attempt.id, now, AttemptState.INTERRUPTED, lost, cause=lost.reason)
     number = len(progress.losses) + 2
     following = Attempt(f"{job.run.id}-{number}", job.run.id)
     await Lock(following.id)

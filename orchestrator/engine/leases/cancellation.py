@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from orchestrator.core.lease.lease import CANCEL
-from orchestrator.core.lease.run_and_attempt import RunCancelled
-from orchestrator.engine.effects.base import Now, OpenAttempts, Record, Report, StartGuardian
-from orchestrator.errors import Cancelled, TpujobError
+from orchestrator.core.lease.run_and_attempt import AttemptState, RunCancelled, recorded_error
+from orchestrator.engine.effects.base import Now, ReadAttempt, Record
+from orchestrator.engine.leases.release import try_start_guardian
 
 
 async def record_cancel(run: str) -> None:
@@ -14,19 +14,13 @@ async def record_cancel(run: str) -> None:
     One transaction: whatever is killed before or after it, no step of the run is left that creates a slice. A run that has
     ended stays as it is. Raises LedgerUnavailable.
     """
-    await guard_teardown()
+    await try_start_guardian()  # before the claim ends
     await Record(RunCancelled(run, await Now(), CANCEL))
 
 
-async def guard_teardown() -> None:
-    """Start the guardian, before a claim is ended here: it goes on if this process is killed. Without one, warn and go on."""
-    try:
-        await StartGuardian()
-    except TpujobError as error:
-        await Report("warning", error.message)
-
-
 async def check_attempt(attempt: str) -> None:
-    """Raise Cancelled if another process has ended this attempt. Its own process calls this, before it records the end."""
-    if all(each.id != attempt for each in await OpenAttempts()):
-        raise Cancelled(CANCEL)
+    """Raise Cancelled if the user has ended this attempt from another process."""
+    recorded = await ReadAttempt(attempt)
+    error = recorded_error(recorded)
+    if recorded.state is AttemptState.CANCELLED and error is not None:
+        raise error

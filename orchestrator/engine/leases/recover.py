@@ -78,8 +78,8 @@ async def close_attempts() -> None:
         lease = await _lease_of(attempt)
         ended_at = await Now(None if lease is None else lease.cloud)
         # A ledger that cannot be written must not delay the releases that follow.
-        why, code = _how_it_ended(lease), SliceLost.exit_code
-        await try_record(AttemptEnded(attempt.id, ended_at, AttemptState.INTERRUPTED, detail=why, exit_code=code))
+        error = SliceLost(_how_it_ended(lease))
+        await try_record(AttemptEnded.by(attempt.id, ended_at, AttemptState.INTERRUPTED, error))
 
 
 async def _lease_of(attempt: Attempt) -> Lease | None:

@@ -14,7 +14,7 @@ from orchestrator.core.lease.absence import Creates, Evidence, Verdict
 from orchestrator.core.lease.cloud_api import Capabilities, Listing, Operation, SliceState, SliceView
 from orchestrator.core.lease.lease import Down, Gone, Lease, LeaseEvent, LeaseState, NotAllowed, Settled
 from orchestrator.core.lease.run_and_attempt import AttemptEvent
-from orchestrator.engine.effects.base import Effect, Now, ReadLease, Record, Report, Shield, Sleep, T
+from orchestrator.engine.effects.base import Effect, Now, ReadLease, Record, Report, Shield, Sleep, StartGuardian, T
 from orchestrator.engine.effects.cloud import Delete, DeleteAll, Get, GetOperation, ListOperations, ListSlices
 from orchestrator.engine.runtime.retry import pauses
 from orchestrator.errors import CloudError, CloudUnavailable, TpujobError
@@ -249,6 +249,14 @@ async def latest_lease(lease: Lease) -> Lease:
         return await ReadLease(lease.id)
     except TpujobError:
         return lease
+
+
+async def try_start_guardian() -> None:
+    """Start the guardian, which goes on if this process is killed. Without one, warn and go on."""
+    try:
+        await StartGuardian()
+    except TpujobError as error:
+        await Report("warning", error.message)
 
 
 async def try_record(event: LeaseEvent | AttemptEvent) -> None:

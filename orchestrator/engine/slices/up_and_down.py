@@ -20,9 +20,8 @@ from orchestrator.engine.effects.base import (
     Unlock,
 )
 from orchestrator.engine.effects.cloud import Get, StartSlice, StopSlice
-from orchestrator.engine.leases.cancellation import guard_teardown
 from orchestrator.engine.leases.obligations import RELEASE_S, SliceOutcome, keep_slice, release_owed
-from orchestrator.engine.leases.release import Released, release, release_all
+from orchestrator.engine.leases.release import Released, release, release_all, try_start_guardian
 from orchestrator.engine.leases.renewal import move_claim
 from orchestrator.engine.provision.acquire import PATIENCE_S
 from orchestrator.engine.provision.candidate_search import Search, find
@@ -161,7 +160,7 @@ async def stop(lease: Lease) -> SliceView:
 
 async def down(leases: tuple[Lease, ...], capabilities: Capabilities, *, reason: str) -> list[Released]:
     """Release each lease, even if another process uses it. For the reasons CANCEL and DOWN, end the run on it as cancelled."""
-    await guard_teardown()
+    await try_start_guardian()  # before the claims end
     await _record_cancelled(leases, reason)
     for lease in leases:
         await Lock(lease.id)  # if no process holds it, so that no other command starts the same release
@@ -182,12 +181,9 @@ async def _record_cancelled(leases: tuple[Lease, ...], reason: str) -> None:
     try:
         attempts = await OpenAttempts()
         for lease in leases:
-            now, error = await Now(), Cancelled(reason)
-            ends = [
-                AttemptEnded(each.id, now, AttemptState.CANCELLED, detail=error.message, exit_code=error.exit_code)
-                for each in attempts
-                if each.lease_id == lease.id
-            ]
+            now = await Now()
+            ended = [each.id for each in attempts if each.lease_id == lease.id]
+            ends = [AttemptEnded.by(each, now, AttemptState.CANCELLED, Cancelled(reason)) for each in ended]
             if (await ReadLease(lease.id)).down_at is None:
                 with contextlib.suppress(NotAllowed):  # released a moment ago
                     await Record(Down(lease.id, now, reason), *ends)

@@ -58,7 +58,7 @@ class InMemoryLedger:
                     of_run = sorted((a for a in every if a.open and a.run == run_id), key=lambda a: a.created_at)
                     queue[:0] = attempts.events_of_cancel(event, last, of_run)
                 case attempts.AttemptChange():
-                    before_attempt = new_attempts.get(event.attempt_id) or self._attempt(event.attempt_id)
+                    before_attempt = new_attempts.get(event.attempt_id) or self.attempt(event.attempt_id)
                     after_attempt = new_attempts[event.attempt_id] = attempts.apply(before_attempt, event)
                     if after_attempt.lease_id not in {None, *self.leases, *new_leases}:
                         raise LedgerUnavailable("the ledger cannot be used: FOREIGN KEY constraint failed")
@@ -89,7 +89,7 @@ class InMemoryLedger:
     def _last_attempt(self, run: str | None, new: dict[str, Attempt]) -> Attempt | None:
         return next((each for each in reversed(list({**self.attempts, **new}.values())) if each.run_id == run), None)
 
-    def _attempt(self, attempt_id: str) -> Attempt:
+    def attempt(self, attempt_id: str) -> Attempt:
         try:
             return self.attempts[attempt_id]
         except KeyError:

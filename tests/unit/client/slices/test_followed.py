@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.commands.slices.status import table
+from orchestrator.client import lookup
 from orchestrator.client.session import Session
 from orchestrator.client.slices.status import SliceRow
 from orchestrator.core.lease.lease import Intent
@@ -21,12 +22,12 @@ def test_a_run_is_followed_while_a_process_has_the_lock_of_its_attempt(tmp_path:
     run, attempt = RunRecord("r1", "job", "job.yaml", "emulated", 1.0, str(tmp_path)), Attempt("r1-1", "r1")
     session.ledger.record(Intent(lease), Began(run, attempt), Leased(attempt.id, 2.0, lease.id))
     other = FileLocks(session.locks.directory)
-    assert not session.is_followed(lease)
+    assert not lookup.is_followed(session, lease)
     assert other.lock(attempt.id)
-    assert session.is_followed(lease)
-    assert not session.is_followed(replace(lease, id="another"))
+    assert lookup.is_followed(session, lease)
+    assert not lookup.is_followed(session, replace(lease, id="another"))
     other.unlock(attempt.id)
-    assert not session.is_followed(lease)
+    assert not lookup.is_followed(session, lease)
 
 
 @pytest.mark.parametrize(("followed", "shown"), [(True, "detached, followed"), (False, "detached")])

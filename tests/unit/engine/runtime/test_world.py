@@ -16,6 +16,7 @@ from orchestrator.engine.runtime.locks import FileLocks
 from orchestrator.engine.runtime.world import RealWorld
 from tests.forked import Child
 from tests.unit.engine.virtual import LedgerInMemory, lease_and_request
+from tests.waiting import HANG_S
 
 
 class Things:
@@ -102,7 +103,7 @@ def test_the_workers_are_disconnected_once_another_process_releases_their_slice(
     world.connect(lease, (), 1.0)
     assert fleet.ends == 0
     world.ledger.record(Down(lease.id, 1.0, "tpujob cancel"))
-    assert fleet.ended.wait(10.0) and fleet.ends == 1
+    assert fleet.ended.wait(HANG_S) and fleet.ends == 1
 
 
 def test_an_effect_that_was_abandoned_leaves_nothing_open_when_it_is_late(

@@ -7,21 +7,31 @@ import signal
 import pytest
 
 from orchestrator.core.lease.lease import CANCEL, DOWN
-from orchestrator.core.lease.recorded_end import deadline_hint, logs_hint, recorded_error
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState
+from orchestrator.core.lease.run_and_attempt import (
+    Attempt,
+    AttemptEnded,
+    AttemptState,
+    ResultsCollected,
+    apply,
+    recorded_error,
+)
 from orchestrator.engine.jobs.progress import state_after
 from orchestrator.errors import (
     ArtifactError,
     AuthError,
     Cancelled,
-    CloudError,
+    CapacityError,
+    CloudUnavailable,
+    CommandFailed,
     DeadlineExceeded,
     Interrupted,
     PayloadFailed,
     Preempted,
+    QuotaError,
     RemoteError,
     SliceLost,
     TpujobError,
+    Unreachable,
     Vanished,
     WatchdogNotArmed,
 )
@@ -32,17 +42,16 @@ RUN = "0j0jgxf50f"
 def recorded(error: TpujobError) -> Attempt:
     """The attempt as the ledger has it after this error."""
     rc = error.rc if isinstance(error, PayloadFailed) else None
-    state = state_after(error)
-    return Attempt(f"{RUN}-1", RUN, state=state, rc=rc, detail=error.message, exit_code=error.exit_code)
+    return apply(Attempt(f"{RUN}-1", RUN), AttemptEnded.by(f"{RUN}-1", 1.0, state_after(error), error, rc=rc))
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        PayloadFailed("the job failed on worker2 with code 3", rc=3, hint=logs_hint(RUN, 2)),
-        PayloadFailed("the setup failed on worker0 with code 100", rc=100, hint=logs_hint(RUN, 0)),
-        PayloadFailed("the job failed with code 3", rc=3, hint=logs_hint(RUN, None)),
-        DeadlineExceeded("the job reached limits.max_cost and was stopped", hint=deadline_hint("limits.max_cost")),
+        PayloadFailed("the job failed on worker2 with code 3", rc=3, hint="`tpujob logs` prints it"),
+        PayloadFailed("the setup failed on worker0 with code 100", rc=100, hint="look"),
+        PayloadFailed("the job failed with code 3", rc=3),
+        DeadlineExceeded("the job reached limits.max_cost and was stopped", hint="raise limits.max_cost"),
         ArtifactError("a.bin differs from its hash"),
         Cancelled(CANCEL),
         Cancelled(DOWN),
@@ -52,7 +61,11 @@ def recorded(error: TpujobError) -> Attempt:
         Vanished("tpujob-x-y was deleted by another client while the job was running"),
         Vanished("tpujob-x-y is STOPPED though the job is running"),
         SliceLost("a worker of tpujob-x-y does not answer since 600 s, though the API lists it"),
-        CloudError("no capacity in any zone"),
+        CapacityError("no capacity in any zone", hint="try another zone"),
+        QuotaError("TPUS_PER_PROJECT is used up"),
+        CloudUnavailable("503", retry_after_s=3.0),
+        Unreachable("worker0 cannot be reached"),
+        CommandFailed(["pack"], 2, "no space left"),
         AuthError("no permission"),
         RemoteError("worker0 cannot be reached"),
         WatchdogNotArmed("its watchdog is not armed"),
@@ -69,8 +82,9 @@ def test_an_error_comes_back_from_the_ledger_as_it_was(error: TpujobError) -> No
         error.exit_code,
         error.hint,
     )
-    if isinstance(error, PayloadFailed):
-        assert isinstance(again, PayloadFailed) and again.rc == error.rc
+    for code in ("rc", "signum"):
+        if not isinstance(error, CommandFailed):  # whose code nobody asks for
+            assert getattr(again, code, None) == getattr(error, code, None)
 
 
 def test_a_success_and_a_run_that_goes_on_have_no_error() -> None:
@@ -78,6 +92,12 @@ def test_a_success_and_a_run_that_goes_on_have_no_error() -> None:
         assert recorded_error(Attempt(f"{RUN}-1", RUN, state=state, exit_code=0)) is None
 
 
-def test_an_end_of_which_only_the_state_is_recorded_counts_as_a_loss() -> None:
-    error = recorded_error(Attempt(f"{RUN}-1", RUN, state=AttemptState.INTERRUPTED))
-    assert type(error) is SliceLost and error.exit_code == 71 and error.message == "how it ended is not recorded"
+def test_the_results_that_are_collected_later_take_the_place_of_the_error() -> None:
+    missing = recorded(ArtifactError("a.bin did not come"))
+    again = apply(missing, ResultsCollected.by(missing.id, 2.0, AttemptState.SUCCEEDED, None))
+    assert recorded_error(again) is None and (again.state, again.exit_code) == (AttemptState.SUCCEEDED, 0)
+
+
+def test_an_error_of_another_version_is_a_plain_one() -> None:
+    error = recorded_error(Attempt(f"{RUN}-1", RUN, state=AttemptState.ERROR, detail="?", exit_code=76, error="Newer"))
+    assert type(error) is TpujobError and (error.message, error.exit_code) == ("?", 76)
