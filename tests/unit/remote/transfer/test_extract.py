@@ -350,3 +350,12 @@ def test_no_damage_to_an_archive_reaches_anything_outside(
     with contextlib.suppress(Damaged, EOFError):
         extracted(bytes(data), base / "into", "ok", *names)
     assert [path.name for path in base.iterdir()] == ["into"]
+
+
+def test_long_runs_of_zeros_become_holes_and_the_content_stays_the_same(tmp_path: Path) -> None:
+    content = bytes(8 << 20) + b"weights" + bytes(8 << 20)
+    result = extracted(archive([member("big", content)]), tmp_path / "out", big=promise(content))
+
+    assert (tmp_path / "out" / "big").read_bytes() == content
+    assert result.files["big"].size_bytes == len(content)
+    assert (tmp_path / "out" / "big").stat().st_blocks * 512 < 4 << 20
