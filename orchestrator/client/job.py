@@ -129,7 +129,7 @@ class Job(_Values):
     name: str = ""  # "": the name of the file, or "job"
     on: Literal["tpu", "local"] | None = None
     setup: str | Sequence[str] | None = None
-    env: Mapping[str, str] | None = None
+    env: Mapping[str, str | float] | None = None  # a number is text, as Python writes it
     code: StrPath | None = None
     artifacts: Sequence[str] | None = None
     bucket: str | None = None
@@ -167,7 +167,8 @@ class Job(_Values):
         text = read_file(file)
         spec = keys.load(text, path=str(file))
         values = with_any_of(yaml_source.read(text)).data
-        job = cls(**{**_arguments(values), "name": spec.name}, directory=file.absolute().parent)
+        own = {"name": spec.name, "env": spec.env or None}  # variables as text
+        job = cls(**{**_arguments(values), **own}, directory=file.absolute().parent)
         object.__setattr__(job, "path", file.absolute())
         object.__setattr__(job, "_spec", spec)  # whose mistakes have lines
         return job

@@ -102,7 +102,7 @@ FILES: list[tuple[str, str | bytes, str]] = [
     ("15-labels", COMMAND + "labels: {Tpujob-Run: x}\n", "job.yaml:2: labels: unknown key"),
     ("16-name", COMMAND + "env: {A=B: '1'}\n", "env.A=B: is not a variable name"),
     ("16-line-break", COMMAND + 'env: {A: "x\\ny"}\n', "env.A: has a line break in its value"),
-    ("16-not-text", COMMAND + "env: {A: 1}\n", "env.A: expected text; write the value in quotes"),
+    ("16-not-text", COMMAND + "env: {A: [1]}\n", "env.A: expected text or a number"),
     ("16-ours", COMMAND + "env: {TPUJOB_RUN: x}\n", "env.TPUJOB_RUN: is set by tpujob on every worker"),
     (
         "17-not-set",

@@ -18,6 +18,7 @@ TEXT_OR_TEXTS: dict[str, Any] = {"anyOf": [TEXT, TEXTS]}
 ALL_OR_NUMBER: dict[str, Any] = {"anyOf": [{"const": "all"}, {"type": "integer", "minimum": 1}]}
 OR_NULL: dict[str, Any] = {"anyOf": [TEXT, TEXTS, {"type": "null"}]}
 TEXT_OR_NULL: dict[str, Any] = {"anyOf": [TEXT, {"type": "null"}]}
+VARIABLES: dict[str, Any] = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
 DOLLARS_OR_NULL: dict[str, Any] = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]}
 
 

@@ -18,6 +18,7 @@ from orchestrator.core.jobfile import json_schema as shapes
 from orchestrator.core.jobfile import value_rules, values, yaml_source
 from orchestrator.core.jobfile.json_schema import Section, schema_of
 from orchestrator.core.jobfile.mistakes import Sections, explain
+from orchestrator.core.jobfile.overrides import Override, apply
 from orchestrator.core.jobfile.tpu_keys import Alternative, TpuSection, with_any_of, written_path
 from orchestrator.core.jobfile.yaml_source import Mistake, Path, YamlSource
 from orchestrator.core.text import names
@@ -166,10 +167,10 @@ class JobSpec(Section):
         description="Commands that prepare a worker before the job. With `train:` on a TPU they follow the making of its "
         "environment with torch_xla, and `pip` and `python` are that environment's.",
     )
-    env: Mapping[str, str] = Field(
+    env: Annotated[Mapping[str, str], Shape(shapes.VARIABLES)] = Field(
         default_factory=dict,
-        description="Environment variables of the job. `${env:NAME}` is replaced by your own variable NAME, and its value "
-        "is hidden in logs.",
+        description="Environment variables of the job; numbers and `true` are text as written. `${env:NAME}` is replaced by "
+        "your own variable NAME, and its value is hidden in logs.",
     )
     code: Directory | None = Field(
         default=None, description="Directory to ship, relative to this file; the job starts in a copy of it."
@@ -221,18 +222,21 @@ class JobSpec(Section):
         return [self.mistake(path, text) for path, text in found]
 
 
-def load(text: str | bytes, *, path: str) -> JobSpec:
-    """Return the job that `text` describes. Raises JobSpecError. `path` is for messages, and names a job without a name."""
+def load(text: str | bytes, *, path: str, overrides: Iterable[Override] = ()) -> JobSpec:
+    """Return the job that `text` describes, changed by `overrides`. Raises JobSpecError.
+
+    `path` is for messages, and names a job without a name.
+    """
     source = yaml_source.read(text)
     if {"base", "variants"} <= set(source.data):
         line, what = source.line(("variants",)), "a bench file is not a job"
         raise JobSpecError([f"{path}:{line}: variants: {what}; `tpujob bench {path}` runs the variants of its `base:`"])
-    return check(source, path=path)
+    return check(apply(source, overrides), path=path)
 
 
-def from_values(data: Mapping[str, Any]) -> JobSpec:
+def from_values(data: Mapping[str, Any], overrides: Iterable[Override] = ()) -> JobSpec:
     """Return the job that these values describe. Raise JobSpecError: its lines name a field, and neither file nor line."""
-    return check(values.source_of(data), path="")
+    return check(apply(values.source_of(data), overrides), path="")
 
 
 def check(source: YamlSource, *, path: str) -> JobSpec:
@@ -240,6 +244,8 @@ def check(source: YamlSource, *, path: str) -> JobSpec:
     source = with_any_of(source)
     mistakes = list(source.mistakes)
     data = _with_sections(source.data)
+    if isinstance(env := data.get("env"), Mapping):
+        data["env"] = value_rules.env_texts(env, source.written)
     spec: JobSpec | None = None
     if () not in source.invalid:
         try:
@@ -311,11 +317,18 @@ def _sections() -> Sections:
 
 
 def messages(file: str, source: YamlSource, mistakes: Iterable[Mistake]) -> list[str]:
-    """Return the mistakes as the user reads them, in the order of their lines: `job.yaml:7: tpu.zone: ...`."""
-    lines = []
+    """Return the mistakes as the user reads them, in the order of their lines: `job.yaml:7: tpu.zone: ...`.
+
+    What an option has set comes last, and names it: `--set tpu.zone=x: ...`.
+    """
+    of_file, of_options = [], []
     for mistake in sorted(mistakes, key=lambda mistake: mistake.line):
         parts = written_path(source, mistake.path)
         field = "".join(f"[{part}]" if isinstance(part, int) else f".{shown(part)}" for part in parts).lstrip(".")
         text = f"{field}: {mistake.text}" if field else mistake.text
-        lines.append(f"{file}:{mistake.line}: {text}" if file else text)
-    return lines
+        if (found := source.option(mistake.path)) is not None:
+            place, option = found
+            of_options.append(f"{option}: {mistake.text if place == mistake.path else text}")
+        else:
+            of_file.append(f"{file}:{mistake.line}: {text}" if file else text)
+    return [*of_file, *of_options]

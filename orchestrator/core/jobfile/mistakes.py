@@ -67,7 +67,9 @@ def _sentence(detail: ErrorDetails, path: Path, source: YamlSource, sections: Se
         bounds = {name: int(bound) if bound == int(bound) else bound for name, bound in context.items()}
         return f"{_BOUNDS[kind].format(**bounds)}, not {got}"
     if kind == "string_type" and path[:1] == ("env",):
-        return "expected text; write the value in quotes"  # and do not repeat what may be a password
+        if detail["input"] is None:
+            return 'has no value; write "" for empty text, or ${env:NAME} for your own variable NAME'
+        return "expected text or a number"  # and do not repeat what may be a password
     expected = {"string": "text", "bool": "`true` or `false`", "int": "a whole number", "float": "a number"}
     expected |= {"tuple": "a list (`- item` lines, or [a, b])"}
     wanted = expected.get(kind.partition("_")[0], "a mapping (indented `key: value` lines)")

@@ -6,6 +6,7 @@ several values yield (path, sentence) pairs, so that all mistakes are reported a
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -147,6 +148,20 @@ def cross_field_problems(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     yield from _secrets(data, ())
 
 
+def env_texts(env: Mapping[str, Any], written: Mapping[Path, str]) -> dict[str, Any]:
+    """Return the variables with their numbers and truth values as text: as the file writes them, such as `1e-4` and `007`."""
+    return {
+        name: written.get(("env", name), json.dumps(value)) if isinstance(value, bool | int | float) else value
+        for name, value in env.items()
+    }
+
+
+def is_secret(variable: str, value: str) -> bool:
+    """Return whether this value of an environment variable looks like a secret that is written out."""
+    named = redaction.is_secret_name(variable) and not ENV_REFERENCE.search(value)
+    return redaction.has_secret_shape(value) or (named and _SECRET_VALUE.fullmatch(value) is not None)
+
+
 def env_warnings(env: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
     """Yield a warning for each variable that is allowed and risky."""
     for name in env:
@@ -207,7 +222,7 @@ def _env(env: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
             yield path, "has a line break in its value; write the value on one line"
         if "${env:" in ENV_REFERENCE.sub("", value):
             yield path, "has a `${env:` that names no variable; write ${env:NAME}"
-        elif redaction.is_secret_name(name) and not ENV_REFERENCE.search(value) and _SECRET_VALUE.fullmatch(value):
+        elif is_secret(name, value):
             yield path, _keep_out(name)
 
 

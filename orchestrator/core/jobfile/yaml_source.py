@@ -59,6 +59,19 @@ class YamlSource:
     written: dict[Path, str] = field(default_factory=dict)  # unquoted scalars, as written in the file
     mistakes: list[Mistake] = field(default_factory=list)
     invalid: set[Path] = field(default_factory=set)
+    options: dict[Path, str] = field(
+        default_factory=dict
+    )  # what an option of the command line has set, in place of a line
+
+    def option(self, path: Path) -> tuple[Path, str] | None:
+        """Return what an option has set at `path`, around it or in it: its place and the option. None: the file has it."""
+        if path in self.lines:
+            return None
+        parts = (path[:end] for end in range(len(path), 0, -1))
+        around = next((part for part in parts if part in self.options or part in self.lines), None)
+        inside = (place for place in self.options if place[: len(path)] == path)
+        place = around if around in self.options else next(inside, None)
+        return None if place is None else (place, self.options[place])
 
     def line(self, path: Path) -> int:
         """Return the line of the innermost part of `path` that the file has."""
@@ -91,6 +104,17 @@ def read(text: str | bytes) -> YamlSource:
     return source
 
 
+def read_value(text: str, path: Path) -> tuple[Any, YamlSource]:
+    """Return the value that the text stands for at `path`, with mistakes and scalars as written. Never raises."""
+    source = YamlSource()
+    try:
+        node = _compose(_decode(text), is_file=False)
+        return None if node is None else _TreeReader(source).value(node, path), source
+    except _Stop as stop:
+        source.mistakes.append(stop.mistake)
+        return None, source
+
+
 def _decode(text: str | bytes) -> str:
     raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     if len(raw) > MAX_BYTES:
@@ -118,10 +142,10 @@ def unprintable(text: str) -> str | None:
     return "a NUL byte" if bad.group() == "\0" else f"the control character U+{ord(bad.group()):04X}"
 
 
-def _compose(content: str) -> yaml.Node | None:
+def _compose(content: str, *, is_file: bool = True) -> yaml.Node | None:
     """Return the tree of the text; None if there is nothing but comments in it."""
     try:
-        loader: Any = _Loader(content)
+        loader: Any = _Loader(content, is_file=is_file)
         top: yaml.Node | None = loader.get_node() if loader.check_node() else None
         if loader.check_node():
             raise _Stop(_line(loader.peek_event()), "a second document starts here; write one job per file")
@@ -147,13 +171,14 @@ def _plainer(error: yaml.MarkedYAMLError, text: str) -> str:
 class _Loader(yaml.SafeLoader):
     """Composes the tree of a file with the tags that are written in it. Raises _Stop at a limit."""
 
-    def __init__(self, content: str) -> None:
+    def __init__(self, content: str, *, is_file: bool) -> None:
         super().__init__(content)
+        self._is_file = is_file
         self._values = self._depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        if parent is None and isinstance(event, yaml.SequenceStartEvent):
+        if self._is_file and parent is None and isinstance(event, yaml.SequenceStartEvent):
             text = "a job file is a mapping (`key: value` lines), not a list; remove the leading `-`"
             raise _Stop(_line(event), text)
         is_key = parent is not None and index is None
@@ -179,7 +204,7 @@ class _TreeReader:
         self.source = source
 
     def read_file(self, top: yaml.Node | None) -> None:
-        data = None if top is None else self._value(top, ())
+        data = None if top is None else self.value(top, ())
         if isinstance(data, dict):
             self.source.data = data
         elif not self.source.mistakes and data is None:
@@ -187,14 +212,14 @@ class _TreeReader:
         elif not self.source.mistakes:
             raise _Stop(_line(top), "a job file is a mapping (`key: value` lines), not a single value")
 
-    def _value(self, node: yaml.Node, path: Path) -> Any:
+    def value(self, node: yaml.Node, path: Path) -> Any:
         line = _line(node)
         self.source.lines.setdefault(path, line)
         value: Any
         if isinstance(node, yaml.MappingNode):
             value = self._mapping(node, path)
         elif isinstance(node, yaml.SequenceNode):
-            value = [self._value(item, (*path, number)) for number, item in enumerate(node.value)]
+            value = [self.value(item, (*path, number)) for number, item in enumerate(node.value)]
         elif isinstance(node, yaml.ScalarNode):
             value = self._scalar(node, path)
         else:
@@ -224,7 +249,7 @@ class _TreeReader:
                 self.source.mistakes.append(Mistake(line, here, text))
                 continue
             self.source.lines[here] = line
-            found[key] = self._value(value_node, here)
+            found[key] = self.value(value_node, here)
         return found
 
     def _key(self, node: yaml.Node, path: Path) -> str | None:

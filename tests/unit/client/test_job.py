@@ -122,7 +122,7 @@ def test_a_mistake_names_the_field_and_no_line() -> None:
         ({"command": object()}, "command: expected text, a number, a list or a mapping, not `object`"),
         ({"train": Train(options={"a": {"b": {1, 2}}})}, "train.options.a.b: expected text"),
         ({"train": Train(options={1: 2})}, "train.options: the key 1 is not a word"),
-        ({"command": "true", "env": {"A": 1}}, "env.A: expected text"),
+        ({"command": "true", "env": {"A": [1]}}, "env.A: expected text"),
         ({"command": "true", "tpu": {"acclerator": "v5e-8"}}, "unknown key; did you mean `accelerator`?"),
         ({"command": "true", "env": {"KEY": "AKIAIOSFODNN7EXAMPLE"}}, "env.KEY: looks like a secret"),
         ({"command": "true", "code": "~/x"}, "code: `~/x` is not relative"),

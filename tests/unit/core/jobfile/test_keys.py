@@ -166,7 +166,7 @@ def test_the_schema_accepts_what_the_loader_accepts(text: str) -> None:
         "train: {epoch: 1}\n",
         "command: ls\ntpu: {acclerator: x}\n",
         "command: ls\nlimits: {max_duration: 12:30:00}\n",
-        "command: ls\nenv: {A: 1}\n",
+        "command: ls\nenv: {A: [1]}\n",
     ],
 )
 def test_the_schema_refuses_what_the_loader_refuses(text: str) -> None:

@@ -247,8 +247,8 @@ def test_a_bad_duration_gets_the_format(duration: str, advice: str) -> None:
         ("TPUJOB_RUN: x", "env.TPUJOB_RUN: is set by tpujob on every worker; choose another name"),
         ('A: "x\\ny"', "env.A: has a line break in its value; write the value on one line"),
         ('A: "x\\0y"', "env.A: contains a NUL byte; remove the escape"),
-        ("A: 1", "env.A: expected text; write the value in quotes"),
-        ("A: [x]", "env.A: expected text; write the value in quotes"),
+        ("A: {x: 1}", "env.A: expected text or a number"),
+        ("A: [x]", "env.A: expected text or a number"),
         ("A: '${env:}'", "env.A: has a `${env:` that names no variable; write ${env:NAME}"),
         ("A: '${env:B C}'", "env.A: has a `${env:` that names no variable; write ${env:NAME}"),
     ],
@@ -365,7 +365,7 @@ def test_all_mistakes_are_reported_at_once_in_the_order_of_the_file() -> None:
 
 
 def test_a_flood_of_mistakes_is_cut_and_counted() -> None:
-    lines = problems(COMMAND + "env:\n" + "".join(f"  A{number}: {number}\n" for number in range(100)))
+    lines = problems(COMMAND + "env:\n" + "".join(f"  A{number}: [{number}]\n" for number in range(100)))
     assert len(lines) == keys.MAX_REPORTED + 1
     assert lines[-1] == "job.yaml: and 80 more mistakes"
 
