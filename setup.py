@@ -13,6 +13,7 @@ with tempfile.TemporaryDirectory() as build:  # a build/ that stays would put de
             "orchestrator.catalog": ["*.csv"],
             "orchestrator.ledger": ["*.sql"],
             "orchestrator.examples": ["**/*.yaml", "**/*.py"],
+            "payload.data": ["mnist_sample/*"],
             "tpujob": ["py.typed"],
         },
         options={"build": {"build_base": build}},

@@ -63,8 +63,8 @@ def _run(config_path: Path, requested: str | None) -> int:
     data_began = time.monotonic()
     source = None
     if config.entry is None:
-        source = resolve(config, _say)
-        examples = config.examples or source.train_examples
+        source = resolve(config, _say, emulated=placement.emulated)
+        examples = min(config.examples or source.train_examples, source.train_examples)
         if (backend, placement.device) != ("xla", "tpu"):  # only torch_xla's own processes know its number of cores
             share(config.batch_size, placement.workers * placement.processes, examples)
     with tempfile.TemporaryDirectory(prefix="payload-") as scratch:

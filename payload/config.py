@@ -40,7 +40,7 @@ class Config:
     model: str = "mnist_cnn"
     dataset: str = "mnist"
     data_dir: str | None = None  # a directory with the four IDX files, plain or .gz
-    fallback: str | None = None  # "synthetic": generated digits when the data cannot be downloaded
+    fallback: str | None = None  # "sample" or "synthetic": what to train on when the data cannot be downloaded
     epochs: int = 5
     batch_size: int = 128  # over all cores together
     cores: str | int = "all"  # of each host
@@ -115,7 +115,7 @@ _RULES: dict[str, Rule] = {
     "model": _one_of(*MODELS),
     "dataset": _one_of(*DATASETS),
     "data_dir": _or_null((lambda value: isinstance(value, str) and value != "", "a directory")),
-    "fallback": _or_null(_one_of("synthetic")),
+    "fallback": _or_null(_one_of("sample", "synthetic")),
     "epochs": _COUNT,
     "batch_size": _COUNT,
     "cores": (lambda value: value == "all" or _is_count(value), '"all" or a whole number of at least 1'),
@@ -162,6 +162,10 @@ def parse(data: Any) -> Config:
     config = Config(**{**data, "emulated": EmulatedConfig(**nested)})
     if config.dataset == "idx" and config.data_dir is None and config.entry is None:
         raise BadConfig('dataset: "idx" needs data_dir, the directory with the IDX files')
+    if config.fallback == "sample" and config.dataset == "fashion-mnist":
+        raise BadConfig(
+            'fallback: "sample" is of mnist, and there is none of fashion-mnist; it must be "synthetic" or null'
+        )
     return config
 
 

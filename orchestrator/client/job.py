@@ -80,7 +80,7 @@ class Train(_Values):
     model: Literal["mnist_cnn", "alexnet", "mlp"] | None = None
     dataset: Literal["mnist", "fashion-mnist", "synthetic", "idx"] | None = None
     data_dir: StrPath | None = None
-    fallback: Literal["synthetic"] | None = None
+    fallback: Literal["sample", "synthetic"] | None = None
     epochs: int | None = None
     batch_size: int | None = None
     cores: Literal["all"] | int | None = None

@@ -130,8 +130,11 @@ def _describe_metrics(found: dict[str, Any]) -> list[str]:
     accuracy = found.get("test_accuracy")
     if isinstance(accuracy, int | float):
         parts.append(f"test accuracy {accuracy * 100:.1f} %")
-    if section(found, "dataset").get("synthetic"):
+    dataset = section(found, "dataset")
+    if dataset.get("synthetic"):
         parts.append("on generated digits, not real images")
+    elif dataset.get("name") == "mnist-sample":
+        parts.append("on the mnist sample, 6,000 real images at most")
     rate = found.get("images_per_s")
     if isinstance(rate, int | float):
         parts.append(f"{rate:,.0f} images/s")

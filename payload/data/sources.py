@@ -1,7 +1,7 @@
-"""The source of the images: a directory of the job, the cache, a public mirror, or generated digits if the job allows them.
+"""The source of the images: a directory of the job, the cache, a public mirror, or what the job allows in their place.
 
-`resolve` is called once per host, before any training process starts, so that processes do not download concurrently. A
-generated data set is named "synthetic" in the log and in every artifact.
+`resolve` is called once per host, before any training process starts, so that processes do not download concurrently. What
+replaces a download has a name of its own in the log and in every artifact: "mnist-sample" or "synthetic".
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from payload.config import Config
-from payload.data import idx, synthetic
+from payload.data import idx, sample, synthetic
 from payload.data.download import PUBLISHED, DownloadFailed, PublishedFile, download
 from payload.failures import DataError
 
@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class DataSource:
-    name: str  # the data set in use: "synthetic" after a fallback
+    name: str  # the data set in use: "mnist-sample" or "synthetic" after a fallback
     requested: str  # `dataset` of the configuration
     origin: str
     paths: dict[str, Path]  # the four parts of idx.FILES
@@ -54,11 +54,17 @@ def cache_directory() -> Path:
 
 
 def resolve(
-    config: Config, say: Say, *, cache: Path | None = None, published: PublishedFile | None = None
+    config: Config,
+    say: Say,
+    *,
+    emulated: bool = False,
+    cache: Path | None = None,
+    published: PublishedFile | None = None,
 ) -> DataSource:
     """Return the files to train on, downloaded or generated if needed.
 
-    `fallback` replaces a failed download, never a `data_dir`. Raises DataError.
+    `fallback` replaces a failed download, never a `data_dir`. Without it, an emulated TPU trains on the sample of MNIST, and
+    a real one does not train. Raises DataError.
     """
     cache = cache or cache_directory()
     if config.data_dir is not None:
@@ -70,16 +76,33 @@ def resolve(
     try:
         origin = download(config.dataset, published, directory, say)
     except DownloadFailed as error:
-        if config.fallback != "synthetic":
-            raise DataError(
-                f"{error}; set data_dir to a directory with the IDX files, or fallback: synthetic"
-            ) from None
-        say(f"{error}")
-        say(f"instead of {config.dataset}, training on synthetic images: generated digits, not real ones")
-        return _generated(config, cache, say)
+        return _instead(config, config.fallback or ("sample" if emulated else None), cache, say, error)
     paths = idx.locate(directory)
     assert paths is not None, "a finished download is complete"
     return _source(config, config.dataset, origin, paths)
+
+
+def _instead(config: Config, allowed: str | None, cache: Path, say: Say, error: DownloadFailed) -> DataSource:
+    """Return what is allowed in place of a failed download. Raises DataError if nothing is.
+
+    The sample precedes generated digits where it has as many images as the job asks for.
+    """
+    shipped = sample.files() if config.dataset == "mnist" else None
+    is_enough = config.examples is not None and config.examples <= sample.TRAIN_COUNT
+    if shipped is not None and (allowed == "sample" or (allowed == "synthetic" and is_enough)):
+        say(f"{error}")
+        say(
+            f"instead of mnist, training on the mnist sample: {sample.TRAIN_COUNT:,} real images, "
+            f"tested on {sample.TEST_COUNT:,}, shipped with tpujob"
+        )
+        fewer = replace(config, examples=min(config.examples or sample.TRAIN_COUNT, sample.TRAIN_COUNT))
+        return _source(fewer, sample.NAME, sample.ORIGIN, shipped, synthetic.TRAIN_COUNT)
+    if allowed == "synthetic":
+        say(f"{error}")
+        say(f"instead of {config.dataset}, training on synthetic images: generated digits, not real ones")
+        return _generated(config, cache, say)
+    known = "sample (6,000 real images) or synthetic" if config.dataset == "mnist" else "synthetic"
+    raise DataError(f"{error}; set data_dir to a directory with the IDX files, or fallback: {known}")
 
 
 def _from_directory(config: Config, directory: Path) -> DataSource:

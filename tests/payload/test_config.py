@@ -86,7 +86,11 @@ def test_every_key_can_be_given() -> None:
         ({"seed": 1.0}, "seed: 1.0 is not valid"),
         ({"precision": "fp8"}, 'precision: "fp8" is not valid; it must be "fp32" or "bf16" or "fp16"'),
         ({"examples": 0}, "examples: 0 is not valid; it must be a whole number of at least 1 or null"),
-        ({"fallback": "mnist"}, 'fallback: "mnist" is not valid; it must be "synthetic" or null'),
+        ({"fallback": "mnist"}, 'fallback: "mnist" is not valid; it must be "sample" or "synthetic" or null'),
+        (
+            {"fallback": "sample", "dataset": "fashion-mnist"},
+            'fallback: "sample" is of mnist, and there is none of fashion-mnist; it must be "synthetic" or null',
+        ),
         ({"data_dir": ""}, 'data_dir: "" is not valid; it must be a directory or null'),
         ({"eval": 1}, "eval: 1 is not valid; it must be true or false"),
         ({"timing": "wall"}, 'timing: "wall" is not valid; it must be "stamped" or "drained"'),

@@ -86,7 +86,8 @@ def _check(session: Session, specs: Mapping[str, JobSpec], base: Path) -> None:
 
 def _key(session: Session, spec: JobSpec, base: Path) -> str:
     """Return the same key for the same work: the job as resolved (secrets by name only), its code and data, the cloud."""
-    bundle = prepare.bundle(spec, base, session.directory / "bundles")
+    emulated = spec.on == "tpu" and session.target.kind == "emulated"
+    bundle = prepare.bundle(spec, base, session.directory / "bundles", emulated=emulated)
     cloud = LOCAL if spec.on == "local" else f"{session.target.kind} {session.target.project}"
     work = {"job": spec.model_dump(mode="json"), "bundle": bundle.sha256 if bundle else None, "cloud": cloud}
     return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()

@@ -94,7 +94,7 @@ def _run_on_slice(
     run, attempt = prepare.new_run(
         spec, path, session.target.kind, session.runs_directory, session.now(), bench=options.bench
     )
-    bundle = prepare.bundle(spec, path, session.directory / "bundles")
+    bundle = prepare.bundle(spec, path, session.directory / "bundles", emulated=emulated)
     make_directory(Path(run.directory))
     drafter = PlanDrafter(
         plan,

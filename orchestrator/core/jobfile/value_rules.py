@@ -142,6 +142,7 @@ def cross_field_problems(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
         yield ("bucket",), "has no use with `on: local`: the artifacts are on this machine anyway; remove it"
     yield from tpu_value_rules.cross_field_problems(_mapping(data, "tpu"), {} if local else _mapping(data, "train"))
     yield from _batch(_mapping(data, "train"))
+    yield from _fallback(_mapping(data, "train"))
     yield from _restarts(data)
     yield from _env(_mapping(data, "env"))
     yield from _artifacts(data.get("artifacts"))
@@ -202,6 +203,11 @@ def _batch(train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
             yield path, f"is less than the batch_size of {size:,}, so there would be no step"
     if size > MNIST_EXAMPLES and train.get("data_dir") is None:
         yield ("train", "batch_size"), f"is more than the {MNIST_EXAMPLES:,} training examples"
+
+
+def _fallback(train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    if train.get("fallback") == "sample" and train.get("dataset") == "fashion-mnist":
+        yield ("train", "fallback"), "the sample is of mnist, and there is none of fashion-mnist; write synthetic"
 
 
 def _restarts(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:

@@ -23,7 +23,7 @@ from orchestrator.engine.provision.drafts import Drafter
 from orchestrator.errors import JobSpecError, UserError
 
 if TYPE_CHECKING:
-    from orchestrator.core.jobfile.keys import JobSpec
+    from orchestrator.core.jobfile.keys import JobSpec, TrainSection
     from orchestrator.remote.fleet.fleet import StartRequest
     from orchestrator.remote.transfer.bundle import Bundle
 
@@ -74,8 +74,10 @@ def check_local_training(backend: str = "xla", subject: str = "emulated workers 
         )
 
 
-def bundle(spec: JobSpec, job_path: Path, destination: Path) -> Bundle | None:
+def bundle(spec: JobSpec, job_path: Path, destination: Path, *, emulated: bool = False) -> Bundle | None:
     """Return the bundle of the payload with its configuration, `code:` and `data_dir:`; None when there is nothing to ship.
+
+    `emulated`: the job runs on the emulated cloud.
 
     Raises JobSpecError for a directory that is missing.
     """
@@ -85,13 +87,22 @@ def bundle(spec: JobSpec, job_path: Path, destination: Path) -> Bundle | None:
     if spec.code is not None:
         sources["."] = _directory(spec, job_path, spec.code, ("code",))
     if spec.train is not None:
-        sources["payload"] = _payload_directory()
+        sources |= _payload_files(spec.train, emulated=emulated)
         config = spec.train.model_dump(mode="json")
         if spec.train.data_dir is not None:
             sources["data"] = _directory(spec, job_path, spec.train.data_dir, ("train", "data_dir"))
             config["data_dir"] = "data"
         sources["train.json"] = json.dumps(config, indent=1, sort_keys=True).encode()
     return make_bundle(sources, destination) if sources else None
+
+
+def _payload_files(train: TrainSection, *, emulated: bool) -> dict[str, Path]:
+    """Return the payload's modules, and its sample of MNIST (1.3 MB) where the training may fall back on it."""
+    root = _payload_directory()
+    files = list(root.rglob("*.py"))
+    if (train.entry, train.dataset, train.data_dir) == (None, "mnist", None) and (emulated or train.fallback):
+        files += [path for path in (root / "data" / "mnist_sample").iterdir() if path.is_file()]
+    return {f"payload/{path.relative_to(root).as_posix()}": path for path in files}
 
 
 def _payload_directory() -> Path:

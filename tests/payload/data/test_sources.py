@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("numpy")
 
 from payload.config import Config
-from payload.data import download, idx, sources
+from payload.data import download, idx, sample, sources
 from payload.data.download import PublishedFile
 from payload.failures import DataError
 from tests.payload.data.test_idx import write_set
@@ -99,7 +99,7 @@ def test_a_file_with_another_hash_is_never_used(tmp_path: Path, mirror: Mirror) 
     mirror.files["train-labels-idx1-ubyte"] = b"something else"
     with pytest.raises(DataError, match="another sha256 than the published file") as caught:
         sources.resolve(Config(), lambda _: None, cache=tmp_path, published=right)
-    assert "or fallback: synthetic" in str(caught.value)
+    assert "or fallback: sample (6,000 real images) or synthetic" in str(caught.value)
     assert not (tmp_path / "mnist" / "train-labels-idx1-ubyte").exists()
 
 
@@ -127,21 +127,64 @@ def test_the_shipped_timeouts_give_up_within_ten_seconds() -> None:
     assert all(len(entry.mirrors) > 1 for entry in download.PUBLISHED.values())
 
 
-def test_the_fallback_is_used_only_if_allowed_and_is_called_synthetic(tmp_path: Path, closed_port: str) -> None:
-    unreachable = PublishedFile((closed_port,), {"train-images-idx3-ubyte.gz": "0"})
-    printed: list[str] = []
+@pytest.fixture
+def unreachable(closed_port: str) -> PublishedFile:
+    return PublishedFile((closed_port,), {"train-images-idx3-ubyte.gz": "0"})
+
+
+def test_without_a_network_a_tpu_trains_on_nothing_that_the_job_does_not_allow(
+    tmp_path: Path, unreachable: PublishedFile
+) -> None:
     with pytest.raises(DataError, match="mnist cannot be downloaded: 127"):
-        sources.resolve(Config(examples=50), printed.append, cache=tmp_path, published=unreachable)
-    allowed = Config(examples=50, fallback="synthetic")
-    source = sources.resolve(allowed, printed.append, cache=tmp_path, published=unreachable)
-    assert (source.name, source.requested, source.is_synthetic, source.train_examples) == (
-        "synthetic",
-        "mnist",
-        True,
-        50,
-    )
-    assert any("instead of mnist, training on synthetic images" in line for line in printed)
+        sources.resolve(Config(examples=50), lambda _: None, cache=tmp_path, published=unreachable)
+
+
+@pytest.mark.parametrize(
+    ("config", "emulated"),
+    [
+        (Config(fallback="sample"), False),
+        (Config(fallback="sample", examples=20_000), False),
+        (Config(fallback="synthetic", examples=6_000), False),
+        (Config(), True),
+    ],
+)
+def test_the_sample_of_mnist_replaces_a_download_and_says_what_it_is(
+    tmp_path: Path, unreachable: PublishedFile, config: Config, emulated: bool
+) -> None:
+    printed: list[str] = []
+    source = sources.resolve(config, printed.append, emulated=emulated, cache=tmp_path, published=unreachable)
+    assert (source.name, source.requested, source.is_synthetic) == ("mnist-sample", "mnist", False)
+    assert (source.of, source.train_examples) == (60_000, 6_000)
+    assert printed[0].startswith("mnist cannot be downloaded: 127")
+    assert "instead of mnist, training on the mnist sample: 6,000 real images, tested on 2,000" in printed[1]
+    assert "first 6,000 training images of MNIST" in source.described()["origin"]
+
+
+def test_an_emulated_fashion_mnist_is_not_replaced_by_other_images(tmp_path: Path, unreachable: PublishedFile) -> None:
+    wanted = Config(dataset="fashion-mnist")
+    with pytest.raises(DataError, match="or fallback: synthetic"):
+        sources.resolve(wanted, lambda _: None, emulated=True, cache=tmp_path, published=unreachable)
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "fashion-mnist"])
+def test_generated_digits_replace_what_the_sample_is_too_small_for_and_are_called_synthetic(
+    tmp_path: Path, unreachable: PublishedFile, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample, "TRAIN_COUNT", 40)
+    printed: list[str] = []
+    allowed = Config(dataset=dataset, examples=50, test_examples=10, fallback="synthetic")
+    source = sources.resolve(allowed, printed.append, emulated=True, cache=tmp_path, published=unreachable)
+    assert (source.name, source.requested, source.train_examples) == ("synthetic", dataset, 50)
+    assert any(f"instead of {dataset}, training on synthetic images" in line for line in printed)
     assert source.described()["synthetic"] is True
+
+
+def test_a_payload_that_was_shipped_without_the_sample_says_that_there_is_nothing_to_train_on(
+    tmp_path: Path, unreachable: PublishedFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample, "DIRECTORY", tmp_path)
+    with pytest.raises(DataError, match="mnist cannot be downloaded"):
+        sources.resolve(Config(fallback="sample"), lambda _: None, cache=tmp_path, published=unreachable)
 
 
 def test_a_named_directory_is_never_replaced_by_something_else(tmp_path: Path) -> None:

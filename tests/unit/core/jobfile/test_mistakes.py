@@ -341,6 +341,12 @@ def test_a_bad_training_setting_gets_advice(setting: str, line: str) -> None:
     assert problems(f"train:\n  {setting}\n") == [f"job.yaml:2: {line}"]
 
 
+def test_a_fallback_on_the_sample_of_mnist_is_refused_for_another_data_set() -> None:
+    assert problems("train:\n  dataset: fashion-mnist\n  fallback: sample\n") == [
+        "job.yaml:3: train.fallback: the sample is of mnist, and there is none of fashion-mnist; write synthetic"
+    ]
+
+
 def test_all_mistakes_are_reported_at_once_in_the_order_of_the_file() -> None:
     text = (
         "name: Mnist\n"

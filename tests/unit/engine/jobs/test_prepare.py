@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import tarfile
 import time
 from pathlib import Path
+
+import pytest
 
 from orchestrator.core.jobfile import keys
 from orchestrator.core.lease.lease import Purpose
@@ -12,7 +15,7 @@ from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.core.planning.capacity_request import CapacityRequest
 from orchestrator.core.planning.plan import make
-from orchestrator.engine.jobs.prepare import phases
+from orchestrator.engine.jobs.prepare import bundle, phases
 from orchestrator.engine.provision import startup_script
 from orchestrator.engine.provision.drafts import Place, PlanDrafter
 
@@ -76,3 +79,26 @@ def test_no_private_key_is_in_the_request(tmp_path: Path) -> None:
     private = (tmp_path / lease.id / "id_ed25519").read_text()
     assert "PRIVATE KEY" in private
     assert not any(line in json.dumps(dict(request.metadata)) for line in private.splitlines() if len(line) > 40)
+
+
+@pytest.mark.parametrize(
+    ("train", "emulated", "shipped"),
+    [
+        ("{}", False, False),
+        ("{}", True, True),
+        ("{fallback: sample}", False, True),
+        ("{fallback: synthetic}", False, True),
+        ("{dataset: fashion-mnist, fallback: synthetic}", True, False),
+        ("{entry: 'my:main'}", True, False),
+    ],
+)
+def test_the_sample_of_mnist_is_shipped_where_the_training_may_fall_back_on_it(
+    tmp_path: Path, train: str, emulated: bool, shipped: bool
+) -> None:
+    made = bundle(keys.load(f"train: {train}\n", path="job.yaml"), tmp_path / "job.yaml", tmp_path, emulated=emulated)
+    assert made is not None
+    with tarfile.open(made.path) as archive:
+        names = set(archive.getnames())
+    assert "payload/data/sources.py" in names and "train.json" in names
+    samples = {name for name in names if "/mnist_sample/" in name}
+    assert len(samples) == (5 if shipped else 0), "four files and their license"
