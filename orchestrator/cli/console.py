@@ -168,6 +168,11 @@ def _print(text: str) -> None:
             console().notice("warning", f"stdout cannot be written: {error}")
 
 
+def emit_drawn(text: str) -> None:
+    """Print text on stdout that was drawn from clean cells: what it holds of escapes is color."""
+    _print(text)
+
+
 def emit_lines(lines: Iterable[str]) -> None:
     """Print lines of data on stdout."""
     for line in lines:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
-from orchestrator.core.text.durations import format_duration, format_usd
+from orchestrator.core.text.durations import format_duration
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import costs
-from orchestrator.report.layout import clock
+from orchestrator.report.layout import clock, format_cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def _report(ledger: Ledger, run: RunRecord, attempt: Attempt, usd: float | None)
     )
 
 
-def lines(reports: Sequence[AttemptReport]) -> list[str]:
+def lines(reports: Sequence[AttemptReport], cloud: str) -> list[str]:
     """Return the lines of the attempts; none for a single attempt that got the first slice it asked for."""
     if len(reports) <= 1 and not any(each.tried for each in reports):
         return []
@@ -80,8 +80,9 @@ def lines(reports: Sequence[AttemptReport]) -> list[str]:
     for number, each in enumerate(reports, 1):
         where = f"{each.zone} {each.provisioning}" if each.zone else "no slice"
         again = f" · {format_duration(each.lost_s)} until its successor ran" if each.lost_s is not None else ""
-        usd = "price unknown" if each.usd is None else format_usd(each.usd)
-        found.append(f"attempt  {number} · {where} · {_ran(each)} · {each.cause or each.state}{again} · {usd}")
+        found.append(
+            f"attempt  {number} · {where} · {_ran(each)} · {each.cause or each.state}{again} · {format_cost(each.usd, cloud)}"
+        )
         found += [f"tried    {clock(tried.at)}  {tried.where}: {tried.why}" for tried in each.tried]
     return found
 

@@ -14,9 +14,8 @@ from dataclasses import asdict
 from typing import Any
 
 from orchestrator.core.lease.run_and_attempt import LOCAL
-from orchestrator.core.text.durations import format_usd
 from orchestrator.report.figures import EpochMeasure, Measure, RunFigures
-from orchestrator.report.layout import aligned
+from orchestrator.report.layout import Table, format_cost
 
 Row = tuple[str, Callable[[RunFigures], str]]
 
@@ -101,7 +100,7 @@ def rows() -> list[Row]:
         ("whole job (s)", lambda f: seconds(f.job_s)),
         ("test accuracy (%)", lambda f: NOTHING if f.test_accuracy is None else f"{100 * f.test_accuracy:.2f}"),
         ("memory (MB)", lambda f: NOTHING if f.peak_rss_bytes is None else f"{f.peak_rss_bytes / 1e6:,.0f}"),
-        ("dollars", dollars),
+        ("cost", dollars),
         ("device", _device),
         ("on", _place),
         ("run", lambda f: f.run),
@@ -128,11 +127,8 @@ def _decimals(value: float) -> int:
 
 
 def dollars(column: RunFigures) -> str:
-    """Return the cost of the run; 0 on this machine and on the emulator."""
-    if column.cloud == LOCAL:
-        return "0 (this machine)"
-    amount = format_usd(column.usd) if column.usd is not None else "unknown"
-    return f"0 (emulated; {amount})" if column.emulated else amount
+    """Return the cost of the run."""
+    return format_cost(column.usd, column.cloud)
 
 
 def _device(column: RunFigures) -> str:
@@ -181,19 +177,21 @@ def notes(columns: Sequence[RunFigures]) -> list[str]:
 # -- as text, Markdown, CSV ------------------------------------------------------------------------------------------
 
 
-def text(columns: Sequence[RunFigures]) -> list[str]:
-    """Return the lines of an aligned table, and the notes below it."""
-    return [*aligned(_table(columns)), "", *_remarks(columns)]
+def table(columns: Sequence[RunFigures]) -> Table:
+    """Return the table: a row for each figure, a column for each run."""
+    body = tuple((label, *(cell(column) for column in columns)) for label, cell in rows())
+    return Table((headline(columns), *titles(columns)), body)
 
 
 def markdown(columns: Sequence[RunFigures]) -> list[str]:
     """Return the lines of a Markdown table, and a list of the notes."""
-    head, *body = [[_markdown_cell(cell) for cell in line] for line in _table(columns)]
+    found = table(columns)
+    head, *body = [[_markdown_cell(cell) for cell in line] for line in (found.head, *found.rows)]
     rule = ["---"] + ["---:"] * len(columns)
     return [
         *(f"| {' | '.join(line)} |" for line in (head, rule, *body)),
         "",
-        *(f"- {line.replace('<', '&lt;')}" for line in _remarks(columns)),
+        *(f"- {line.replace('<', '&lt;')}" for line in remarks(columns)),
     ]
 
 
@@ -207,14 +205,8 @@ def csv_text(columns: Sequence[RunFigures]) -> str:
     return out.getvalue()
 
 
-def _table(columns: Sequence[RunFigures]) -> list[list[str]]:
-    return [
-        [headline(columns), *titles(columns)],
-        *([label, *(cell(column) for column in columns)] for label, cell in rows()),
-    ]
-
-
-def _remarks(columns: Sequence[RunFigures]) -> list[str]:
+def remarks(columns: Sequence[RunFigures]) -> list[str]:
+    """Return what makes the runs differ, and what the figures mean."""
     apart = [f"NOT COMPARABLE, other {line}" for line in differences(columns, SAME_WORK)]
     return [*apart, *(f"they differ in {line}" for line in differences(columns, SAME_WAY)), *notes(columns)]
 

@@ -1,9 +1,12 @@
-"""Times of day and aligned columns, as every table and message shows them. Pure."""
+"""Times of day, costs and tables, as every message and command shows them. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import NamedTuple
+
+from orchestrator.core.lease.run_and_attempt import LOCAL
+from orchestrator.core.text.durations import format_usd
 
 
 def clock(at: float) -> str:
@@ -16,13 +19,40 @@ def day_clock(at: float | None) -> str:
     return "" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-def aligned(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> list[str]:
-    """Return one line for each row, its cells aligned and two spaces apart. Columns in `right` are aligned right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if number in right else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+def minute_clock(at: float) -> str:
+    """Return day and minute in UTC, such as `2026-11-21 14:02Z`. `at`: unix seconds."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%MZ")
+
+
+def short_clock(at: float, now: float) -> str:
+    """Return the time of day if it is on the day of `now`, else day and minute; both in UTC."""
+    return clock(at) if at // 86400 == now // 86400 else minute_clock(at)
+
+
+def format_cost(usd: float | None, cloud: str) -> str:
+    """Return what a slice or a run of this cloud costs: `$0.10`, `$0.10 emulated`, `none (local)`; `unknown` for None."""
+    if cloud == LOCAL:
+        return "none (local)"
+    if usd is None:
+        return "unknown"
+    return f"{format_usd(usd)} emulated" if cloud == "emulated" else format_usd(usd)
+
+
+class Table(NamedTuple):
+    """A table as cells of text. `right`: the columns, from 0, that are aligned right."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    right: tuple[int, ...] = ()
+
+    def lines(self) -> list[str]:
+        """Return one line for the heading and for each row, aligned, two spaces between columns."""
+        every = [self.head, *self.rows]
+        widths = [max(map(len, column)) for column in zip(*every, strict=True)]
+        return [
+            "  ".join(
+                cell.rjust(width) if number in self.right else cell.ljust(width)
+                for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in every
+        ]

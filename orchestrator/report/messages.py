@@ -12,8 +12,8 @@ from orchestrator import catalog
 from orchestrator.clouds.tpu import gcloud
 from orchestrator.core.lease.lease import Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import LOCAL
-from orchestrator.core.text.durations import format_duration, format_usd, format_usd_per_hour
-from orchestrator.report.layout import clock, day_clock
+from orchestrator.core.text.durations import format_duration, format_usd_per_hour
+from orchestrator.report.layout import clock, day_clock, format_cost
 
 if TYPE_CHECKING:
     from orchestrator.engine.jobs.progress import Outcome
@@ -30,9 +30,7 @@ SPAN_LABELS = {
 }
 
 
-def outcome_lines(
-    outcome: Outcome, *, emulated: bool, result: str, inside: Mapping[str, float], usd: float | None
-) -> list[str]:
+def outcome_lines(outcome: Outcome, *, result: str, inside: Mapping[str, float], usd: float | None) -> list[str]:
     """Return the lines that end a run: result, spans, cost, released.
 
     `inside`: the payload's own spans, in seconds. `usd`: the cost of the whole run (`report.costs`), None if unknown.
@@ -48,8 +46,8 @@ def outcome_lines(
         result += f" · in attempt {len(outcome.losses) + 1}, after {reasons}"
     done = [f"result   {result}", f"spans    {format_duration(total_s)}: {', '.join(spans) or 'nothing took long'}"]
     if outcome.run.cloud == LOCAL:
-        return [*done, "cost     none: it ran on this machine"]
-    return [*done, f"cost     {_cost(outcome, emulated, usd)}", f"released {release_outcome(outcome)}"]
+        return [*done, f"cost     {format_cost(usd, LOCAL)}"]
+    return [*done, f"cost     {_cost(outcome, usd)}", f"released {release_outcome(outcome)}"]
 
 
 def _inside(spans: Mapping[str, float]) -> str:
@@ -57,7 +55,7 @@ def _inside(spans: Mapping[str, float]) -> str:
     return f" ({', '.join(shown)})" if shown else ""
 
 
-def _cost(outcome: Outcome, emulated: bool, usd: float | None) -> str:
+def _cost(outcome: Outcome, usd: float | None) -> str:
     lease = outcome.lease
     if lease is None and not usd:
         return "nothing was created"
@@ -67,10 +65,7 @@ def _cost(outcome: Outcome, emulated: bool, usd: float | None) -> str:
     if usd is None:
         why = "the ledger cannot be read" if lease and lease.usd_per_hour else "the price table has no price for it"
         return f"unknown: {why}{goes_on}"
-    about = f"about {format_usd(usd)}" if usd >= 0.01 else format_usd(usd)
-    if emulated:
-        return f"$0.00 (emulated; on Google Cloud {about}, {catalog.PRICES_AS_OF}{goes_on})"
-    return f"{about} ({catalog.PRICES_AS_OF}){goes_on}"
+    return f"{format_cost(usd, outcome.run.cloud)} ({catalog.PRICES_AS_OF}){goes_on}"
 
 
 def release_outcome(outcome: Outcome) -> str:

@@ -14,7 +14,7 @@ from orchestrator import catalog
 from orchestrator.catalog import AcceleratorType
 from orchestrator.core.planning.availability import Availability
 from orchestrator.core.planning.grants import Grant
-from orchestrator.report.layout import aligned
+from orchestrator.report.layout import Table
 
 UNPRICED = float("inf")
 MANY_HOSTS = 8  # larger slices are listed only for a given type or generation
@@ -109,29 +109,29 @@ def chosen(
     return sorted(kept, key=rank)
 
 
-def lines(rows: Sequence[Offered], *, by_zone: bool) -> list[str]:
-    """Return a header and aligned rows. Without `by_zone` a type has one row: the number of zones, and the lowest prices."""
-    head = ["type", "topology", "chips", "hosts", "HBM GiB"]
-    head += ["zone", "$/h", "spot $/h"] if by_zone else ["zones", "$/h from", "spot $/h from"]
+def table(rows: Sequence[Offered], *, by_zone: bool) -> Table:
+    """Return the rows as a table. Without `by_zone` a type has one row: the number of zones, and the lowest prices."""
+    form = ("TYPE", "TOPOLOGY", "CHIPS", "HOSTS", "HBM GIB")
     if by_zone:
-        body = [[*_form(row), row.zone, _price(row, spot=False), _price(row, spot=True)] for row in rows]
-    else:
-        body = [_summary(list(group)) for _, group in groupby(rows, key=lambda row: row.accelerator)]
-    return aligned([head, *body], right=(2, 3, 4, 6, 7) if by_zone else (2, 3, 4, 5, 6, 7))
+        body = [(*_form(row), row.zone, _price(row, spot=False), _price(row, spot=True)) for row in rows]
+        return Table((*form, "ZONE", "$/H", "SPOT $/H"), tuple(body), right=(2, 3, 4, 6, 7))
+    groups = groupby(rows, key=lambda row: row.accelerator)
+    body = [_summary(list(group)) for _, group in groups]
+    return Table((*form, "ZONES", "$/H FROM", "SPOT $/H FROM"), tuple(body), right=(2, 3, 4, 5, 6, 7))
 
 
-def _form(row: Offered) -> list[str]:
+def _form(row: Offered) -> tuple[str, ...]:
     kind = row.kind
     if kind is None:
-        return [row.accelerator, "", "", "", ""]
-    return [row.accelerator, kind.topology, str(kind.chips), str(kind.hosts), str(kind.hbm_gib)]
+        return row.accelerator, "", "", "", ""
+    return row.accelerator, kind.topology, str(kind.chips), str(kind.hosts), str(kind.hbm_gib)
 
 
-def _summary(rows: list[Offered]) -> list[str]:
+def _summary(rows: list[Offered]) -> tuple[str, ...]:
     def lowest(*, spot: bool) -> str:
         return _price(min(rows, key=lambda row: row.rank(spot=spot)), spot=spot)
 
-    return [*_form(rows[0]), str(len(rows)), lowest(spot=False), lowest(spot=True)]
+    return *_form(rows[0]), str(len(rows)), lowest(spot=False), lowest(spot=True)
 
 
 def _price(row: Offered, *, spot: bool) -> str:

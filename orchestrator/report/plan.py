@@ -12,7 +12,7 @@ from orchestrator import catalog
 from orchestrator.core.planning.plan import Candidate, CandidateOrder, Dropped, Plan
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.core.text.scripts import VM_PYTHON
-from orchestrator.report.layout import aligned, day_clock
+from orchestrator.report.layout import Table, day_clock
 
 SHOWN_OTHERS = 4
 _SHAPE = (
@@ -67,11 +67,10 @@ def plan_lines(
     return lines
 
 
-def table(plan: Plan) -> list[str]:
+def table(plan: Plan) -> Table:
     """Return a table of every candidate, in the order in which they are asked for."""
-    head = ["", "type", "zone", "how", "runtime", "$/h", "at most $", "why"]
-    rows = [
-        [
+    rows = tuple(
+        (
             str(number),
             one.accelerator_type,
             one.zone,
@@ -80,10 +79,10 @@ def table(plan: Plan) -> list[str]:
             _amount(one, one.usd_per_hour),
             _amount(one, one.worst_case_usd),
             one.why,
-        ]
+        )
         for number, one in enumerate(plan.candidates, 1)
-    ]
-    return aligned([head, *rows], right=(0, 5, 6))
+    )
+    return Table(("", "TYPE", "ZONE", "HOW", "RUNTIME", "$/H", "AT MOST $", "WHY"), rows, right=(0, 5, 6))
 
 
 def dropped_lines(dropped: Sequence[Dropped]) -> list[str]:

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.lease.lease import Lease
-from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState, RunRecord, end_text
-from orchestrator.core.text.durations import format_duration, format_usd
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, end_text
+from orchestrator.core.text.durations import format_duration
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import attempts, compare, costs
 from orchestrator.report.artifact_files import read_object, section
 from orchestrator.report.attempts import AttemptReport
 from orchestrator.report.figures import RunFigures, figures
-from orchestrator.report.layout import day_clock
+from orchestrator.report.layout import day_clock, format_cost
 
 if TYPE_CHECKING:
     from orchestrator.engine.jobs.progress import Outcome
@@ -224,7 +224,7 @@ def lines(found: RunReport) -> list[str]:
     return [
         *head,
         *_cost_lines(found),
-        *attempts.lines(found.attempts),
+        *attempts.lines(found.attempts, found.cloud),
         *(f"event    {day_clock(event.at)}  {event.what}" for event in found.events),
         *(f"result   {part}" for part in _describe_metrics(found.metrics)),
         *compare.one(found.figures),
@@ -234,12 +234,8 @@ def lines(found: RunReport) -> list[str]:
 
 
 def _cost_lines(found: RunReport) -> list[str]:
-    """The cost of the whole run; none on this machine. Each attempt's is in its own line."""
-    if found.cloud == LOCAL:
-        return []
-    parts = [format_usd(found.cost_usd)]
-    if found.cloud == "emulated":
-        parts[0] += " (emulated: not billed)"
+    """The cost of the whole run. Each attempt's is in its own line."""
+    parts = [format_cost(found.cost_usd, found.cloud)]
     if len(found.attempts) > 1:
         parts.append(f"all {len(found.attempts)} attempts")
     return [f"cost     {' · '.join(parts)}"]

@@ -52,7 +52,7 @@ def test_a_local_run_leaves_what_a_run_leaves_and_starts_no_cloud(tpujob: Tpujob
     first, second, result, spans, cost = done.stdout.splitlines()
     assert (first, second) == ("worker0 | ready", "worker0 | from me 1")
     assert result.startswith("result   succeeded · 3 artifacts") and result.endswith("all hashes match")
-    assert "setup" in spans and cost == "cost     none: it ran on this machine"
+    assert "setup" in spans and cost == "cost     none (local)"
     assert done.stderr.startswith("cloud    none: ")
     shown = tpujob.only_run()
     assert (shown["cloud"], shown["lease"], shown["state"], shown["exit_code"]) == ("local", None, "succeeded", 0)
@@ -187,7 +187,8 @@ def test_a_tpu_section_is_said_to_mean_nothing_and_a_bucket_is_refused(tpujob: T
 
 def test_the_plan_of_a_local_job_asks_no_cloud_for_anything(tpujob: Tpujob) -> None:
     done = tpujob("plan", job(tpujob, "true"))
-    assert (done.returncode, done.stdout) == (0, "this machine\tno cloud is asked for anything\n")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "plan     this machine: no cloud is asked for anything\n" in done.stderr
     shape = json.loads(tpujob("plan", job(tpujob, "true"), "--json").stdout)
     assert (shape["cloud"], shape["candidates"], shape["request"], shape["worst_case_usd"]) == ("local", [], None, 0.0)
 

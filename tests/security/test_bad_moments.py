@@ -121,7 +121,7 @@ def test_14_a_job_is_submitted_with_an_end_and_a_worst_case_or_not_at_all(tpujob
     assert said.returncode == 0, said.text
     run = said.stdout.strip()
     assert "the job goes on without this process, until" in said.stderr and "at the latest" in said.stderr
-    assert "worst case if everything fails: $0.96 (emulated)" in said.stderr
+    assert "worst case if everything fails: $0.96 emulated" in said.stderr
     assert tpujob("cancel", run).returncode == 0
     assert alive(tpujob) == set()
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from orchestrator.client.session import Session
     from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.core.planning.plan import Candidate, Plan
+    from orchestrator.report.layout import Table
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -38,7 +39,7 @@ class PlanPreview:
     requests: tuple[Mapping[str, Any], ...]  # method, url and body of the create call of each candidate
     shape: Mapping[str, Any]  # the whole as JSON values
     notes: tuple[str, ...] = ()  # the plan in sentences
-    table: tuple[str, ...] = ()  # one line for each candidate, under a heading
+    table: Table | None = None  # of the candidates
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -51,7 +52,7 @@ class PlanPreview:
         return 0.0 if self.plan is None else self.plan.worst_case_usd
 
     def __str__(self) -> str:
-        return "\n".join([*self.notes, *self.table])
+        return "\n".join([*self.notes, *(self.table.lines() if self.table else ())])
 
     def __repr__(self) -> str:
         return f"<plan of {self.shape['job']}: {len(self.requests)} candidates>"
@@ -92,7 +93,7 @@ def preview(session: Session, spec: JobSpec, path: Path | None = None) -> PlanPr
         prepare.check_directories(spec, path)
     session.recover()
     if spec.on == "local":
-        return PlanPreview(None, (), _local_shape(spec), table=("this machine\tno cloud is asked for anything",))
+        return PlanPreview(None, (), _local_shape(spec), notes=("this machine: no cloud is asked for anything",))
     prepare.check_bucket(spec, session.target.kind, os.environ)
     plan = plan_of(session, spec)
     drafter = PlanDrafter(plan, plans.place(session), handle=str(spec.name), purpose=Purpose.RUN)
@@ -103,7 +104,7 @@ def preview(session: Session, spec: JobSpec, path: Path | None = None) -> PlanPr
         requests,
         _shape(session, spec, plan, requests),
         tuple(plans.lines_of(session, plan, spec=spec)),
-        tuple(table(plan)),
+        table(plan),
     )
 
 

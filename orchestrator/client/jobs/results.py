@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from orchestrator.client.events import RunResult, relative
 from orchestrator.client.session import OFF, Session
 from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, RunRecord, recorded_error
-from orchestrator.core.text.durations import format_duration, format_usd
+from orchestrator.core.text.durations import format_duration
 from orchestrator.errors import TpujobError
 from orchestrator.exit_codes import exit_code
 from orchestrator.report import costs
-from orchestrator.report.layout import day_clock
+from orchestrator.report.layout import day_clock, format_cost
 from orchestrator.report.messages import lease_outcome, outcome_lines, release_outcome, uncollected_alert
 from orchestrator.report.results import describe, metrics, payload_spans
 
@@ -41,10 +41,7 @@ def finish(session: Session, outcome: Outcome, drafted: Iterable[str] = ()) -> R
     directory = Path(outcome.run.directory)
     _remove_saved_work(session, outcome, directory)
     usd = _cost(session, outcome)
-    emulated = outcome.run.cloud == "emulated"
-    lines = outcome_lines(
-        outcome, emulated=emulated, result=describe(outcome), inside=payload_spans(directory), usd=usd
-    )
+    lines = outcome_lines(outcome, result=describe(outcome), inside=payload_spans(directory), usd=usd)
     return _ended(session, _result(session, outcome, usd=usd, lines=lines))
 
 
@@ -54,12 +51,10 @@ def left_running(session: Session, outcome: Outcome, drafted: Iterable[str]) -> 
     assert lease is not None
     session.forget_drafts(drafted, kept=lease)
     _start_collector(session, run)
-    worst = "an unknown amount"
-    if lease.usd_per_hour is not None:
-        worst = format_usd(lease.usd_per_hour * (lease.deadline - lease.created_at) / 3600)
+    worst = format_cost(costs.between(lease.usd_per_hour, lease.created_at, lease.deadline), lease.cloud)
     say = session.reporter.notice
     say("detach", f"the job goes on without this process, until {day_clock(lease.deadline)} at the latest")
-    say("cost", f"worst case if everything fails: {worst}{' (emulated)' if lease.cloud == 'emulated' else ''}")
+    say("cost", f"worst case if everything fails: {worst}")
     say("bounds", _bounds(session, lease))
     say("next", f"tpujob attach {run} · tpujob logs -f {run} · tpujob cancel {run} · tpujob extend {run} --by 1h")
     return _left(session, outcome, lines=[run])

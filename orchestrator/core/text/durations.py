@@ -53,7 +53,7 @@ def format_usd(amount: float | None) -> str:
     if amount is None:
         return "an unknown amount"
     if 0 < amount < 0.01:
-        return "less than $0.01"
+        return "<$0.01"
     return f"${amount:,.2f}"
 
 

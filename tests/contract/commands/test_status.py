@@ -71,10 +71,8 @@ def test_a_lost_ledger_hides_no_slice_that_is_billed(tpujob: Tpujob) -> None:
     lose_the_ledger(tpujob)
     done = tpujob("status")
     assert done.returncode == 0 and "all zones, complete" in done.stdout
-    head, row = done.stdout.splitlines()[-2:]
-    assert head.split()[:4] == ["SLICE", "TYPE", "ZONE", "STATE"] and row.startswith(
-        "alice  v5litepod-8  us-central1-a"
-    )
+    *_, row = done.stdout.splitlines()
+    assert row.startswith("alice\tv5litepod-8\tus-central1-a\tREADY\t")
     assert "held, until " in row and "; not in this machine's ledger" in row and row.endswith(before["node"])
     (after,) = slices(tpujob)
     same = ("name", "node", "zone", "accelerator_type", "state", "mode", "usd_per_hour", "emulated", "owner", "yours")
@@ -89,7 +87,7 @@ def test_somebody_elses_slice_is_said_to_be_theirs_and_is_none_of_the_costs(tpuj
     assert done.returncode == 0
     *_, line = done.stdout.splitlines()
     assert line.startswith(f"(owner 0ther0, another user or machine: jk-exp, v5litepod-8, {ZONE}, READY since 20")
-    assert "$" not in line and "held, until 20" in line and line.endswith(f"{OTHER})")
+    assert "$" not in line and "held, until " in line and line.endswith(f"{OTHER})")
     (row,) = slices(tpujob)
     assert (row["yours"], row["owner"], row["usd_per_hour"]) == (False, "0ther0", 9.6)
 

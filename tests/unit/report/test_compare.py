@@ -59,8 +59,12 @@ def column(directory: Path, *, usd: float | None = None, **changes: Any) -> RunF
     return figures(run, attempt, None, usd)
 
 
+def lines_of(columns: list[RunFigures]) -> list[str]:
+    return [*compare.table(columns).lines(), "", *compare.remarks(columns)]
+
+
 def test_the_three_figures_of_the_tutorials_are_the_first_three_rows(tmp_path: Path) -> None:
-    head, *lines = compare.text([column(tmp_path / "a")])
+    head, *lines = lines_of([column(tmp_path / "a")])
     assert head.startswith("mnist_cnn · mnist · 60,000 images · batch 64 · 2 epochs · fp32  ")
     assert [line.split("  ")[0] for line in lines[:3]] == [
         "total (s)",
@@ -71,13 +75,13 @@ def test_the_three_figures_of_the_tutorials_are_the_first_three_rows(tmp_path: P
 
 
 def test_what_was_left_out_as_warm_up_is_said(tmp_path: Path) -> None:
-    text = "\n".join(compare.text([column(tmp_path / "a")]))
+    text = "\n".join(lines_of([column(tmp_path / "a")]))
     assert "without the steps that compiled (warm-up); s / epoch is of the epochs that had none" in text
 
 
 def test_a_comparison_has_a_column_for_each_run_and_names_alike_are_told_apart(tmp_path: Path) -> None:
     one, two = column(tmp_path / "a"), column(tmp_path / "b", id="9xk1abcdef")
-    head, *_ = compare.text([one, two])
+    head, *_ = lines_of([one, two])
     assert head.split()[-4:] == ["mnist", "7q2m", "mnist", "9xk1"]
     assert compare.as_json([one, two])["comparable"] is True
 
@@ -97,7 +101,7 @@ def test_a_run_that_a_bench_started_is_called_by_its_variant(tmp_path: Path) -> 
 )
 def test_runs_that_did_other_work_are_said_not_to_be_comparable(tmp_path: Path, change: Any, said: str) -> None:
     columns = [column(tmp_path / "a"), column(tmp_path / "b", name="other", metrics=METRICS | change)]
-    assert f"NOT COMPARABLE, other {said}" in compare.text(columns)
+    assert f"NOT COMPARABLE, other {said}" in lines_of(columns)
     shown = compare.as_json(columns)
     assert shown["comparable"] is False and said in shown["differences"]
 
@@ -113,14 +117,14 @@ def test_a_training_on_the_sample_of_mnist_is_said_to_be_one(tmp_path: Path) -> 
 def test_the_same_work_done_otherwise_is_comparable_and_the_difference_is_said(tmp_path: Path) -> None:
     columns = [column(tmp_path / "a"), column(tmp_path / "b", name="other", metrics=METRICS | {"precision": "bf16"})]
     assert compare.as_json(columns)["comparable"] is True
-    assert "they differ in precision: fp32 (mnist), bf16 (other)" in compare.text(columns)
+    assert "they differ in precision: fp32 (mnist), bf16 (other)" in lines_of(columns)
 
 
 def test_a_stamped_run_shows_no_spread_and_says_how_to_get_one(tmp_path: Path) -> None:
     columns = [column(tmp_path / "a"), column(tmp_path / "b", name="other", mode="stamped")]
-    (line,) = [line for line in compare.text(columns) if line.startswith("s / iteration")]
+    (line,) = [line for line in lines_of(columns) if line.startswith("s / iteration")]
     assert line.split()[-4:] == ["0.0800", "±", "0.0082", "0.0800"]
-    text = "\n".join(compare.text(columns))
+    text = "\n".join(lines_of(columns))
     assert "mnist: its iterations' σ is measured" in text and "other: no σ of an iteration" in text
 
 
@@ -128,9 +132,9 @@ def test_a_stamped_run_shows_no_spread_and_says_how_to_get_one(tmp_path: Path) -
     ("usd", "cloud", "shown"),
     [
         pytest.param(2.4, "google", "$2.40", id="on Google Cloud"),
-        pytest.param(2.4, "emulated", "0 (emulated; $2.40)", id="emulated"),
+        pytest.param(2.4, "emulated", "$2.40 emulated", id="emulated"),
         pytest.param(None, "google", "unknown", id="no price in the table"),
-        pytest.param(None, "local", "0 (this machine)", id="no cloud at all"),
+        pytest.param(None, "local", "none (local)", id="no cloud at all"),
     ],
 )
 def test_dollars(tmp_path: Path, usd: float | None, cloud: str, shown: str) -> None:
@@ -138,7 +142,7 @@ def test_dollars(tmp_path: Path, usd: float | None, cloud: str, shown: str) -> N
 
 
 def test_an_emulated_run_says_that_its_figures_are_not_a_tpus(tmp_path: Path) -> None:
-    assert "are not those of a real one" in "\n".join(compare.text([column(tmp_path / "a", cloud="emulated")]))
+    assert "are not those of a real one" in "\n".join(lines_of([column(tmp_path / "a", cloud="emulated")]))
 
 
 @pytest.mark.parametrize(
@@ -156,14 +160,14 @@ def test_metrics_that_make_no_sense_cost_their_figure_and_nothing_else(tmp_path:
     found = column(tmp_path / "a", metrics=metrics)
     assert found.test_accuracy is None and found.images_per_s is None
     assert found.total_s == pytest.approx(0.88)
-    text = "\n".join(compare.text([found]) + compare.markdown([found])) + compare.csv_text([found])
+    text = "\n".join(lines_of([found]) + compare.markdown([found])) + compare.csv_text([found])
     assert "\x1b" not in text and "accuracy (%)" in text
 
 
 def test_a_run_that_measured_nothing_has_an_empty_column_and_a_reason(tmp_path: Path) -> None:
     run = RunRecord("7q2mabcdef", "hello", "hello.yaml", "emulated", AT, str(tmp_path), {})
     found = figures(run, Attempt("x", run.id, state=AttemptState.FAILED), None, None)
-    text = compare.text([found])
+    text = lines_of([found])
     assert "hello: it left no timing.jsonl" in text and "hello: the run is failed" in text
     assert compare.one(found) == []
 

@@ -74,7 +74,7 @@ def test_a_run_that_did_not_release_its_slice_says_what_became_of_it(lease: Leas
     assert words in lease_outcome(lease)
     run = RunRecord("r", "r", "job.yaml", "google", AT, "runs/r")
     outcome = Outcome(run, Attempt("r-1", run.id), lease=lease)
-    *_, released = outcome_lines(outcome, emulated=False, result="", inside={}, usd=1.0)
+    *_, released = outcome_lines(outcome, result="", inside={}, usd=1.0)
     assert words in released and "nothing was created" not in released
 
 
@@ -98,7 +98,7 @@ def test_results_that_are_not_at_home_are_said_with_their_slice_its_price_and_wh
         "   do now      `tpujob collect r1` collects the rest and releases it",
         "   give up     `tpujob down tpujob-owner0-0000000000`",
     ]
-    *_, released = outcome_lines(outcome, emulated=False, result="", inside={}, usd=1.0)
+    *_, released = outcome_lines(outcome, result="", inside={}, usd=1.0)
     assert released == "released no: tpujob-owner0-0000000000 keeps the results until 1970-01-12 13:46:40Z"
 
 

@@ -7,7 +7,7 @@ import pytest
 from orchestrator import catalog
 from orchestrator.core.planning.availability import Availability
 from orchestrator.core.planning.grants import Grant
-from orchestrator.report.offers import Offered, chosen, lines, offered
+from orchestrator.report.offers import Offered, chosen, offered, table
 
 ROWS = list(offered(None, ()))
 GRANTS = (Grant("v3-8", 5, "europe-west4-a"), Grant("v4", 32, "us-central2-b", spot=True))
@@ -33,17 +33,17 @@ def test_no_price_of_the_table_is_zero_for_zero_means_granted() -> None:
 
 
 def test_an_unknown_price_is_an_empty_cell_and_comes_last() -> None:
-    head, *body = lines(
+    found = table(
         chosen(ROWS, types=["v6e-8"], zones=["us-central2-b", "us-east5-a"], spot=False, largest_hosts=None),
         by_zone=True,
     )
-    assert head.split()[:5] == ["type", "topology", "chips", "hosts", "HBM"]
-    assert [line.split()[5:] for line in body] == [["us-east5-a", "21.60", "10.21"], ["us-central2-b"]]
+    assert found.head[:6] == ("TYPE", "TOPOLOGY", "CHIPS", "HOSTS", "HBM GIB", "ZONE")
+    assert [row[5:] for row in found.rows] == [("us-east5-a", "21.60", "10.21"), ("us-central2-b", "", "")]
 
 
 def test_a_type_in_many_zones_is_one_line_with_the_lowest_prices() -> None:
-    (_, line) = lines(chosen(ROWS, types=["v3-8"], zones=[], spot=False, largest_hosts=None), by_zone=False)
-    assert line.split() == ["v3-8", "2x2", "4", "1", "128", "5", "8.00", "2.04"]
+    found = table(chosen(ROWS, types=["v3-8"], zones=[], spot=False, largest_hosts=None), by_zone=False)
+    assert found.rows == (("v3-8", "2x2", "4", "1", "128", "5", "8.00", "2.04"),)
 
 
 def test_spot_leaves_out_what_has_no_spot_price_and_sorts_by_it() -> None:
@@ -56,8 +56,8 @@ def test_what_is_granted_is_said_in_place_of_a_price_and_comes_first() -> None:
     rows = list(offered(None, GRANTS))
     assert (one(rows, "v3-8", "europe-west4-a").granted, one(rows, "v4-64", "us-central2-b").granted_spot) == (5, 32)
     assert one(rows, "v4-128", "us-central2-b").granted_spot is None, "more chips than are granted"
-    _, first, *_ = lines(chosen(rows, types=["v3-8"], zones=[], spot=False, largest_hosts=None), by_zone=True)
-    assert first.split()[5:] == ["europe-west4-a", "granted", "2.24"]
+    first, *_ = table(chosen(rows, types=["v3-8"], zones=[], spot=False, largest_hosts=None), by_zone=True).rows
+    assert first[5:] == ("europe-west4-a", "granted", "2.24")
 
 
 def test_what_a_project_has_is_marked_and_what_is_newer_than_the_table_is_there_without_a_price() -> None:
@@ -69,7 +69,7 @@ def test_what_a_project_has_is_marked_and_what_is_newer_than_the_table_is_there_
     assert has == [True, None, False]
     new = one(rows, "v9-8", "us-central1-a")
     assert new.kind is None and new.as_json()["chips"] is None and new.as_json()["usd_per_hour"] is None
-    assert lines([new], by_zone=True)[1].split() == ["v9-8", "us-central1-a"]
+    assert table([new], by_zone=True).rows == (("v9-8", "", "", "", "", "us-central1-a", "", ""),)
 
 
 @pytest.mark.parametrize(("largest", "hosts"), [(1, 1), (8, 8)])

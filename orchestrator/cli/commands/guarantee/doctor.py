@@ -9,7 +9,7 @@ from orchestrator.cli.options import Cloud, Json, Project
 from orchestrator.client.guarantee.doctor import Diagnosis, diagnose
 from orchestrator.client.guarantee.health_checks import SliceHealth
 from orchestrator.core.text.durations import format_usd
-from orchestrator.report.layout import day_clock
+from orchestrator.report.layout import day_clock, format_cost
 
 MARKS = {True: "live", False: "NOT", None: "-"}
 
@@ -42,7 +42,6 @@ def lines(diagnosis: Diagnosis) -> Iterator[str]:
 def _slice_line(each: SliceHealth) -> str:
     lease = each.lease
     armed = sum(watchdog.armed for watchdog in each.watchdogs)
-    emulated = " (emulated, not billed)" if lease.cloud == "emulated" else ""
     return "\t".join(
         (
             lease.handle,
@@ -52,6 +51,6 @@ def _slice_line(each: SliceHealth) -> str:
             f"claimed until {day_clock(each.claimed_until)}",
             f"deadline {day_clock(lease.deadline)}",
             f"watchdog armed on {armed} of {len(each.watchdogs)}",
-            f"at most {format_usd(each.worst_usd)} more{emulated}",
+            f"at most {format_cost(each.worst_usd, lease.cloud)} more",
         )
     )

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from orchestrator.cli.commands.results.compare import print_table
+from orchestrator.cli.commands.results.compare import print_comparison
 from orchestrator.cli.console import console
 from orchestrator.cli.options import Argument, Cloud, Csv, Json, Markdown, Option, Project
 from orchestrator.client.jobs.benches import run_bench
@@ -31,5 +31,5 @@ def bench(
     with contextlib.redirect_stdout(sys.stderr):  # stdout is for the table
         result = run_bench(session, file, again=again)
     if result.runs:
-        print_table(session, list(result.runs), as_json=as_json, as_markdown=as_markdown, as_csv=as_csv)
+        print_comparison(session, list(result.runs), as_json=as_json, as_markdown=as_markdown, as_csv=as_csv)
     return result.exit_code

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.console import console, emit_json, emit_lines
+from orchestrator.cli.console import console, emit_json
 from orchestrator.cli.options import Cloud, JobFile, Json, Project
+from orchestrator.cli.tables import print_table
 from orchestrator.client.jobs.planning import PlanPreview, preview_file
 from orchestrator.client.session import Session
 
@@ -24,7 +25,8 @@ def _print(session: Session, preview: PlanPreview) -> None:
         session.announce()
     for note in preview.notes:
         console().notice("plan", note)
-    emit_lines(preview.table)
+    if preview.table is not None:
+        print_table(preview.table.head, preview.table.rows, right=preview.table.right, optional=(4,), wraps=(7, 3))
     if preview.requests:
         first, *others = preview.requests
         body = "; `--json` has its body, and the others" if others else "; `--json` has its body"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from orchestrator.cli.console import console, emit, emit_result
+from orchestrator.cli.console import console, emit, emit_json, emit_lines
 from orchestrator.cli.options import Argument, Csv, Json, Markdown
+from orchestrator.cli.tables import print_table
 from orchestrator.client import reports
 from orchestrator.client.session import Session
 from orchestrator.errors import UserError
@@ -23,17 +24,22 @@ def compare(
     if as_json + as_markdown + as_csv > 1:
         raise UserError("--json, --markdown and --csv exclude each other")
     session = Session.open(reporter=console().reporter)
-    print_table(session, runs, as_json=as_json, as_markdown=as_markdown, as_csv=as_csv)
+    print_comparison(session, runs, as_json=as_json, as_markdown=as_markdown, as_csv=as_csv)
     return session.exit_code()
 
 
-def print_table(
+def print_comparison(
     session: Session, runs: Sequence[str], *, as_json: bool = False, as_markdown: bool = False, as_csv: bool = False
 ) -> None:
     """Print one column for each run, in this order. Raises UnknownRun."""
     found = reports.compare(session, runs)
     if as_csv:
         emit(tables.csv_text(found).rstrip("\n"))
+    elif as_json:
+        emit_json(tables.as_json(found))
+    elif as_markdown:
+        emit_lines(tables.markdown(found))
     else:
-        lines = (tables.markdown if as_markdown else tables.text)(found)
-        emit_result(tables.as_json(found), lines, as_json=as_json)
+        shown = tables.table(found)
+        print_table(shown.head, shown.rows, wraps=range(len(shown.head)), head_is_data=True)
+        emit_lines(["", *tables.remarks(found)])

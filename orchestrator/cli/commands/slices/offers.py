@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from orchestrator.cli.console import console, emit_json, emit_lines
+from orchestrator.cli.console import console, emit_json
 from orchestrator.cli.options import Cloud, Json, Option, Project
+from orchestrator.cli.tables import print_table
 from orchestrator.client.session import Session
 from orchestrator.client.slices import offers as client
-from orchestrator.report.offers import MANY_HOSTS, lines
+from orchestrator.report.offers import MANY_HOSTS, table
 
 
 def offers(
@@ -32,7 +33,9 @@ def offers(
         emit_json(found.as_json())
         return session.exit_code()
     rows = found.in_project
-    emit_lines(lines(rows, by_zone=found.by_zone) if rows else ())
+    if rows:
+        shown = table(rows, by_zone=found.by_zone)
+        print_table(shown.head, shown.rows, right=shown.right, optional=(4, 3))
     for stage, text in _notes(found, session.target.project):
         session.reporter.notice(stage, text)
     return session.exit_code()

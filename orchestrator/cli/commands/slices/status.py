@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 from orchestrator.cli.console import console, emit, emit_json, emit_lines
 from orchestrator.cli.options import Cloud, Json, Project
+from orchestrator.cli.tables import print_table
 from orchestrator.client.session import Session
 from orchestrator.client.slices.status import SliceRow
 from orchestrator.client.slices.status import status as slice_status
 from orchestrator.core.text.durations import format_duration, format_usd
-from orchestrator.report.layout import aligned, day_clock
+from orchestrator.report.layout import day_clock, format_cost, short_clock
+from orchestrator.settings import EMULATED, GOOGLE
 
 HEAD = ("SLICE", "TYPE", "ZONE", "STATE", "CLAIM", "COST SO FAR", "AT MOST", "NODE")
 
@@ -34,25 +36,23 @@ def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) 
             session.reporter.notice("hint", asked.error.hint)
     if found.google_not_asked:
         emit(f"Google Cloud · not asked: {found.google_not_asked}")
-    emit_lines(table(found.slices, complete=found.exit_code == 0))
+    _print_slices(found.slices, complete=found.exit_code == 0)
     emit_lines([f"{run.name}, waiting for capacity, run {run.run}" for run in found.waiting])
     return code
 
 
-def table(rows: Sequence[SliceRow], *, complete: bool) -> list[str]:
-    """Return a table of your slices, and one line for each slice of other owners: their cost is not yours."""
+def _print_slices(rows: Sequence[SliceRow], *, complete: bool) -> None:
+    """Print a table of your slices, and one line for each slice of other owners: their cost is not yours."""
     if not rows:
-        return [
-            "nothing of tpujob is alive there"
-            if complete
-            else "no slice of tpujob was seen; there may be some in what did not answer"
-        ]
-    yours = [_cells(row) for row in rows if row.yours]
-    lines = aligned([HEAD, *yours], right=(5, 6)) if yours else []
-    return lines + [_other(row) for row in rows if not row.yours]
+        doubt = "no slice of tpujob was seen; there may be some in what did not answer"
+        emit("nothing of tpujob is alive there" if complete else doubt)
+    if yours := [cells(row) for row in rows if row.yours]:
+        print_table(HEAD, yours, right=(6,), states=(3,), optional=(7,), wraps=(5, 4))
+    emit_lines([_other(row) for row in rows if not row.yours])
 
 
-def _cells(row: SliceRow) -> tuple[str, ...]:
+def cells(row: SliceRow) -> tuple[str, ...]:
+    """Return the row of one of your slices, one text for each of HEAD."""
     at_most = [usd for usd in (row.usd_at_most, row.budget_usd) if usd is not None]
     return (
         row.name,
@@ -60,14 +60,10 @@ def _cells(row: SliceRow) -> tuple[str, ...]:
         row.zone,
         row.state,
         _claim(row),
-        _usd(row, row.usd_so_far),
-        _usd(row, min(at_most, default=None)),
+        format_cost(row.usd_so_far, EMULATED if row.emulated else GOOGLE),
+        format_usd(min(at_most)) if at_most else "unknown",
         row.node,
     )
-
-
-def _usd(row: SliceRow, amount: float | None) -> str:
-    return f"emulated ({format_usd(amount)})" if row.emulated else format_usd(amount)
 
 
 def _claim(row: SliceRow) -> str:
@@ -84,10 +80,9 @@ def _claim(row: SliceRow) -> str:
         use = "in use"
     else:
         use = f"lease {row.lease_id}" if row.lease_id else "no claim that can be read"
-    if row.idle_s is not None and row.idle_ends_at is not None:
-        after = format_duration(row.idle_s)
-        use += f" (deleted after {after} unused, {day_clock(row.idle_ends_at)} at the earliest)"
-    until = f", until {day_clock(row.ends_at)}" if row.ends_at is not None else ""
+    until = f", until {short_clock(row.ends_at, row.now)}" if row.ends_at is not None else ""
+    if row.idle_ends_at is not None and row.ends_at is not None and row.idle_ends_at < row.ends_at:
+        until += f"; if unused, until {short_clock(row.idle_ends_at, row.now)}"
     remark = f"; {row.remark}" if row.remark else ""
     return f"{use}{until}{remark}"
 

@@ -67,7 +67,7 @@ def test_a_formatted_duration_parses_as_nearly_the_same(seconds: float) -> None:
 
 @pytest.mark.parametrize(
     ("amount", "text"),
-    [(0.1, "$0.10"), (0.0, "$0.00"), (0.001, "less than $0.01"), (1234.5, "$1,234.50"), (None, "an unknown amount")],
+    [(0.1, "$0.10"), (0.0, "$0.00"), (0.001, "<$0.01"), (1234.5, "$1,234.50"), (None, "an unknown amount")],
 )
 def test_dollars_never_hide_that_something_was_paid_or_is_unknown(amount: float | None, text: str) -> None:
     assert format_usd(amount) == text

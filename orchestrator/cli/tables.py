@@ -1,0 +1,145 @@
+"""Tables on stdout: aligned under headings on a terminal, and elsewhere one line a row, its cells between tabs.
+
+On a terminal a table fits the width: the least important columns are left out, shortened or wrapped; no other cell is broken.
+rich draws it, and is imported only for that. A cell is text: it can neither format the table nor steer the terminal.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import sys
+from collections.abc import Collection, Iterable, Sequence
+from typing import Literal
+
+from orchestrator.cli.console import console, emit, emit_drawn
+
+GAP = 2  # spaces between two columns
+LEAST_WRAPPED, LEAST_SHORTENED = 12, 8  # columns
+GOOD = {"succeeded", "READY", "ACTIVE", "live", "billing"}
+BAD = {"failed", "error", "unproven", "down", "not", "unknown", "PREEMPTED", "SUSPENDED", "FAILED", "TERMINATED"}
+Fit = Literal["wrap", "shorten", "keep"]
+
+
+def on_terminal() -> bool:
+    """Whether stdout is a terminal."""
+    return sys.stdout.isatty()
+
+
+def print_table(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Collection[int] = (),
+    states: Collection[int] = (),
+    optional: Sequence[int] = (),
+    shortens: Sequence[int] = (),
+    wraps: Sequence[int] = (),
+    head_is_data: bool = False,
+) -> None:
+    """Print a table. Columns are counted from 0.
+
+    `right`: aligned right. `states`: colored by what they say. Where the terminal is too narrow, `optional` columns are left
+    out, `shortens` are cut and `wraps` are wrapped, each in this order and only as far as it takes. `head_is_data`: print the
+    headings without a terminal, too.
+    """
+    body = [[_one_line(cell) for cell in row] for row in rows]
+    head = [_one_line(cell) for cell in headers]
+    if not on_terminal():
+        for row in [head, *body] if head_is_data else body:
+            emit("\t".join(row))
+        return
+    width = shutil.get_terminal_size().columns
+    shown, widths = fit([head, *body], width, optional=optional, shortens=shortens, wraps=wraps)
+    emit_drawn(_drawn(head, body, shown, widths, right=right, states=states, shortens=shortens))
+
+
+def fit(
+    rows: Sequence[Sequence[str]],
+    width: int,
+    *,
+    optional: Sequence[int] = (),
+    shortens: Sequence[int] = (),
+    wraps: Sequence[int] = (),
+) -> tuple[list[int], list[int]]:
+    """Return which columns fit into `width`, and how wide each of them is."""
+    from rich.cells import cell_len
+
+    natural = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    least = list(natural)
+    for number in (*shortens, *wraps):
+        most = LEAST_SHORTENED if number in shortens else max(LEAST_WRAPPED, _longest_word(rows, number, cell_len))
+        least[number] = min(natural[number], most)
+    shown = list(range(len(natural)))
+    for number in optional:
+        if _total(least, shown) > width:
+            shown.remove(number)
+    widths = list(natural)
+    for number in (*shortens, *wraps):
+        over = _total(widths, shown) - width
+        if over > 0 and number in shown:
+            widths[number] = max(widths[number] - over, least[number])
+    return shown, [widths[number] for number in shown]
+
+
+def _longest_word(rows: Sequence[Sequence[str]], number: int, length: object) -> int:
+    assert callable(length)
+    return max((length(word) for row in rows for word in row[number].split()), default=0)
+
+
+def _total(widths: Sequence[int], shown: Sequence[int]) -> int:
+    return sum(widths[number] for number in shown) + GAP * (len(shown) - 1)
+
+
+def _drawn(
+    head: Sequence[str],
+    body: Sequence[Sequence[str]],
+    shown: Sequence[int],
+    widths: Sequence[int],
+    *,
+    right: Collection[int],
+    states: Collection[int],
+    shortens: Collection[int],
+) -> str:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    for number, width in zip(shown, widths, strict=True):
+        table.add_column(
+            Text(head[number]),
+            justify="right" if number in right else "left",
+            width=width,
+            overflow="ellipsis" if number in shortens else "fold",
+            no_wrap=number in shortens,
+        )
+    for row in body:
+        table.add_row(*(Text(row[number], style=_style(row[number]) if number in states else "") for number in shown))
+    out = io.StringIO()
+    plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+    # As wide as it takes: a terminal that is narrower than the ids wraps the lines.
+    drawing = Console(
+        file=out,
+        force_terminal=not plain,
+        color_system=None if plain else "auto",
+        width=max(sum(widths) + GAP * len(widths), 1),
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    drawing.print(table)
+    return re.sub(r" +((?:\x1b\[0m)?)$", r"\1", out.getvalue().rstrip("\n"), flags=re.MULTILINE)
+
+
+def _style(state: str) -> str:
+    """Return green for what is as it should be, red for what failed or is not proven, yellow for what waits or goes on."""
+    word = state.partition(" ")[0].rstrip(":")
+    return "green" if word in GOOD else "red" if word in BAD else "yellow" if word else ""
+
+
+def _one_line(cell: str) -> str:
+    """Return the cell without secrets, control characters, tabs and newlines."""
+    return " ".join(console().fit(cell).split()) if not cell.isprintable() else console().fit(cell)
