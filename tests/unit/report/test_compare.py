@@ -109,7 +109,7 @@ def test_runs_that_did_other_work_are_said_not_to_be_comparable(tmp_path: Path, 
 def test_a_training_on_the_sample_of_mnist_is_said_to_be_one(tmp_path: Path) -> None:
     sample = METRICS | {"dataset": {"name": "mnist-sample", "synthetic": False, "train_examples": 6_000}}
     columns = [column(tmp_path / "a", name="mnist"), column(tmp_path / "b", name="other", metrics=sample)]
-    text = compare.text(columns)
+    text = lines_of(columns)
     assert "NOT COMPARABLE, other data: mnist (mnist), mnist-sample (other)" in text
     assert any("other: trained on the MNIST sample" in line for line in text)
 
