@@ -14,11 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.client.arguments import Duration
+from orchestrator.errors import UserError
 
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec
+    from orchestrator.core.jobfile.sweep import Sweep
+    from orchestrator.core.jobfile.yaml_source import YamlSource
 
 StrPath = str | os.PathLike[str]
+Param = str | int | float | bool
 ProvisioningKind = Literal["on-demand", "spot", "reserved", "flex-start", "queued"]
 
 
@@ -137,12 +141,16 @@ class Job(_Values):
     limits: Limits | None = None
     on_preemption: Literal["stop", "restart"] | None = None
     max_restarts: int | None = None
+    params: Mapping[str, Param] | None = None
+    matrix: Mapping[str, Sequence[Param]] | None = None  # with it, or with `variants`, a job for `Client.sweep`
+    variants: Mapping[str, Mapping[str, Any] | None] | None = None
+    parallel: int | None = None
     directory: Path = field(default_factory=Path.cwd)
     path: Path | None = field(default=None, init=False, compare=False)  # the file of a loaded job; None for any other
-    _spec: JobSpec = field(init=False, compare=False)
+    _checked: JobSpec | Sweep = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        from orchestrator.core.jobfile import keys
+        from orchestrator.core.jobfile import values as plain_values
 
         directory = Path(self.directory).absolute()
         object.__setattr__(self, "directory", directory)
@@ -150,8 +158,8 @@ class Job(_Values):
         del values["directory"]
         _make_relative(values, "code", directory)
         _make_relative(values.get("train"), "data_dir", directory)
-        object.__setattr__(self, "_spec", keys.from_values(values))
-        object.__setattr__(self, "name", self._spec.name)
+        object.__setattr__(self, "_checked", _checked(plain_values.source_of(values), ""))
+        object.__setattr__(self, "name", self._checked.name)
 
     @classmethod
     def load(cls, path: StrPath) -> Job:
@@ -160,28 +168,54 @@ class Job(_Values):
         Raises JobSpecError, which lists every mistake with its line; UserError if the file cannot be read.
         """
         from orchestrator.client.jobs.job_files import read_file
-        from orchestrator.core.jobfile import keys, yaml_source
+        from orchestrator.core.jobfile import yaml_source
         from orchestrator.core.jobfile.tpu_keys import with_any_of
 
         file = Path(path)
-        text = read_file(file)
-        spec = keys.load(text, path=str(file))
-        values = with_any_of(yaml_source.read(text)).data
-        own = {"name": spec.name, "env": spec.env or None}  # variables as text
+        source = yaml_source.read(read_file(file))
+        checked = _checked(source, str(file))
+        values = with_any_of(source).data
+        own = {"name": checked.name, "env": _texts(source) or None}
         job = cls(**{**_arguments(values), **own}, directory=file.absolute().parent)
         object.__setattr__(job, "path", file.absolute())
-        object.__setattr__(job, "_spec", spec)  # whose mistakes have lines
+        object.__setattr__(job, "_checked", checked)  # whose mistakes have lines
         return job
 
 
 def spec_of(job: Job) -> JobSpec:
-    """Return the checked job, as the rest of tpujob knows it."""
-    return job._spec
+    """Return the checked job, as the rest of tpujob knows it. Raises UserError for a sweep."""
+    from orchestrator.core.jobfile.keys import JobSpec
+
+    if isinstance(job._checked, JobSpec):
+        return job._checked
+    raise UserError(f"{job.name} is a sweep of {len(job._checked.variants)} jobs", hint="`Client.sweep` runs it")
+
+
+def sweep_of(job: Job) -> Sweep:
+    """Return the checked sweep, as the rest of tpujob knows it. Raises UserError for a single job."""
+    from orchestrator.core.jobfile.sweep import Sweep
+
+    if isinstance(job._checked, Sweep):
+        return job._checked
+    raise UserError(f"{job.name} is one job: it has neither `matrix` nor `variants`", hint="`Client.run` runs it")
+
+
+def _checked(source: YamlSource, path: str) -> JobSpec | Sweep:
+    from orchestrator.core.jobfile import keys, sweep
+
+    return sweep.expand(source, path=path) if sweep.is_sweep(source) else keys.check(source, path=path)
 
 
 def path_of(job: Job) -> Path:
     """Return the job's file; of a job that has none, a name in the directory to which its paths are relative."""
     return job.path or job.directory / f"Job({job.name})"
+
+
+def _texts(source: YamlSource) -> dict[str, Any]:
+    """Return the variables of a file, numbers as the file writes them."""
+    from orchestrator.core.jobfile.value_rules import env_texts
+
+    return env_texts(source.data.get("env") or {}, source.written)
 
 
 def _plain(value: Any) -> Any:

@@ -19,6 +19,7 @@ ALL_OR_NUMBER: dict[str, Any] = {"anyOf": [{"const": "all"}, {"type": "integer",
 OR_NULL: dict[str, Any] = {"anyOf": [TEXT, TEXTS, {"type": "null"}]}
 TEXT_OR_NULL: dict[str, Any] = {"anyOf": [TEXT, {"type": "null"}]}
 VARIABLES: dict[str, Any] = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
+CHANGES: dict[str, Any] = {"type": "object", "additionalProperties": {"type": ["object", "null"]}}
 DOLLARS_OR_NULL: dict[str, Any] = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]}
 
 

@@ -19,6 +19,7 @@ from orchestrator.core.jobfile import value_rules, values, yaml_source
 from orchestrator.core.jobfile.json_schema import Section, schema_of
 from orchestrator.core.jobfile.mistakes import Sections, explain
 from orchestrator.core.jobfile.overrides import Override, apply
+from orchestrator.core.jobfile.params import Value, resolve
 from orchestrator.core.jobfile.tpu_keys import Alternative, TpuSection, with_any_of, written_path
 from orchestrator.core.jobfile.yaml_source import Mistake, Path, YamlSource
 from orchestrator.core.text import names
@@ -31,8 +32,12 @@ NAMELESS = "job"  # the name of a job that has neither a name nor a file
 
 _OF_A_CLOUD = ("tpu", "allow_egress", "on_preemption", "max_restarts")
 
+_OF_A_SWEEP = ("matrix", "variants", "parallel")
+_A_SWEEP = "makes this a sweep, where one job is expected; `tpujob run` (in Python `Client.sweep`) runs its variants"
+_NO_SWEEP = "only counts with `matrix:` or `variants:`; add one of them, or remove this"
+
 # `train:` with nothing below it means the default training, not its absence.
-_EMPTY_IS_DEFAULT = ("tpu", "train", "emulated", "env", "limits")
+_EMPTY_IS_DEFAULT = ("tpu", "train", "emulated", "env", "limits", "params")
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Directory = Annotated[str, AfterValidator(value_rules.directory)]
@@ -196,6 +201,23 @@ class JobSpec(Section):
         "checkpoint.",
     )
     max_restarts: int = Field(default=3, ge=1, le=1000, description="Most restarts, with `on_preemption: restart`.")
+    params: Mapping[str, Value] = Field(
+        default_factory=dict,
+        description="Parameters of the job: `${params.NAME}` in any value below is replaced by its value, and `compare` has a "
+        "column for each.",
+    )
+    matrix: Mapping[str, tuple[Value, ...]] = Field(
+        default_factory=dict,
+        description="Makes the file a sweep: parameters with lists of values. There is a run for every combination.",
+    )
+    variants: Annotated[Mapping[str, Any], Shape(shapes.CHANGES)] = Field(
+        default_factory=dict,
+        description="Makes the file a sweep: named variants, each with the keys that it changes. Mappings are merged, null "
+        "removes a key.",
+    )
+    parallel: Annotated[int, Field(ge=1, le=64)] = Field(
+        default=1, description="How many slices a sweep uses at the same time; each runs one variant after the other."
+    )
 
     _file: str = PrivateAttr("job")
     _source: YamlSource = PrivateAttr(default_factory=YamlSource)
@@ -231,9 +253,6 @@ def load(text: str | bytes, *, path: str, overrides: Iterable[Override] = ()) ->
     `path` is for messages, and names a job without a name.
     """
     source = yaml_source.read(text)
-    if {"base", "variants"} <= set(source.data):
-        line, what = source.line(("variants",)), "a bench file is not a job"
-        raise JobSpecError([f"{path}:{line}: variants: {what}; `tpujob bench {path}` runs the variants of its `base:`"])
     return check(apply(source, overrides), path=path)
 
 
@@ -244,7 +263,10 @@ def from_values(data: Mapping[str, Any], overrides: Iterable[Override] = ()) -> 
 
 def check(source: YamlSource, *, path: str) -> JobSpec:
     """Return the job for YAML that has been read already. Raises JobSpecError with every mistake, each with its line."""
-    source = with_any_of(source)
+    if several := next((key for key in _OF_A_SWEEP if key in source.data), None):
+        text = _NO_SWEEP if several == "parallel" else _A_SWEEP
+        raise refusal(path, messages(path, source, [Mistake(source.line((several,)), (several,), text)]))
+    source = resolve(with_any_of(source))
     mistakes = list(source.mistakes)
     data = _with_sections(source.data)
     if isinstance(env := data.get("env"), Mapping):
@@ -257,15 +279,19 @@ def check(source: YamlSource, *, path: str) -> JobSpec:
             mistakes += explain(error, source, _sections())
         mistakes += list(_unreported(value_rules.cross_field_problems(data), source, mistakes))
     if mistakes or spec is None:
-        lines = messages(path, source, mistakes)
-        where = f"{path}: " if path else ""
-        more = [f"{where}and {len(lines) - MAX_REPORTED} more mistakes"] if len(lines) > MAX_REPORTED else []
-        hint = f"`tpujob plan {path}` checks a file without creating anything" if path else None
-        raise JobSpecError(lines[:MAX_REPORTED] + more, hint=hint)
+        raise refusal(path, messages(path, source, mistakes))
     if not spec.name:
         spec = spec.model_copy(update={"name": names.to_job_name(PurePath(path).stem or NAMELESS)})
     spec._file, spec._source = path, source
     return spec
+
+
+def refusal(path: str, lines: list[str]) -> JobSpecError:
+    """Return the error of a file with these mistakes."""
+    where = f"{path}: " if path else ""
+    more = [f"{where}and {len(lines) - MAX_REPORTED} more mistakes"] if len(lines) > MAX_REPORTED else []
+    hint = f"`tpujob plan {path}` checks a file without creating anything" if path else None
+    return JobSpecError(lines[:MAX_REPORTED] + more, hint=hint)
 
 
 def resolve_env(spec: JobSpec, environ: Mapping[str, str]) -> dict[str, str]:

@@ -32,6 +32,9 @@ _MEANT_BY = {
     "command": ("run", "script", "cmd"),
     "env": ("environment", "envs"),
     "artifacts": ("outputs",),
+    "params": ("parameters", "param"),
+    "matrix": ("sweep", "grid"),
+    "parallel": ("max_parallel",),
     "limits.max_duration": ("max_hours", "max_time", "timeout"),
 }
 _SYNONYMS = {synonym: key for key, synonyms in _MEANT_BY.items() for synonym in synonyms}

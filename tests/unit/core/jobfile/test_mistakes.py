@@ -116,7 +116,7 @@ def test_text_that_is_no_job_file_gets_one_line(text: str | bytes, line: str) ->
             COMMAND + "colour: red\n",
             "job.yaml:2: colour: unknown key; known here: "
             "name, on, tpu, train, command, setup, env, code, artifacts, bucket, allow_egress, limits, on_preemption, "
-            "max_restarts",
+            "max_restarts, params, matrix, variants, parallel",
         ),
         (
             COMMAND + "tpu: [v5litepod-8]\n",
@@ -395,12 +395,3 @@ def test_the_form_of_an_unlisted_type_is_checked() -> None:
     assert line == (
         "job.yaml:2: tpu.accelerator: `$(id)` is not an accelerator type; they look like v5litepod-8, v5p-8 or v6e-8"
     )
-
-
-def test_a_bench_file_is_told_its_command() -> None:
-    text = "base: mnist.yaml\nevery: {train: {epochs: 2}}\nvariants:\n  a: {}\n"
-    with pytest.raises(JobSpecError) as caught:
-        keys.load(text, path="compare.yaml")
-    command = "`tpujob bench compare.yaml` runs the variants of its `base:`"
-    assert caught.value.problems == [f"compare.yaml:3: variants: a bench file is not a job; {command}"]
-    assert caught.value.hint is None

@@ -1,0 +1,246 @@
+"""Sweeps: the jobs of their variants, their names, and mistakes at their lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.core.jobfile import keys, sweep, values, yaml_source
+from orchestrator.core.jobfile.sweep import Sweep, Variant
+from orchestrator.errors import JobSpecError
+from tests import ROOT
+
+
+def expand(text: str, path: str = "lr-sweep.yaml") -> Sweep:
+    return sweep.expand(yaml_source.read(text), path=path)
+
+
+def variants(text: str, path: str = "lr-sweep.yaml") -> tuple[Variant, ...]:
+    return expand(text, path).variants
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(JobSpecError) as raised:
+        expand(text, "s.yaml")
+    assert raised.value.exit_code == 64
+    return raised.value.problems
+
+
+def test_there_is_a_variant_for_every_combination_the_last_parameter_changing_fastest() -> None:
+    found = variants("matrix: {lr: [1e-4, 3e-4], seed: [1, 2]}\ncommand: train --lr ${params.lr} ${params.seed}\n")
+    assert [variant.spec.command for variant in found] == [
+        "train --lr 1e-4 1",
+        "train --lr 1e-4 2",
+        "train --lr 3e-4 1",
+        "train --lr 3e-4 2",
+    ]
+    assert [variant.name for variant in found] == [f"lr-sweep-{number}" for number in (1, 2, 3, 4)]
+    assert [variant.label for variant in found][:2] == ["lr=1e-4 seed=1", "lr=1e-4 seed=2"]
+    assert [variant.number for variant in found] == [1, 2, 3, 4]
+
+
+def test_every_parameter_is_a_column_also_a_single_one() -> None:
+    (one, _) = variants("params: {batch: 32}\nmatrix: {lr: [1e-4, 0.5]}\ncommand: x ${params.lr} ${params.batch}\n")
+    assert dict(one.params) == {"batch": 32, "lr": 1e-4}
+    assert one.label == "lr=1e-4", "what all variants have does not name one of them"
+
+
+def test_a_list_of_the_matrix_replaces_the_single_value_of_the_same_parameter() -> None:
+    found = variants("params: {lr: 7}\nmatrix: {lr: [1, 2]}\ncommand: x ${params.lr}\n")
+    assert [variant.spec.command for variant in found] == ["x 1", "x 2"]
+
+
+def test_a_named_variant_is_the_file_with_the_keys_that_differ() -> None:
+    found = variants(
+        "name: t\ntrain: {epochs: 2, seed: 7}\nvariants:\n  multi:\n  single: {train: {cores: 1, seed: null}}\n"
+    )
+    shape = [
+        (v.name, v.label, v.spec.train and (v.spec.train.cores, v.spec.train.epochs, v.spec.train.seed)) for v in found
+    ]
+    assert shape == [("t-multi", "multi", ("all", 2, 7)), ("t-single", "single", (1, 2, 1))]
+
+
+def test_named_variants_run_with_every_combination() -> None:
+    text = "name: t\nvariants: {a: {}, b: {env: {X: y}}}\nmatrix: {lr: [1, 2]}\ncommand: x ${params.lr}\n"
+    found = variants(text)
+    assert [(v.name, v.label) for v in found] == [
+        ("t-a-1", "a lr=1"),
+        ("t-a-2", "a lr=2"),
+        ("t-b-1", "b lr=1"),
+        ("t-b-2", "b lr=2"),
+    ]
+    assert [dict(v.spec.env) for v in found] == [{}, {}, {"X": "y"}, {"X": "y"}]
+
+
+def test_a_named_variant_may_set_a_parameter() -> None:
+    text = "params: {lr: 1}\nvariants: {a: {}, b: {params: {lr: 5}}}\ncommand: x ${params.lr}\n"
+    assert [variant.spec.command for variant in variants(text)] == ["x 1", "x 5"]
+
+
+def test_a_local_variant_drops_the_tpu_of_the_others() -> None:
+    (here,) = variants("tpu: {zone: us-central1-a}\ncommand: ls\nvariants: {here: {on: local}}\n")
+    assert here.spec.on == "local" and here.spec.warnings() == []
+
+
+def test_a_tpu_may_be_a_parameter() -> None:
+    found = variants("matrix: {tpu: [v5e-8, v6e-8]}\ntpu: {accelerator: '${params.tpu}'}\ncommand: ls\n")
+    assert [variant.spec.tpu.accelerator for variant in found] == ["v5litepod-8", "v6e-8"]
+
+
+def test_a_name_that_comes_from_the_file_leaves_room_for_the_number() -> None:
+    found = variants("matrix: {n: [1, 2]}\ncommand: x ${params.n}\n", f"{'long-' * 20}.yaml")
+    assert [len(variant.name) for variant in found] == [40, 40]
+    assert [variant.name[-2:] for variant in found] == ["-1", "-2"]
+
+
+def test_the_same_name_comes_from_a_longer_list() -> None:
+    """`lr-sweep-2` means the same job when a value is added at the end."""
+    before, after = (variants(f"matrix: {{n: [5, 6{more}]}}\ncommand: x ${{params.n}}\n") for more in ("", ", 7"))
+    assert [(v.name, v.params) for v in before] == [(v.name, v.params) for v in after][:2]
+
+
+def test_a_long_value_is_called_by_its_number() -> None:
+    (one, _) = variants(f"matrix: {{p: [{'x' * 80}, y]}}\ncommand: x ${{params.p}}\n")
+    assert one.label == "#1"
+
+
+def test_values_of_python_make_the_same_sweep() -> None:
+    source = values.source_of({"matrix": {"lr": [1e-4, 2]}, "command": ["x", "${params.lr}"], "parallel": 2})
+    found = sweep.expand(source, path="")
+    assert [variant.spec.command for variant in found.variants] == ["x 1e-4", "x 2"]
+    assert (found.name, found.parallel) == ("job", 2)
+
+
+X = "command: x ${params.a}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (X + "matrix:\n", ["s.yaml:2: matrix: expected parameters with lists of values, such as `lr: [1e-4, 3e-4]`"]),
+        (
+            X + "matrix: [1]\n",
+            ["s.yaml:2: matrix: expected parameters with lists of values, such as `lr: [1e-4, 3e-4]`"],
+        ),
+        (X + "matrix:\n  a: []\n", ["s.yaml:3: matrix.a: is an empty list; write the values to try, or remove it"]),
+        (
+            X + "matrix:\n  a: 3\n",
+            [
+                "s.yaml:3: matrix.a: expected a list of values, such as [1e-4, 3e-4]; a single value goes below `params:`"
+            ],
+        ),
+        (
+            X + "matrix:\n  a:\n  - 1\n  - [2]\n",
+            [
+                "s.yaml:5: matrix.a[1]: expected one value (text, a number, true or false), got a list; lists of values go "
+                "below `matrix:`"
+            ],
+        ),
+        (X + "matrix: {a: [1, null]}\n", ["s.yaml:2: matrix.a[1]: has no value; write one, or remove it"]),
+        (X + "matrix: {a: [1, .nan]}\n", ["s.yaml:2: matrix.a[1]: must be a finite number"]),
+        (X + "matrix: {a: [1e-4, 2, 0.0001]}\n", ["s.yaml:2: matrix.a[2]: `1e-4` is listed twice; remove one of them"]),
+        (
+            X + "matrix: {a: [1], b: [2]}\n",
+            ["s.yaml:2: matrix.b: changes nothing; write ${params.b} in `command`, `env` or `train`"],
+        ),
+        (
+            X + "matrix: {a: [1], 'b c': [2]}\n",
+            [
+                "s.yaml:2: matrix.b c: `b c` is not the name of a parameter; use letters, digits, `_` and `-`, a letter "
+                "first"
+            ],
+        ),
+        (
+            f"command: x ${{params.a}} ${{params.b}}\nmatrix: {{a: {list(range(101))}, b: [1, 2]}}\n",
+            ["s.yaml:2: matrix: makes 202 variants; at most 200 are allowed: write fewer values, or several files"],
+        ),
+        (
+            X + "matrix: {a: [1]}\nparallel: 0\n",
+            ["s.yaml:3: parallel: expected a number of slices from 1 to 64, such as 2"],
+        ),
+        (X + "matrix: {a: [1]}\nparallel: 99\n", ["s.yaml:3: parallel: 99 are too many; write at most 64"]),
+        (
+            X + f"matrix: {{a: [1]}}\nname: {'n' * 39}\n",
+            ["s.yaml:3: name: has 39 characters, and the names of its runs are longer; at most 38 are allowed here"],
+        ),
+        (
+            X + "matrix: {a: [1]}\nname: Not One\n",
+            ["s.yaml:3: name: `Not One` is not a name; write lower-case letters, digits and `-`, at most 40"],
+        ),
+        (
+            "command: x\nvariants: {}\n",
+            ["s.yaml:2: variants: expected a mapping of names, each with the keys that it changes"],
+        ),
+        (
+            "command: x\nvariants: [a]\n",
+            ["s.yaml:2: variants: expected a mapping of names, each with the keys that it changes"],
+        ),
+        (
+            "command: x\nvariants:\n  A_b: {}\n",
+            [
+                "s.yaml:3: variants.A_b: its name is not a valid name: letters a-z, digits and `-`, a letter first and no "
+                "`-` last; for example `a-b`"
+            ],
+        ),
+        (
+            "command: x\nvariants:\n  a: 3\n",
+            [
+                "s.yaml:3: variants.a: expected a mapping: keys of the file that it changes; leave it empty to change none"
+            ],
+        ),
+        (
+            "command: x\nvariants:\n  a: {parallel: 3}\n",
+            ["s.yaml:3: variants.a.parallel: is of the whole sweep, not of one variant; remove it"],
+        ),
+        (
+            X + "matrix: {a: [1]}\nvariants:\n  v: {params: {a: 3}}\n",
+            ["s.yaml:4: variants.v.params.a: has values in `matrix:` already; remove it from one of the two"],
+        ),
+    ],
+)
+def test_a_mistake_of_the_sweep_has_its_line(text: str, lines: list[str]) -> None:
+    assert problems(text) == lines
+
+
+def test_a_mistake_of_a_value_is_told_at_its_line_for_the_key_that_it_is_wrong_for() -> None:
+    text = "train: {lr: '${params.lr}'}\nmatrix:\n  lr:\n  - 1e-4\n  - -3\n"
+    assert problems(text) == ["s.yaml:5: train.lr: must be greater than 0, not `-3`"]
+
+
+def test_a_mistake_of_all_variants_is_told_once_and_all_mistakes_together() -> None:
+    text = "tpu: {zone: mars}\ncommand: ls\nvariants:\n  a: {}\n  b: {commando: x}\n"
+    first, second = problems(text)
+    assert first.startswith("s.yaml:1: tpu.zone: ") and second.startswith(
+        "s.yaml:5: commando: unknown key; did you mean"
+    )
+
+
+def test_a_reference_to_no_parameter_is_a_mistake() -> None:
+    assert problems("matrix: {lr: [1]}\ncommand: x ${params.lr} ${params.lrr}\n") == [
+        "s.yaml:2: command: `${params.lrr}`: there is no such parameter; did you mean `lr`?"
+    ]
+
+
+def test_mistakes_of_the_yaml_itself_are_told() -> None:
+    assert problems("matrix: {lr: [1]}\nmatrix: {lr: [2]}\ncommand: ${params.lr}\n") == [
+        "s.yaml:2: matrix: duplicate key, first set on line 1; keep one of the two"
+    ]
+
+
+def test_where_one_job_is_expected_a_sweep_is_told_how_to_run() -> None:
+    for key in ("matrix: {lr: [1]}\n", "variants: {a: {}}\n"):
+        with pytest.raises(
+            JobSpecError, match=r"s.yaml:2: (matrix|variants): makes this a sweep, .*`tpujob run` .*Client.sweep"
+        ):
+            keys.load(f"command: ls\n{key}", path="s.yaml")
+
+
+def test_parallel_alone_is_a_mistake() -> None:
+    with pytest.raises(JobSpecError, match=r"s.yaml:2: parallel: only counts with `matrix:` or `variants:`"):
+        keys.load("command: ls\nparallel: 2\n", path="s.yaml")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "jobs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_example_is_one_job_or_a_sweep(path: str) -> None:
+    source = yaml_source.read((ROOT / path).read_bytes())
+    if sweep.is_sweep(source) and "base" not in source.data:
+        assert sweep.expand(source, path=str(path)).variants
