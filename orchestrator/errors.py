@@ -155,13 +155,13 @@ class Vanished(CloudError):
     reason = "vanished"
 
 
-class Cancelled(Vanished):
+class Canceled(Vanished):
     """The user ended the run: `tpujob cancel`, or `tpujob down` of its slice."""
 
-    reason = "cancelled"
+    reason = "canceled"
 
     def __init__(self, by: str) -> None:
-        super().__init__(f"cancelled by `{by}`")
+        super().__init__(f"canceled by `{by}`")
 
 
 class RemoteError(TpujobError):

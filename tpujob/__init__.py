@@ -62,7 +62,7 @@ _NAMES = {  # module of each name
     "client.slices.slices": ("DownResult", "SliceEnd", "SliceRelease", "SliceStatus", "UpResult"),
     "client.slices.status": ("SliceRow", "Status"),
     "errors": (
-        *("AlreadyExists", "ArtifactError", "AuthError", "BadRequest", "Cancelled", "CapacityError", "CloudError"),
+        *("AlreadyExists", "ArtifactError", "AuthError", "BadRequest", "Canceled", "CapacityError", "CloudError"),
         *("CloudUnavailable", "CommandFailed", "ConfigError", "DeadlineExceeded", "HostKeyMismatch", "Interrupted"),
         *("JobSpecError", "NeedsConsent", "PayloadFailed", "Preempted", "QuotaError", "RemoteError", "SliceLost"),
         *("TeardownUnproven", "TpujobError", "UnexpectedReply", "UnknownLease", "UnknownRun", "Unreachable"),

@@ -23,7 +23,7 @@ from orchestrator.core.lease import lease as leases
 from orchestrator.core.lease import run_and_attempt as attempts
 from orchestrator.core.lease.cloud_api import SliceName
 from orchestrator.core.lease.lease import Intent, Lease, LeaseEvent, LeaseState, Purpose
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent, AttemptState, Began, RunCancelled, RunRecord
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent, AttemptState, Began, RunCanceled, RunRecord
 from orchestrator.core.lease.timekeeping import Anchor
 from orchestrator.errors import ConfigError, TpujobError, UnknownLease, UnknownRun
 from orchestrator.ledger import disk
@@ -145,7 +145,7 @@ class Ledger:
     def record(self, *events: LeaseEvent | AttemptEvent) -> None:
         """Apply the events in one durable transaction.
 
-        Raises leases.NotAllowed when a lease has moved on meanwhile, or when the run was cancelled.
+        Raises leases.NotAllowed when a lease has moved on meanwhile, or when the run was canceled.
         """
         with self._transaction():
             for event in events:
@@ -184,15 +184,15 @@ class Ledger:
     def _apply(self, event: LeaseEvent | AttemptEvent) -> None:
         match event:
             case Intent(lease=lease):
-                attempts.check_not_cancelled(self._last_attempt(lease.run), event)
+                attempts.check_not_canceled(self._last_attempt(lease.run), event)
                 self._insert_lease(lease)
                 self._append(lease.created_at, lease.id, event)
             case Began(run=run, attempt=attempt):
-                attempts.check_not_cancelled(self._last_attempt(run.id), event)
+                attempts.check_not_canceled(self._last_attempt(run.id), event)
                 self._insert_run(run)
                 self._put_attempt(attempt)
                 self._append(event.at or run.created_at, attempt.id, event)
-            case RunCancelled(run_id=run_id):
+            case RunCanceled(run_id=run_id):
                 last = self._last_attempt(run_id)
                 if last is None:
                     raise UnknownRun(f"there is no run {run_id!r}")

@@ -44,8 +44,8 @@ def test_a_name_means_the_run_that_has_not_ended(detached: Tpujob) -> None:
     assert json.loads(detached("show", "hello", "--json").stdout)["run"] == older
     assert detached("extend", "hello", "--by", "5m").returncode == 0
     done = detached("cancel", "hello")
-    assert done.returncode == 0 and f"{older} cancelled" in done.stdout, done.text
-    assert detached.alive() == [] and state_of(detached, older) == "cancelled"
+    assert done.returncode == 0 and f"{older} canceled" in done.stdout, done.text
+    assert detached.alive() == [] and state_of(detached, older) == "canceled"
     again = detached("cancel", "hello")
     assert again.returncode == 0 and "has ended already" in again.stdout
 
@@ -59,13 +59,13 @@ def test_a_name_of_several_live_runs_ends_and_follows_none(detached: Tpujob) -> 
     assert json.loads(detached("show", "hello", "--json").stdout)["run"] == runs[1]
     down = detached("down", runs[0])
     assert down.returncode == 0 and "absent" in down.stdout, down.text
-    assert state_of(detached, runs[0]) == "cancelled" and len(detached.alive()) == 1
+    assert state_of(detached, runs[0]) == "canceled" and len(detached.alive()) == 1
     assert detached("cancel", "hello").returncode == 0
     assert detached.alive() == []
 
 
 @pytest.mark.parametrize("job", [WAITER, QUEUED, RACE], ids=["between-tries", "queued", "race"])
-def test_a_run_that_waits_for_capacity_is_cancelled_from_another_terminal(tpujob: Tpujob, job: str) -> None:
+def test_a_run_that_waits_for_capacity_is_canceled_from_another_terminal(tpujob: Tpujob, job: str) -> None:
     no_capacity(tpujob)
     process = tpujob.start("run", tpujob.job(job), stderr=subprocess.STDOUT)
     if job is WAITER:
@@ -78,19 +78,19 @@ def test_a_run_that_waits_for_capacity_is_cancelled_from_another_terminal(tpujob
             lambda: len(tpujob.admin("GET", "status").get("queued_resources", [])) == requests, "requests in the queue"
         )
     done = tpujob("cancel", "waiter")
-    assert done.returncode == 0 and " cancelled; " in done.stdout, done.text
+    assert done.returncode == 0 and " canceled; " in done.stdout, done.text
     assert tpujob.admin("GET", "status").get("queued_resources", []) == []
     tpujob.admin("DELETE", "capacity")
-    assert_cancelled(tpujob, process)
+    assert_canceled(tpujob, process)
     assert tpujob.lived() == (1 if job is WAITER else 0), "nothing was created after the end"
 
 
-def test_a_run_is_cancelled_while_its_slice_is_created(tpujob: Tpujob) -> None:
+def test_a_run_is_canceled_while_its_slice_is_created(tpujob: Tpujob) -> None:
     process = tpujob.start("run", tpujob.job(HELLO))
     until(tpujob.alive, "a node")
     done = tpujob("cancel", "hello")
     assert done.returncode == 0 and "absent" in done.stdout, done.text
-    assert_cancelled(tpujob, process)
+    assert_canceled(tpujob, process)
 
 
 def test_the_record_of_a_cancel_outlives_a_run_that_was_killed(tpujob: Tpujob) -> None:
@@ -105,8 +105,8 @@ def test_the_record_of_a_cancel_outlives_a_run_that_was_killed(tpujob: Tpujob) -
     assert tpujob("status").stdout.count("waiting for capacity") == 0
 
 
-def assert_cancelled(cli: Tpujob, process: subprocess.Popen[str]) -> None:
+def assert_canceled(cli: Tpujob, process: subprocess.Popen[str]) -> None:
     out, _ = process.communicate()
-    assert process.returncode == 71 and "cancelled by `tpujob cancel`" in out, out
-    assert cli.alive() == [] and cli.only_run()["state"] == "cancelled"
+    assert process.returncode == 71 and "canceled by `tpujob cancel`" in out, out
+    assert cli.alive() == [] and cli.only_run()["state"] == "canceled"
     assert cli.only_run()["exit_code"] == 71

@@ -1,4 +1,4 @@
-"""Detached runs through the real CLI: submitted and left, attached to, cancelled, extended, and ended by their own watchdog."""
+"""Detached runs through the real CLI: submitted and left, attached to, canceled, extended, and ended by their own watchdog."""
 
 from __future__ import annotations
 
@@ -211,28 +211,28 @@ def test_cancel_deletes_and_proves(detached: Tpujob) -> None:
     done = detached("cancel", run)
     assert done.returncode == 0 and "absent" in done.stdout
     assert detached.alive() == []
-    assert_cancelled(detached, run, "tpujob cancel")
+    assert_canceled(detached, run, "tpujob cancel")
     again = detached("cancel", run)
-    assert again.returncode == 0 and "has ended already: cancelled" in again.stdout
+    assert again.returncode == 0 and "has ended already: canceled" in again.stdout
 
 
-def assert_cancelled(cli: Tpujob, run: str, by: str) -> None:
+def assert_canceled(cli: Tpujob, run: str, by: str) -> None:
     """Every command says so."""
     shown = cli.only_run()
-    assert (shown["state"], shown["exit_code"], shown["detail"]) == ("cancelled", 71, f"cancelled by `{by}`")
+    assert (shown["state"], shown["exit_code"], shown["detail"]) == ("canceled", 71, f"canceled by `{by}`")
     (listed,) = json.loads(cli("list", "--json").stdout)
     assert {key: shown[key] for key in listed} == listed
-    assert "\tcancelled\t" in cli("list").stdout
+    assert "\tcanceled\t" in cli("list").stdout
     text = cli("show", run).stdout
-    assert f"why      cancelled by `{by}`" in text and text.count("delete: ") == 1
+    assert f"why      canceled by `{by}`" in text and text.count("delete: ") == 1
     attached = cli("attach", run)
-    assert attached.returncode == 71 and f"result   cancelled by `{by}`" in attached.stdout
+    assert attached.returncode == 71 and f"result   canceled by `{by}`" in attached.stdout
     assert "absent (checked" in attached.stdout
     assert cli("logs", "-f", run).returncode == 0
 
 
 @pytest.mark.parametrize("command", ["cancel", "down"])
-def test_a_run_is_cancelled_at_once_even_if_its_collector_stands_still(detached: Tpujob, command: str) -> None:
+def test_a_run_is_canceled_at_once_even_if_its_collector_stands_still(detached: Tpujob, command: str) -> None:
     run = submit(detached, SLOW, TPUJOB_COLLECTOR="on")
     until_followed(detached)
     still = collector(detached)
@@ -242,13 +242,13 @@ def test_a_run_is_cancelled_at_once_even_if_its_collector_stands_still(detached:
     attached = detached.start("attach", run)
     detached.until("begun", attached)
     assert detached(command, "slow").returncode == 0
-    assert_cancelled(detached, run, f"tpujob {command}")
+    assert_canceled(detached, run, f"tpujob {command}")
     for process, code in ((reader, 0), (attached, 71)):
         process.communicate()
         assert process.returncode == code
     still.resume()
     still.wait(HANG_S)
-    assert_cancelled(detached, run, f"tpujob {command}")
+    assert_canceled(detached, run, f"tpujob {command}")
 
 
 @pytest.mark.exhaustive
@@ -257,9 +257,9 @@ def test_cancel_ends_a_run_that_is_attached_in_another_terminal(detached: Tpujob
     detached.until("begun", process)
     assert detached("cancel", "slow").returncode == 0
     out, _ = process.communicate()
-    assert process.returncode == 71 and "result   cancelled by `tpujob cancel`" in out
+    assert process.returncode == 71 and "result   canceled by `tpujob cancel`" in out
     assert detached.alive() == []
-    assert detached.only_run()["state"] == "cancelled"
+    assert detached.only_run()["state"] == "canceled"
 
 
 def test_extend_of_a_run_that_has_ended_says_so(detached: Tpujob) -> None:
@@ -267,7 +267,7 @@ def test_extend_of_a_run_that_has_ended_says_so(detached: Tpujob) -> None:
     assert detached("cancel", run).returncode == 0
     for name in (run, "slow"):
         done = detached("extend", name, "--by", "1h")
-        assert done.returncode == 64 and f"{run} has ended: cancelled\nhint: `tpujob show {run}`" in done.stderr, (
+        assert done.returncode == 64 and f"{run} has ended: canceled\nhint: `tpujob show {run}`" in done.stderr, (
             done.text
         )
 

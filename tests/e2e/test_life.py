@@ -261,7 +261,7 @@ def test_down_without_a_name_and_stop_leave_the_slice_of_a_running_job_alone(tpu
     assert "is the slice of a running job" in tpujob("up", "sleep").stderr
     assert tpujob("down", "sleep").returncode == 0
     out, err = process.communicate()
-    assert process.returncode == 71 and "cancelled by `tpujob down`" in err and "absent (checked" in out
+    assert process.returncode == 71 and "canceled by `tpujob down`" in err and "absent (checked" in out
     assert tpujob.alive() == []
 
 

@@ -116,11 +116,11 @@ def test_cancel_from_another_terminal_stops_it_and_saves_what_it_saved(tpujob: T
     process = tpujob.start("run", tpujob.job(SLEEPER))
     tpujob.until("started", process)
     done = tpujob("cancel", "sleeper")
-    assert done.returncode == 0 and "cancelled; none of its processes runs any more" in done.stdout, done.stderr
+    assert done.returncode == 0 and "canceled; none of its processes runs any more" in done.stdout, done.stderr
     _, err = process.communicate()
-    assert process.returncode == 71 and "cancelled by `tpujob cancel`" in err
+    assert process.returncode == 71 and "canceled by `tpujob cancel`" in err
     assert (artifacts(tpujob) / "saved.txt").read_text() == "saved\n" and is_gone(artifacts(tpujob))
-    assert tpujob.only_run()["state"] == "cancelled"
+    assert tpujob.only_run()["state"] == "canceled"
     assert list((tpujob.directory / "state" / "local").iterdir()) == []
     assert "has ended already" in tpujob("cancel", "sleeper").stdout
 

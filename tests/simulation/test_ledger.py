@@ -20,7 +20,7 @@ from orchestrator.core.lease.run_and_attempt import (
     Leased,
     Moved,
     ResultsCollected,
-    RunCancelled,
+    RunCanceled,
     RunRecord,
     Tried,
 )
@@ -52,7 +52,7 @@ EVENTS: list[Any] = [
     Leased(ATTEMPT.id, 3.0, LEASE.id),
     Moved(ATTEMPT.id, 4.0, AttemptState.RUNNING),
     AttemptEnded(ATTEMPT.id, 5.0, AttemptState.FAILED, rc=7),
-    RunCancelled(RUN.id, 5.0, leases.CANCEL),
+    RunCanceled(RUN.id, 5.0, leases.CANCEL),
     Intent(OF_RUN),
     leases.Down(OF_RUN.id, 5.0, "because"),
     ResultsCollected(ATTEMPT.id, 6.0, AttemptState.SUCCEEDED, exit_code=0),

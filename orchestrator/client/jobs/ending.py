@@ -39,8 +39,8 @@ COLLECT_S = 60.0  # what the artifacts of a stopped local job may take
 
 
 @dataclass(frozen=True, slots=True)
-class Cancelled:
-    """What became of a run that was to be cancelled."""
+class Canceled:
+    """What became of a run that was to be canceled."""
 
     run: str
     had_ended: bool  # before: nothing was done
@@ -49,7 +49,7 @@ class Cancelled:
     line: str = ""  # for a terminal
 
 
-def cancel(session: Session, run: str) -> Cancelled:
+def cancel(session: Session, run: str) -> Canceled:
     """End the run of this id or name: delete its slice and prove it. Artifacts are not collected.
 
     A run that waits for capacity asks for no slice any more; its process ends when it next looks. A job with `on: local` is
@@ -69,7 +69,7 @@ def cancel(session: Session, run: str) -> Cancelled:
             found,
             [lease for lease in lookup.leases_of_run(session, found.id) if lease.state is LeaseState.DOWN],
         )
-        return Cancelled(found.id, True, kept is None, session.exit_code(), line)
+        return Canceled(found.id, True, kept is None, session.exit_code(), line)
     if found.cloud == LOCAL:
         return _cancel_here(session, found.id, attempt.id)
     lease = lookup.lease_of_run(session, found.id)
@@ -82,12 +82,12 @@ def cancel(session: Session, run: str) -> Cancelled:
     # These are all: from here on, the ledger takes no new lease of the run.
     releases = _release(session, found, lookup.leases_of_run(session, found.id))
     if not all(released.gone for released in releases):
-        return Cancelled(found.id, False, False, session.exit_code())
+        return Canceled(found.id, False, False, session.exit_code())
     _, attempt = session.ledger.find_run(found.id)
     state = attempt.state if attempt.state.ended else "ends"
     proofs = [f"{each.lease.name.node} absent (checked {clock(each.checked_at)})" for each in releases]
     line = "; ".join((f"{found.id} {state}", *(proofs or ["it has no slice"])))
-    return Cancelled(found.id, False, True, session.exit_code(), line)
+    return Canceled(found.id, False, True, session.exit_code(), line)
 
 
 def _release(session: Session, found: RunRecord, leases: Sequence[Lease]) -> list[Released]:
@@ -100,7 +100,7 @@ def _release(session: Session, found: RunRecord, leases: Sequence[Lease]) -> lis
     return releases
 
 
-def _cancel_here(session: Session, run: str, attempt: str) -> Cancelled:
+def _cancel_here(session: Session, run: str, attempt: str) -> Canceled:
     """The process that runs it stops it, collects what it made, and records how it ended."""
     ask_to_end(session.directory / "local", attempt)
     give_up_at = time.monotonic() + STOP_GRACE_S + COLLECT_S
@@ -108,8 +108,8 @@ def _cancel_here(session: Session, run: str, attempt: str) -> Cancelled:
         if time.monotonic() > give_up_at:
             raise TpujobError(f"{run} has not ended", hint="it was told to end; `tpujob list` shows when it has")
         time.sleep(0.1)
-    line = f"{run} cancelled; none of its processes runs any more"
-    return Cancelled(run, False, True, session.exit_code(), line)
+    line = f"{run} canceled; none of its processes runs any more"
+    return Canceled(run, False, True, session.exit_code(), line)
 
 
 def collect(session: Session, run: str, *, max_results: float | None = None) -> RunResult:

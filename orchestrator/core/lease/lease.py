@@ -92,7 +92,7 @@ class Lease:
         return self.state not in (LeaseState.GONE, LeaseState.FORGOTTEN)
 
     @property
-    def cancelled_by(self) -> str | None:
+    def canceled_by(self) -> str | None:
         """The command with which the user ended the slice, and the run on it; None: it has not ended, or for another reason."""
         return self.reason if self.reason in (CANCEL, DOWN) else None
 

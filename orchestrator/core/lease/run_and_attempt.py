@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from orchestrator import errors
 from orchestrator.core.lease.lease import Down, Lease, LeaseEvent, LeaseState, NotAllowed
-from orchestrator.errors import Cancelled, Interrupted, PayloadFailed, TpujobError
+from orchestrator.errors import Canceled, Interrupted, PayloadFailed, TpujobError
 from orchestrator.exit_codes import exit_code
 
 LOCAL = "local"  # the cloud of a run that has none: `on: local`
@@ -27,7 +27,7 @@ class AttemptState(StrEnum):
     COLLECTING = "collecting"
     SUCCEEDED = "succeeded"
     FAILED = "failed"  # the payload failed: see `rc`
-    CANCELLED = "cancelled"  # by `tpujob cancel`, or by `tpujob down` of its slice
+    CANCELED = "canceled"  # by `tpujob cancel`, or by `tpujob down` of its slice
     INTERRUPTED = "interrupted"  # by a signal, by the loss of its slice, or because the process was killed
     ERROR = "error"  # tpujob or the cloud failed: see `detail`
 
@@ -142,7 +142,7 @@ class ResultsCollected(_End):
 
 
 @dataclass(frozen=True)
-class RunCancelled:
+class RunCanceled:
     """The user ended the run. The ledger stores what `events_of_cancel` makes of it, in one transaction."""
 
     run_id: str
@@ -150,23 +150,23 @@ class RunCancelled:
     by: str  # `core.lease.lease.CANCEL`
 
 
-AttemptEvent = Began | AttemptChange | RunCancelled
+AttemptEvent = Began | AttemptChange | RunCanceled
 
 
 class RunEnded(NotAllowed):
-    """The run was cancelled: it begins no attempt and asks for no slice any more."""
+    """The run was canceled: it begins no attempt and asks for no slice any more."""
 
     def __init__(self, attempt: Attempt, event: LeaseEvent | Began) -> None:
-        Exception.__init__(self, f"run {attempt.run_id} was cancelled: {type(event).__name__} does not apply")
+        Exception.__init__(self, f"run {attempt.run_id} was canceled: {type(event).__name__} does not apply")
 
 
-def check_not_cancelled(last: Attempt | None, event: LeaseEvent | Began) -> None:
-    """Raise RunEnded if `last`, the last attempt of the run of this event, was cancelled."""
-    if last is not None and last.state is AttemptState.CANCELLED:
+def check_not_canceled(last: Attempt | None, event: LeaseEvent | Began) -> None:
+    """Raise RunEnded if `last`, the last attempt of the run of this event, was canceled."""
+    if last is not None and last.state is AttemptState.CANCELED:
         raise RunEnded(last, event)
 
 
-def events_of_cancel(event: RunCancelled, last: Attempt, leases: list[Lease]) -> list[LeaseEvent | AttemptChange]:
+def events_of_cancel(event: RunCanceled, last: Attempt, leases: list[Lease]) -> list[LeaseEvent | AttemptChange]:
     """Return the events that end the run: of its last attempt, and of `leases`, its open ones. Empty if it has ended.
 
     While the slice of the job is being released, the attempt stays open: the job has its result, which its process records,
@@ -179,7 +179,7 @@ def events_of_cancel(event: RunCancelled, last: Attempt, leases: list[Lease]) ->
         return events
     if last.lease_id is None and leases:
         events.append(Leased(last.id, event.at, leases[-1].id))
-    return [*events, AttemptEnded.by(last.id, event.at, AttemptState.CANCELLED, Cancelled(event.by))]
+    return [*events, AttemptEnded.by(last.id, event.at, AttemptState.CANCELED, Canceled(event.by))]
 
 
 def apply(attempt: Attempt, event: AttemptChange) -> Attempt:

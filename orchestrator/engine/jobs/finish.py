@@ -10,13 +10,13 @@ from orchestrator.engine.jobs.progress import JobProgress, Outcome
 from orchestrator.engine.leases.cancellation import check_attempt
 from orchestrator.engine.leases.obligations import release_owed
 from orchestrator.engine.leases.release import latest_lease, try_record
-from orchestrator.errors import Cancelled, PayloadFailed, TpujobError
+from orchestrator.errors import Canceled, PayloadFailed, TpujobError
 
 
 async def capture(progress: JobProgress, work: Program[None]) -> None:
     """Do the work; what ends it early becomes the error and the state of the run. A bug must not leave a slice behind.
 
-    The ledger decides whether the run was cancelled: then any other error is a consequence.
+    The ledger decides whether the run was canceled: then any other error is a consequence.
     """
     try:
         try:
@@ -24,16 +24,16 @@ async def capture(progress: JobProgress, work: Program[None]) -> None:
             progress.state = AttemptState.RUNNING if progress.detached else AttemptState.SUCCEEDED
         except TpujobError as error:
             progress.fail(error)
-        await check_cancelled(progress)
-    except Cancelled as error:
+        await check_canceled(progress)
+    except Canceled as error:
         progress.detached = False  # no job goes on
         progress.fail(error)
     except Exception as error:
         progress.fail_with_bug(error)
 
 
-async def check_cancelled(progress: JobProgress) -> None:
-    """Raise Cancelled if the user has ended the run, or the slice on which it runs. Signals wait, except for a local run.
+async def check_canceled(progress: JobProgress) -> None:
+    """Raise Canceled if the user has ended the run, or the slice on which it runs. Signals wait, except for a local run.
 
     An error of the ledger raises nothing: it must not delay the release.
     """
@@ -42,16 +42,16 @@ async def check_cancelled(progress: JobProgress) -> None:
     await Shield()
     lease = progress.lease or progress.owed.lease
     for each in (lease,) if lease is not None else tuple(progress.owed.losers):
-        if (by := (await latest_lease(each)).cancelled_by) is not None:
-            raise Cancelled(by)
+        if (by := (await latest_lease(each)).canceled_by) is not None:
+            raise Canceled(by)
     await _check_attempt(progress)
 
 
 async def _check_attempt(progress: JobProgress) -> None:
-    """Raise Cancelled if the ledger says that the user has ended the attempt; an error of it raises nothing."""
+    """Raise Canceled if the ledger says that the user has ended the attempt; an error of it raises nothing."""
     try:
         await check_attempt(progress.attempt.id)
-    except Cancelled:
+    except Canceled:
         raise
     except TpujobError:
         pass  # the record of the end reports what is wrong with the ledger
@@ -82,7 +82,7 @@ async def finish(progress: JobProgress, capabilities: Capabilities | None = None
         await try_record(_ended(progress, ended_at))
         try:  # the first record of an end counts: the ledger and the exit code must not differ
             await _check_attempt(progress)
-        except Cancelled as error:
+        except Canceled as error:
             if not progress.is_bug:  # which must be seen
                 progress.fail(error)
     await Unlock(progress.attempt.id)

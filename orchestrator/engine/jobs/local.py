@@ -21,7 +21,7 @@ from orchestrator.engine.jobs import monitor
 from orchestrator.engine.jobs.collection import check_collected
 from orchestrator.engine.jobs.finish import capture, finish
 from orchestrator.engine.jobs.progress import JobProgress, Outcome
-from orchestrator.errors import Cancelled, DeadlineExceeded, Interrupted, PayloadFailed, TpujobError
+from orchestrator.errors import Canceled, DeadlineExceeded, Interrupted, PayloadFailed, TpujobError
 
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec
@@ -131,8 +131,8 @@ async def _attempt(job: LocalRun, progress: JobProgress) -> None:
 
 async def _follow(job: LocalRun, phase: str, end_at: float) -> None:
     while (ended := await WaitLocal(job.worker, WAIT_S)) is None:
-        if job.worker.cancelled():
-            raise Cancelled(CANCEL)
+        if job.worker.canceled():
+            raise Canceled(CANCEL)
         if await Now() >= end_at:
             await _stop(job)
             why = "limits.max_duration"

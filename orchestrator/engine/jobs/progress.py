@@ -13,7 +13,7 @@ from orchestrator.engine.leases.obligations import Obligations
 from orchestrator.engine.leases.release import Released
 from orchestrator.errors import (
     ArtifactError,
-    Cancelled,
+    Canceled,
     DeadlineExceeded,
     Interrupted,
     PayloadFailed,
@@ -130,6 +130,6 @@ def state_after(error: TpujobError) -> AttemptState:
     """Return the state of an attempt that ended with this error."""
     if isinstance(error, PayloadFailed | DeadlineExceeded | ArtifactError):
         return AttemptState.FAILED
-    if isinstance(error, Cancelled):
-        return AttemptState.CANCELLED
+    if isinstance(error, Canceled):
+        return AttemptState.CANCELED
     return AttemptState.INTERRUPTED if isinstance(error, Interrupted | Vanished | SliceLost) else AttemptState.ERROR

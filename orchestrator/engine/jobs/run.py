@@ -14,13 +14,13 @@ from orchestrator.engine.effects.workers import Disconnect
 from orchestrator.engine.jobs import monitor
 from orchestrator.engine.jobs.attempt import attempt
 from orchestrator.engine.jobs.collection import hold_uncollected
-from orchestrator.engine.jobs.finish import capture, check_cancelled, finish
+from orchestrator.engine.jobs.finish import capture, check_canceled, finish
 from orchestrator.engine.jobs.job_run import JobRun
 from orchestrator.engine.jobs.progress import JobProgress, Loss, Outcome
 from orchestrator.engine.leases.obligations import keep_slice, release_owed
 from orchestrator.engine.leases.release import latest_lease
 from orchestrator.errors import (
-    Cancelled,
+    Canceled,
     CloudError,
     RemoteError,
     SliceLost,
@@ -97,7 +97,7 @@ async def _restart(job: JobRun, capabilities: Capabilities, progress: JobProgres
     progress.fleet = None
     await Report("lost", f"{lost.reason}: {lost.message}")
     await release_owed(progress.owed, capabilities, lost.message)
-    await check_cancelled(progress)
+    await check_canceled(progress)
     if progress.owed.unproven:
         raise TeardownUnproven(f"{lost.message}, and its slice is not proven gone") from lost
     ended = AttemptEnded.by(progress.attempt.id, now, AttemptState.INTERRUPTED, lost, cause=lost.reason)
@@ -107,7 +107,7 @@ async def _restart(job: JobRun, capabilities: Capabilities, progress: JobProgres
     try:  # one transaction: no command may take a run that goes on for one that has ended
         await Record(ended, Began(job.run, following, await Now()))
     except NotAllowed as error:
-        raise Cancelled(CANCEL) from error
+        raise Canceled(CANCEL) from error
     await Unlock(progress.attempt.id)
     await _count_use(job, progress, lost, now)
     progress.attempt = following

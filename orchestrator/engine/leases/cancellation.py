@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.core.lease.lease import CANCEL
-from orchestrator.core.lease.run_and_attempt import AttemptState, RunCancelled, recorded_error
+from orchestrator.core.lease.run_and_attempt import AttemptState, RunCanceled, recorded_error
 from orchestrator.engine.effects.base import Now, ReadAttempt, Record
 from orchestrator.engine.leases.release import try_start_guardian
 
@@ -15,12 +15,12 @@ async def record_cancel(run: str) -> None:
     ended stays as it is. Raises LedgerUnavailable.
     """
     await try_start_guardian()  # before the claim ends
-    await Record(RunCancelled(run, await Now(), CANCEL))
+    await Record(RunCanceled(run, await Now(), CANCEL))
 
 
 async def check_attempt(attempt: str) -> None:
-    """Raise Cancelled if the user has ended this attempt from another process."""
+    """Raise Canceled if the user has ended this attempt from another process."""
     recorded = await ReadAttempt(attempt)
     error = recorded_error(recorded)
-    if recorded.state is AttemptState.CANCELLED and error is not None:
+    if recorded.state is AttemptState.CANCELED and error is not None:
         raise error

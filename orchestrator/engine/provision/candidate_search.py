@@ -45,7 +45,7 @@ async def find(search: Search, capabilities: Capabilities, owed: Obligations) ->
     """Return the first candidate that is READY.
 
     Raises CapacityError if at least one candidate has no capacity, else the last candidate's CloudError; Vanished if a slice
-    was released meanwhile; Cancelled if the run was cancelled; TeardownUnproven if a failed create is not proven gone.
+    was released meanwhile; Canceled if the run was canceled; TeardownUnproven if a failed create is not proven gone.
     """
     state = _SearchState(search, capabilities, owed, await Now() + search.wait_s)
     drafts = search.drafts

@@ -103,7 +103,7 @@ class RealWorld:
 
     def _disconnect_after_release(self, fleet: Fleet, lease_id: str) -> None:
         """Cancel the fleet once any process has begun to release its slice: no call may go on until it times out."""
-        while not fleet.cancelled(LOOK_S):
+        while not fleet.canceled(LOOK_S):
             try:
                 claimed = self.ledger.lease(lease_id).down_at is None
             except TpujobError:

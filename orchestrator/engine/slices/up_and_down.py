@@ -28,7 +28,7 @@ from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.provision.drafts import Draft, Drafter
 from orchestrator.engine.provision.readiness import wait_until_ready
 from orchestrator.engine.runtime import retry
-from orchestrator.errors import Cancelled, CloudUnavailable, NeedsConsent, TeardownUnproven, TpujobError, WrongState
+from orchestrator.errors import Canceled, CloudUnavailable, NeedsConsent, TeardownUnproven, TpujobError, WrongState
 
 STOP_S = 15 * 60.0
 LEAST_LEFT_S = 60.0  # with less than this left, a hold or a deadline counts as over
@@ -159,9 +159,9 @@ async def stop(lease: Lease) -> SliceView:
 
 
 async def down(leases: tuple[Lease, ...], capabilities: Capabilities, *, reason: str) -> list[Released]:
-    """Release each lease, even if another process uses it. For the reasons CANCEL and DOWN, end the run on it as cancelled."""
+    """Release each lease, even if another process uses it. For the reasons CANCEL and DOWN, end the run on it as canceled."""
     await try_start_guardian()  # before the claims end
-    await _record_cancelled(leases, reason)
+    await _record_canceled(leases, reason)
     for lease in leases:
         await Lock(lease.id)  # if no process holds it, so that no other command starts the same release
     results = await release_all([(lease, reason) for lease in leases], capabilities, budget_s=RELEASE_S)
@@ -170,7 +170,7 @@ async def down(leases: tuple[Lease, ...], capabilities: Capabilities, *, reason:
     return results
 
 
-async def _record_cancelled(leases: tuple[Lease, ...], reason: str) -> None:
+async def _record_canceled(leases: tuple[Lease, ...], reason: str) -> None:
     """Record the end of the runs on the slices, each in one transaction with the end of the claim.
 
     The process of a run may hang or be dead; if it lives, it reads this in the ledger and ends. A run whose slice is being
@@ -183,7 +183,7 @@ async def _record_cancelled(leases: tuple[Lease, ...], reason: str) -> None:
         for lease in leases:
             now = await Now()
             ended = [each.id for each in attempts if each.lease_id == lease.id]
-            ends = [AttemptEnded.by(each, now, AttemptState.CANCELLED, Cancelled(reason)) for each in ended]
+            ends = [AttemptEnded.by(each, now, AttemptState.CANCELED, Canceled(reason)) for each in ended]
             if (await ReadLease(lease.id)).down_at is None:
                 with contextlib.suppress(NotAllowed):  # released a moment ago
                     await Record(Down(lease.id, now, reason), *ends)

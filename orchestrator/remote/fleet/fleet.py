@@ -262,9 +262,9 @@ class Fleet:
         for connection in self._connections:
             connection.shut_socket()
 
-    def cancelled(self, timeout_s: float) -> bool:
+    def canceled(self, timeout_s: float) -> bool:
         """Wait until `cancel`, `timeout_s` at most; return whether it was called."""
-        return self._wakeup.cancelled.wait(timeout_s)
+        return self._wakeup.canceled.wait(timeout_s)
 
     def _connection(self, worker: int) -> Connection:
         found = [connection for connection in self._connections if connection.index == worker]

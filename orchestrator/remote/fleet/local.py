@@ -117,7 +117,7 @@ class LocalWorker:
         except OSError:  # a full disk, perhaps: until the next local job begins it stays where it is
             return here
 
-    def cancelled(self) -> bool:
+    def canceled(self) -> bool:
         """Return whether `ask_to_end` was called, by whichever process."""
         return _request_to_end(self.runs, self.attempt).exists()
 

@@ -83,7 +83,7 @@ class Connection:
 
     def _transport(self) -> paramiko.Transport:
         with self._opening:
-            if self._wakeup.cancelled.is_set():
+            if self._wakeup.canceled.is_set():
                 raise FanOutAbandoned
             if self._connection is None or not self._connection.is_connected:
                 self.agent_shipped = False
@@ -99,7 +99,7 @@ class Connection:
         self._socket = socket.create_connection(address, timeout=HANDSHAKE_S)
         fork.close_in_child(self._socket)  # a child that shut it, or collected its channels, would cut this connection
         _set_options(self._socket)
-        if self._wakeup.cancelled.is_set():  # cancelled before there was a socket to shut
+        if self._wakeup.canceled.is_set():  # canceled before there was a socket to shut
             self._socket.close()
             raise FanOutAbandoned
         connection = fabric.Connection(
@@ -160,7 +160,7 @@ class Connection:
                 hint="another machine may answer at its address; delete the node and run again",
             ) from error
         except (paramiko.SSHException, OSError, EOFError) as error:
-            if self._wakeup.cancelled.is_set():
+            if self._wakeup.canceled.is_set():
                 raise FanOutAbandoned from error
             raise Unreachable(f"{self.name} ({self.worker.host}:{self.worker.port}): {_reason(error)}") from error
 

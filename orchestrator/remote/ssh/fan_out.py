@@ -19,33 +19,33 @@ LIMIT = 32  # more connections at once gain nothing (measured)
 
 
 class FanOutAbandoned(RemoteError):
-    """The fleet was cancelled; the outcome of running work is unknown."""
+    """The fleet was canceled; the outcome of running work is unknown."""
 
     def __init__(self) -> None:
         super().__init__("abandoned")
 
 
 class Wakeup:
-    """A condition shared by all threads of a fleet; cancelling it ends every wait."""
+    """A condition shared by all threads of a fleet; canceling it ends every wait."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        self.cancelled = threading.Event()
+        self.canceled = threading.Event()
 
     def cancel(self) -> None:
-        self.cancelled.set()
+        self.canceled.set()
         with self.changed:
             self.changed.notify_all()
 
     def wait_for(self, happened: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Wait until `happened()` or the timeout; return `happened()`. Call with `changed` held. Raises FanOutAbandoned."""
-        self.changed.wait_for(lambda: self.cancelled.is_set() or happened(), timeout_s)
-        if self.cancelled.is_set():
+        self.changed.wait_for(lambda: self.canceled.is_set() or happened(), timeout_s)
+        if self.canceled.is_set():
             raise FanOutAbandoned
         return happened()
 
     def sleep(self, seconds: float) -> None:
-        if self.cancelled.wait(seconds):
+        if self.canceled.wait(seconds):
             raise FanOutAbandoned
 
 
@@ -59,7 +59,7 @@ def fan_out(
     def loop() -> None:
         while True:
             with wakeup.changed:
-                if not waiting or wakeup.cancelled.is_set():
+                if not waiting or wakeup.canceled.is_set():
                     return
                 position, item = waiting.pop()
             try:

@@ -317,9 +317,7 @@ def test_a_run_that_another_object_followed_raises_the_same_error(tpujob: Tpujob
         assert (error.result.run, error.result.exit_code, error.result.error) == (run, 3, error)
 
 
-def test_a_cancelled_run_raises_cancelled_where_it_is_waited_for(
-    tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_canceled_run_raises_canceled_where_it_is_waited_for(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPUJOB_COLLECTOR", "off")
     monkeypatch.setattr(timings, "GOOGLE", replace(timings.GOOGLE, poll_s=6.0))  # `submit` waits for the watchdog
     seen: list[api.Event] = []
@@ -329,9 +327,9 @@ def test_a_cancelled_run_raises_cancelled_where_it_is_waited_for(
     assert isinstance(left, api.RunResult) and (left.state, left.detached) == ("running", True)
     assert left.exit_code is None and left.ended_at is None
     run.cancel()
-    with pytest.raises(api.Cancelled, match="cancelled by `tpujob cancel`") as raised:
+    with pytest.raises(api.Canceled, match="canceled by `tpujob cancel`") as raised:
         run.wait()
-    assert (raised.value.exit_code, raised.value.result.state) == (71, "cancelled")
+    assert (raised.value.exit_code, raised.value.result.state) == (71, "canceled")
     assert raised.value.result.ended_at is not None
 
 

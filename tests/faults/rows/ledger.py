@@ -120,13 +120,13 @@ def newer(w: World) -> None:
     assert w.lived() == 1 and run.ended
 
 
-@row("49", "the run is cancelled from another terminal")
-def cancelled(w: World) -> None:
+@row("49", "the run is canceled from another terminal")
+def canceled(w: World) -> None:
     run = _started(w)
     asked_at = time.time()
     cancel = w.do("cancel", "work")
     assert cancel.code() == 0, cancel.err
-    assert run.code() == 71 and "cancelled by `tpujob cancel`" in run.err, run.err
+    assert run.code() == 71 and "canceled by `tpujob cancel`" in run.err, run.err
     w.check_bound("C0", asked_at, w.bounds.command())
     assert w.states() == {"gone"}
     assert w.do("cancel", "work").code() == 0

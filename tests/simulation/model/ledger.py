@@ -10,7 +10,7 @@ from collections.abc import Callable
 from orchestrator.core.lease import lease as leases
 from orchestrator.core.lease import run_and_attempt as attempts
 from orchestrator.core.lease.lease import Intent, Lease, LeaseEvent
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent, Began, RunCancelled
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent, Began, RunCanceled
 from orchestrator.core.lease.timekeeping import Anchor
 from orchestrator.errors import UnknownLease, UnknownRun
 from orchestrator.ledger.ledger import LedgerUnavailable
@@ -41,16 +41,16 @@ class InMemoryLedger:
             event = queue.pop(0)
             match event:
                 case Intent(lease=lease):
-                    attempts.check_not_cancelled(self._last_attempt(lease.run, new_attempts), event)
+                    attempts.check_not_canceled(self._last_attempt(lease.run, new_attempts), event)
                     if lease.id in self.leases or lease.id in new_leases:
                         raise LedgerUnavailable("the ledger cannot be used: UNIQUE constraint failed: lease.id")
                     new_leases[lease.id] = lease
                     changes.append((event, None, lease))
                 case Began(run=run, attempt=attempt):
-                    attempts.check_not_cancelled(self._last_attempt(run.id, new_attempts), event)
+                    attempts.check_not_canceled(self._last_attempt(run.id, new_attempts), event)
                     new_runs.add(run.id)
                     new_attempts[attempt.id] = attempt
-                case RunCancelled(run_id=run_id):
+                case RunCanceled(run_id=run_id):
                     last = self._last_attempt(run_id, new_attempts)
                     if last is None:
                         raise UnknownRun(f"there is no run {run_id!r}")

@@ -278,7 +278,7 @@ class VirtualFleet:
     rc: int = 0
     ends_at: float = 0.0
     stopped: int = 0
-    cancelled: bool = False
+    canceled: bool = False
     prints: int = 1  # bytes of log between two looks
     log_bytes: int = 0
     silent_since: float | None = None  # since then no worker answers
@@ -330,7 +330,7 @@ class VirtualFleet:
         return self.collections[-1]
 
     def cancel(self) -> None:
-        self.cancelled = True
+        self.canceled = True
 
 
 @dataclass(frozen=True)

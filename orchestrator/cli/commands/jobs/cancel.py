@@ -15,7 +15,7 @@ def cancel(run: RunName) -> int:
     artifacts. A name means the run of it that has not ended; of several, give the id (exit code 64).
     """
     session = Session.open(reporter=console().reporter, quiet=True, ends=True)
-    cancelled = ending.cancel(session, run)
-    if cancelled.line:
-        emit(cancelled.line)
-    return cancelled.exit_code
+    canceled = ending.cancel(session, run)
+    if canceled.line:
+        emit(canceled.line)
+    return canceled.exit_code

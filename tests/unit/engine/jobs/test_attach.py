@@ -153,20 +153,20 @@ def _vanished(name: Any) -> Any:
 def test_cancel_ends_the_run_in_the_ledger_before_it_deletes_and_what_follows_it_ends_too(world: VirtualWorld) -> None:
     to = detached(world)
     world.fleet.ends_at = world.time + 1e6
-    began, cancelled_at = world.time, 0.0
+    began, canceled_at = world.time, 0.0
 
     def cancel(world: VirtualWorld) -> None:
-        nonlocal cancelled_at
-        if not cancelled_at and world.time > began + 60:
-            cancelled_at = world.time
+        nonlocal canceled_at
+        if not canceled_at and world.time > began + 60:
+            canceled_at = world.time
             _crashed_after_recording(world, to)
 
     outcome = world.drive(attach(to, CAN), between=cancel)
-    assert (outcome.state, outcome.exit_code) == (AttemptState.CANCELLED, 71)
+    assert (outcome.state, outcome.exit_code) == (AttemptState.CANCELED, 71)
     attempt = attempt_of(world)
-    assert (attempt.state, attempt.exit_code) == (AttemptState.CANCELLED, 71)
-    assert attempt.detail == outcome.error.message == "cancelled by `tpujob cancel`"
-    assert attempt.ended_at == cancelled_at and outcome.ended_at - cancelled_at < 60
+    assert (attempt.state, attempt.exit_code) == (AttemptState.CANCELED, 71)
+    assert attempt.detail == outcome.error.message == "canceled by `tpujob cancel`"
+    assert attempt.ended_at == canceled_at and outcome.ended_at - canceled_at < 60
     assert world.cloud.nodes == {}
 
 
@@ -179,16 +179,16 @@ def _crashed_after_recording(world: VirtualWorld, to: Attachment) -> None:
             world.drive(down((to.lease,), CAN, reason=CANCEL), crash_at=step)
 
 
-def test_a_slice_that_goes_while_attach_connects_ends_the_run_as_cancelled(world: VirtualWorld) -> None:
+def test_a_slice_that_goes_while_attach_connects_ends_the_run_as_canceled(world: VirtualWorld) -> None:
     to = detached(world)
     world.drive(down((to.lease,), CAN, reason=CANCEL))
     world.cloud.workers = _vanished  # type: ignore[method-assign]
     outcome = world.drive(attach(to, CAN))
-    assert (outcome.state, outcome.exit_code, outcome.detached) == (AttemptState.CANCELLED, 71, False)
-    assert attempt_of(world).state is AttemptState.CANCELLED
+    assert (outcome.state, outcome.exit_code, outcome.detached) == (AttemptState.CANCELED, 71, False)
+    assert attempt_of(world).state is AttemptState.CANCELED
 
 
-def test_cancel_killed_at_any_effect_leaves_a_run_that_goes_on_or_one_that_is_cancelled(tmp_path: Path) -> None:
+def test_cancel_killed_at_any_effect_leaves_a_run_that_goes_on_or_one_that_is_canceled(tmp_path: Path) -> None:
     step = 0
     while True:
         directory = tmp_path / str(step)
@@ -206,5 +206,5 @@ def test_cancel_killed_at_any_effect_leaves_a_run_that_goes_on_or_one_that_is_ca
         world.drive(close_attempts())
         world.drive(recover("emulated", CAN, budget_s=7200))
         if attempt.state.ended:
-            assert attempt_of(world).state is AttemptState.CANCELLED and world.cloud.nodes == {}
+            assert attempt_of(world).state is AttemptState.CANCELED and world.cloud.nodes == {}
     assert step > 5

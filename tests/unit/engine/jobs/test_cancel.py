@@ -1,4 +1,4 @@
-"""A run that is cancelled from another terminal, at every step: it ends as cancelled, and nothing of it stays or comes."""
+"""A run that is canceled from another terminal, at every step: it ends as canceled, and nothing of it stays or comes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def steps(make: Callable[[VirtualWorld], JobRun], directory: Path) -> int:
     return len(world.effects)
 
 
-def cancelled_after(world: VirtualWorld, make: Callable[[VirtualWorld], JobRun], step: int) -> tuple[Outcome, int]:
+def canceled_after(world: VirtualWorld, make: Callable[[VirtualWorld], JobRun], step: int) -> tuple[Outcome, int]:
     """Run it, and cancel it after this step; its outcome, and how many creates left after the cancel."""
     creates: list[int] = []
 
@@ -91,14 +91,14 @@ def test_after_each_step_it_ends_and_leaves_nothing(make: Callable[[VirtualWorld
     states = set()
     for step in range(1, steps(make, tmp_path) + 1, 3):
         world = VirtualWorld(tmp_path)
-        outcome, creates = cancelled_after(world, make, step)
+        outcome, creates = canceled_after(world, make, step)
         ((_, attempt),) = world.ledger.runs()
         where = f"after step {step}, {world.effects[step - 1]}"
         assert (attempt.state, attempt.exit_code) == (outcome.state, outcome.exit_code), where
         assert world.cloud.nodes == {} and world.ledger.open_leases() == [], where
         assert creates <= 1, where  # one that was on its way
         states.add(outcome.state)
-    assert states == {AttemptState.CANCELLED, AttemptState.SUCCEEDED}
+    assert states == {AttemptState.CANCELED, AttemptState.SUCCEEDED}
 
 
 @pytest.mark.parametrize("make", [in_order, in_a_race])
@@ -118,7 +118,7 @@ def test_a_run_that_is_killed_after_its_cancel_is_released_by_recovery(
         assert all(attempt.state.ended for _, attempt in world.ledger.runs())
 
 
-def test_a_cancelled_run_gets_no_lease_and_no_attempt(tmp_path: Path) -> None:
+def test_a_canceled_run_gets_no_lease_and_no_attempt(tmp_path: Path) -> None:
     world = VirtualWorld(tmp_path)
     prepared = job(world, zones=ZONES)
     first, second = (draft.lease for draft in prepared.drafts)
@@ -126,7 +126,7 @@ def test_a_cancelled_run_gets_no_lease_and_no_attempt(tmp_path: Path) -> None:
     world.drive(record_cancel(prepared.run.id))
     assert world.effects.index("StartGuardian") < world.effects.index("Record"), "it goes on if this process is killed"
     assert world.ledger.lease(first.id).state is LeaseState.DOWN
-    with pytest.raises(NotAllowed, match="was cancelled"):
+    with pytest.raises(NotAllowed, match="was canceled"):
         world.ledger.record(Intent(second))
-    with pytest.raises(NotAllowed, match="was cancelled"):
+    with pytest.raises(NotAllowed, match="was canceled"):
         world.ledger.record(Began(prepared.run, Attempt("0123456789-2", prepared.run.id)))

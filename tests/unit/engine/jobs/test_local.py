@@ -13,7 +13,7 @@ from orchestrator.core.jobfile import keys
 from orchestrator.core.lease.run_and_attempt import LOCAL, AttemptState
 from orchestrator.engine.jobs import local
 from orchestrator.engine.jobs.prepare import new_run
-from orchestrator.errors import Cancelled, DeadlineExceeded, Interrupted, PayloadFailed, RemoteError, TpujobError
+from orchestrator.errors import Canceled, DeadlineExceeded, Interrupted, PayloadFailed, RemoteError, TpujobError
 from orchestrator.remote.fleet.local import LocalExit
 from orchestrator.remote.transfer.collect import CollectResult, Problem
 from tests.unit.engine.virtual import VirtualWorld
@@ -62,7 +62,7 @@ class Machine:
             raise self.collected
         return self.collected
 
-    def cancelled(self) -> bool:
+    def canceled(self) -> bool:
         return self.cancel_at is not None and self.world.time >= self.cancel_at
 
     def leave(self) -> Path:
@@ -141,12 +141,12 @@ def test_the_time_limit_stops_the_job_early_enough_to_save_what_it_made(tmp_path
     assert (here.running, here.collections) == (None, 1)
 
 
-def test_a_cancelled_job_is_stopped_and_keeps_what_it_made(tmp_path: Path) -> None:
+def test_a_canceled_job_is_stopped_and_keeps_what_it_made(tmp_path: Path) -> None:
     world, here, prepared = ready(tmp_path, OK, text="command: sleep 1d\n", takes_s=9e9)
     here.cancel_at = world.now() + 30
     outcome = world.drive(local.run_local(prepared))
-    assert isinstance(outcome.error, Cancelled) and outcome.error.message == "cancelled by `tpujob cancel`"
-    assert (outcome.exit_code, outcome.state) == (71, AttemptState.CANCELLED)
+    assert isinstance(outcome.error, Canceled) and outcome.error.message == "canceled by `tpujob cancel`"
+    assert (outcome.exit_code, outcome.state) == (71, AttemptState.CANCELED)
     assert world.now() == pytest.approx(here.cancel_at, abs=2)
     assert (here.running, here.collections, here.closed) == (None, 1, True)
 

@@ -324,7 +324,7 @@ def test_workers_that_are_silent_though_the_api_says_ready_are_given_up_after_te
     assert outcome.exit_code == 0 and [loss.reason for loss in outcome.losses] == ["unreachable"]
 
 
-def test_a_run_that_is_cancelled_while_its_lost_slice_is_released_begins_no_other_attempt(world: VirtualWorld) -> None:
+def test_a_run_that_is_canceled_while_its_lost_slice_is_released_begins_no_other_attempt(world: VirtualWorld) -> None:
     world.fleet.phase_s = 1000
     lose = lose_each(preempt, 1)
 
@@ -335,5 +335,5 @@ def test_a_run_that_is_cancelled_while_its_lost_slice_is_released_begins_no_othe
                 world.ledger.record(Down(lease.id, world.time, CANCEL))
 
     outcome = run(restartable(world, Bag(world)), world, between)
-    assert (outcome.state, outcome.exit_code) == (AttemptState.CANCELLED, 71)
-    assert attempts(world) == [("0123456789-1", "cancelled")] and world.cloud.nodes == {}
+    assert (outcome.state, outcome.exit_code) == (AttemptState.CANCELED, 71)
+    assert attempts(world) == [("0123456789-1", "canceled")] and world.cloud.nodes == {}

@@ -14,7 +14,7 @@ from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.slices.up_and_down import UpRequest, down, up
 from orchestrator.errors import (
-    Cancelled,
+    Canceled,
     DeadlineExceeded,
     PayloadFailed,
     Preempted,
@@ -53,7 +53,7 @@ def test_a_job_that_succeeds_ends_with_a_proven_release(world: VirtualWorld) -> 
     outcome = run(world)
     assert (outcome.state, outcome.exit_code) == (AttemptState.SUCCEEDED, 0)
     assert outcome.released is not None and outcome.released.gone
-    assert world.fleet.cancelled and world.armed_before_create
+    assert world.fleet.canceled and world.armed_before_create
 
 
 def test_a_job_that_fails_passes_its_code_and_stops_the_other_workers(world: VirtualWorld) -> None:
@@ -94,11 +94,11 @@ def test_a_down_in_another_terminal_ends_the_run(world: VirtualWorld) -> None:
         world.ledger.record(Down(lease.id, world.time, "tpujob down"))
 
     outcome = run(world, between=while_running(say_down))
-    assert isinstance(outcome.error, Cancelled) and outcome.error.message == "cancelled by `tpujob down`"
-    assert (outcome.state, outcome.exit_code) == (AttemptState.CANCELLED, 71) and world.cloud.nodes == {}
+    assert isinstance(outcome.error, Canceled) and outcome.error.message == "canceled by `tpujob down`"
+    assert (outcome.state, outcome.exit_code) == (AttemptState.CANCELED, 71) and world.cloud.nodes == {}
 
 
-def test_a_run_that_is_cancelled_while_it_releases_its_slice_keeps_its_result(world: VirtualWorld) -> None:
+def test_a_run_that_is_canceled_while_it_releases_its_slice_keeps_its_result(world: VirtualWorld) -> None:
     def cancel(world: VirtualWorld) -> None:
         for lease in world.ledger.open_leases():
             if lease.reason == "the run ended":

@@ -32,7 +32,7 @@ class Things:
         self.ends += 1
         self.ended.set()
 
-    def cancelled(self, timeout_s: float) -> bool:
+    def canceled(self, timeout_s: float) -> bool:
         return self.ended.wait(timeout_s)
 
 

@@ -59,7 +59,7 @@ def test_a_slice_is_lent_once_and_proven_absent_when_it_is_given_back(world: Vir
     loan = lending(world, borrower)
     assert (loan.error, loan.exit_code) == (None, 0)
     ((_, fleet),) = borrower.lent
-    assert fleet is world.fleet and fleet.beating and fleet.cancelled
+    assert fleet is world.fleet and fleet.beating and fleet.canceled
     assert loan.owed.released is not None and loan.owed.released.gone
     assert lease_of(world).state is LeaseState.GONE and world.cloud.nodes == {}
     assert lease_of(world).reason == "it was returned"

@@ -67,7 +67,7 @@ def test_a_wrong_host_key_is_raised_before_the_others_have_answered() -> None:
     never.set()
 
 
-def test_cancelling_ends_the_wait_at_once_though_the_work_hangs() -> None:
+def test_canceling_ends_the_wait_at_once_though_the_work_hangs() -> None:
     wakeup, began, never = Wakeup(), threading.Event(), threading.Event()
 
     def work(_: int) -> None:
