@@ -202,9 +202,9 @@ def test_the_report_has_attempts_zones_time_lost_and_dollars(world: VirtualWorld
     total = costs.of_run(world.ledger, run_, world.time)
     first_usd, last_usd = (row.usd or 0.0 for row in rows)
     assert total == pytest.approx(first_usd + last_usd) and last_usd > 9.6 * 0.25
-    lines = outcome_lines(outcome, emulated=False, result="", inside={}, usd=total)
-    assert f"cost     about ${total:,.2f} (" in lines[2]
-    told = attempt_reports.lines(rows)
+    lines = outcome_lines(outcome, result="", inside={}, usd=total)
+    assert f"cost     ${total:,.2f} emulated (" in lines[2]
+    told = attempt_reports.lines(rows, "emulated")
     assert told[0].startswith("attempt  1 · us-central1-a on-demand · ran 11 m") and "preempted" in told[0]
     assert told[1].endswith("v5litepod-8 us-east1-c: no capacity") and told[2].startswith("attempt  2")
 
