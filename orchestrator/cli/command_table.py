@@ -29,14 +29,16 @@ GROUPS: dict[str, dict[str, Command]] = {
             "Run a job: create a slice (or use a held one), train, collect, delete, prove the deletion.",
             (
                 "tpujob run jobs/mnist.yaml",
+                "tpujob run jobs/mnist.yaml --zone us-east5 --spot --set train.epochs=2",
+                "tpujob run --accelerator v5e-8 -- python train.py --lr 3e-4  # no job file",
+                "tpujob run job.yaml --env WANDB_API_KEY -- python train.py --lr 1e-3",
                 "tpujob run jobs/mnist.yaml --keep 30m  # hold the slice for the next run",
-                "tpujob run jobs/mnist.yaml --ttl 2h --cloud google --project my-project",
                 "tpujob run jobs/mnist.yaml --json  # events, one a line",
             ),
         ),
         "submit": Command(
             "Start a job and leave: the same as `run --detach`.",
-            ("tpujob submit jobs/mnist.yaml", "tpujob submit jobs/mnist.yaml --ttl 6h"),
+            ("tpujob submit jobs/mnist.yaml", "tpujob submit jobs/mnist.yaml --ttl 6h --cloud google"),
         ),
         "attach": Command(
             "Follow a detached run to its end: log, artifacts, proof.",
@@ -51,8 +53,12 @@ GROUPS: dict[str, dict[str, Command]] = {
             ("tpujob cancel mnist",),
         ),
         "plan": Command(
-            "Check a job file and show what `run` would do: candidates, prices, the exact request.",
-            ("tpujob plan jobs/mnist.yaml", "tpujob plan jobs/mnist.yaml --json"),
+            "Check a job and show what `run` would do: candidates, prices, the exact request.",
+            (
+                "tpujob plan jobs/mnist.yaml",
+                "tpujob plan jobs/mnist.yaml --accelerator v6e-8 --zone any",
+                "tpujob plan jobs/mnist.yaml --json",
+            ),
         ),
         "bench": Command(
             "Run the variants of a job one after the other, then print the comparison.",

@@ -6,15 +6,24 @@ there is something to parse.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+if TYPE_CHECKING:
+    from orchestrator.client.jobs.job_files import JobRequest
+
+AFTER_DASHES = "[-- COMMAND…]"  # the metavar of the argument that takes the words after `--`, and no others
 
 
 class Option:
-    """The declaration of an option: what `typer.Option` takes."""
+    """The declaration of an option: what `typer.Option` takes.
 
-    def __init__(self, *names: str, **settings: Any) -> None:
-        self.names, self.settings = names, settings
+    `alone`: what the option means without a value; then a word after it is its value only if it begins with a digit.
+    """
+
+    def __init__(self, *names: str, alone: str | None = None, **settings: Any) -> None:
+        self.names, self.alone, self.settings = names, alone, settings
 
 
 class Argument:
@@ -34,13 +43,54 @@ EventStream = Annotated[
     bool,
     Option("--json", help="Print events on stdout, one JSON object a line; the last one is the result."),
 ]
-JobFile = Annotated[Path, Argument(metavar="JOB.yaml", help="The job file.")]
-MaxDuration = Annotated[
-    str | None,
-    Option("--ttl", metavar="DURATION", help="Instead of the file's limits.max_duration, such as 2h."),
-]
 RunName = Annotated[str, Argument(metavar="RUN", help="A run id (its first letters do) or a job's name.")]
 Name = Annotated[str | None, Argument(help="The slice's name; by default yours.")]
 Worker = Annotated[int | None, Option("--worker", metavar="N", min=0, help="Worker index, from 0.")]
 Markdown = Annotated[bool, Option("--markdown", help="Print the table as Markdown.")]
 Csv = Annotated[bool, Option("--csv", help="Print one line a run with every figure as it was measured.")]
+
+
+@dataclass(frozen=True, slots=True)
+class JobArguments:
+    """The parameters of `run`, `submit` and `plan` that say which job, and what is different in this run.
+
+    `cli.typer_app` declares each field as a parameter of the command.
+    """
+
+    file: Annotated[Path | None, Argument(metavar="JOB.yaml", help="The job file.")] = None
+    command: Annotated[
+        list[str] | None,
+        Argument(
+            metavar=AFTER_DASHES,
+            help="What to run in place of the file's command; without a file, in a copy of this directory.",
+        ),
+    ] = None
+    accelerator: Annotated[str | None, Option(metavar="TYPE", help="Accelerator type, such as v5e-8.")] = None
+    zone: Annotated[str | None, Option(metavar="ZONE", help="Zone, region, a list of them (a,b) or any.")] = None
+    spot: Annotated[bool | None, Option("--spot/--on-demand", help="Spot capacity, or not.")] = None
+    env: Annotated[
+        list[str] | None,
+        Option(metavar="NAME[=VALUE]", help="Variable of the job; NAME alone is your own variable."),
+    ] = None
+    set_: Annotated[
+        list[str] | None,
+        Option("--set", metavar="KEY=VALUE", help="Any key of the job file, such as limits.max_cost=5."),
+    ] = None
+    name: Annotated[str | None, Option(metavar="NAME", help="The job's name.")] = None
+    ttl: Annotated[str | None, Option(metavar="DURATION", help="The key limits.max_duration, such as 2h.")] = None
+
+    def request(self) -> JobRequest:
+        """Return what the client takes."""
+        from orchestrator.client.jobs.job_files import JobRequest
+
+        return JobRequest(
+            file=self.file,
+            command=tuple(self.command or ()),
+            accelerator=self.accelerator,
+            zone=self.zone,
+            spot=self.spot,
+            name=self.name,
+            max_duration=self.ttl,
+            env=tuple(self.env or ()),
+            settings=tuple(self.set_ or ()),
+        )

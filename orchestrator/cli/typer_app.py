@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import inspect
+import itertools
 import textwrap
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from orchestrator import __version__
 from orchestrator.cli import command_table, help_text
 from orchestrator.cli.dispatch import ExitCode
-from orchestrator.cli.options import Argument, Option
+from orchestrator.cli.options import AFTER_DASHES, Argument, Option
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 PROGRAM = "tpujob"
@@ -64,6 +67,20 @@ class _Uniform:
 
 
 class _Command(_Uniform, TyperCommand):
+    alone: Mapping[str, str] = {}  # options that may stand without a value, and what they mean then
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words up to `--`; those after it are the command to run, whatever they look like."""
+        end = args.index("--") if "--" in args else len(args)
+        command = next((each for each in self.params if each.metavar == AFTER_DASHES), None)
+        if command is None:
+            return super().parse_args(ctx, _with_values(args[:end], self.alone) + args[end:])
+        rest: list[str] = super().parse_args(ctx, _with_values(args[:end], self.alone))
+        if (loose := ctx.params[command.name]) and not ctx.resilient_parsing:
+            ctx.fail(f"Got unexpected words ({' '.join(loose)}): a command stands after `--`")
+        ctx.params[command.name] = args[end + 1 :] or None
+        return rest
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return help_text.usage_pieces(self)
 
@@ -131,26 +148,64 @@ def _group(full_name: str, callback: Any = lambda: None, completion: bool = Fals
 
 def _command(full_name: str) -> Any:
     app = _typer(add_completion=False)
-    app.command(full_name.rpartition(" ")[2], cls=_Command)(_declared(command_table.load(full_name)))
+    function = _declared(command_table.load(full_name))
+    app.command(full_name.rpartition(" ")[2], cls=_Command)(function)
     command: Any = typer.main.get_command(app)
     command.full_name = full_name
+    command.alone = function.alone  # type: ignore[attr-defined]
     return command
+
+
+def _with_values(words: list[str], alone: Mapping[str, str]) -> list[str]:
+    """Give each option that stands alone the value that it means then."""
+    return [
+        f"{word}={alone[word]}" if word in alone and not after[:1].isdigit() else word
+        for word, after in itertools.zip_longest(words, words[1:], fillvalue="")
+    ]
 
 
 def _declared(function: Callable[..., int | None]) -> Callable[..., None]:
-    """Return a function for typer: with its declarations in place of ours, and with ExitCode for the code returned."""
-    hints = typing.get_type_hints(function, include_extras=True)
-    function.__annotations__ = {name: _annotation(hint) for name, hint in hints.items()}
+    """Return a function for typer: with its declarations in place of ours, and with ExitCode for the code returned.
+
+    A parameter whose type is a dataclass stands for its fields.
+    """
+    parameters: list[inspect.Parameter] = []
+    parts: dict[str, Any] = {}
+    for each in _parameters(function):
+        if dataclasses.is_dataclass(each.annotation):
+            parts[each.name] = each.annotation
+            parameters += _parameters(each.annotation)
+        else:
+            parameters.append(each)
 
     @functools.wraps(function)
-    def command(*args: Any, **kwargs: Any) -> None:
-        raise ExitCode(function(*args, **kwargs) or 0)
+    def command(**kwargs: Any) -> None:
+        for name, part in parts.items():
+            kwargs[name] = part(**{each.name: kwargs.pop(each.name) for each in _parameters(part)})
+        raise ExitCode(function(**kwargs) or 0)
 
+    declared = [each.replace(annotation=_annotation(each.annotation)) for each in parameters]
+    command.__signature__ = inspect.Signature(declared)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in declared}
+    command.alone = {  # type: ignore[attr-defined]
+        option.names[0] if option.names else f"--{each.name.replace('_', '-')}": option.alone
+        for each in parameters
+        if isinstance(option := _declaration(each.annotation), Option) and option.alone is not None
+    }
     return command
 
 
+def _parameters(function: Any) -> list[inspect.Parameter]:
+    hints = typing.get_type_hints(function, include_extras=True)
+    return [each.replace(annotation=hints[name]) for name, each in inspect.signature(function).parameters.items()]
+
+
+def _declaration(hint: Any) -> Argument | Option | None:
+    return next((each for each in getattr(hint, "__metadata__", ()) if isinstance(each, (Argument, Option))), None)
+
+
 def _annotation(hint: Any) -> Any:
-    ours = next((each for each in getattr(hint, "__metadata__", ()) if isinstance(each, (Argument, Option))), None)
+    ours = _declaration(hint)
     match ours:
         case Option():
             return Annotated[hint.__origin__, typer.Option(*ours.names, **ours.settings)]

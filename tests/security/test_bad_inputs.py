@@ -184,7 +184,7 @@ ARGUMENTS: list[tuple[str, tuple[str, ...], str]] = [
     ("32-ssh", ("ssh", "-oProxyCommand=x"), "-o"),
     ("33-keep", ("run", "good.yaml", "--keep", "999d"), "--keep 999d: must be between 1m and 7d"),
     ("33-extend", ("extend", "a", "--by", "999d"), "--by 999d: must be between 1m and 7d"),
-    ("33-ttl", ("run", "good.yaml", "--ttl", "8d"), "--ttl 8d: must be between 6m and 7d"),
+    ("33-ttl", ("run", "good.yaml", "--ttl", "8d"), "--ttl 8d: `8d` is not between 6m and 7d"),
 ]
 
 

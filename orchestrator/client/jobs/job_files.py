@@ -1,30 +1,120 @@
-"""Read a job file, with the variables that it names from the environment."""
+"""The job of a command: that of a file or of a command line, changed for this run, with the variables that it names."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
+from orchestrator.core.text import names
 from orchestrator.errors import UserError
 
 if TYPE_CHECKING:
     from orchestrator.client.events import Reporter
     from orchestrator.core.jobfile.keys import JobSpec
+    from orchestrator.core.jobfile.overrides import Override
+
+PROGRAMS = {".py": "python ", ".sh": "bash ", ".ipynb": "jupyter execute "}  # what may be named in place of a job file
 
 
-def load(path: Path, reporter: Reporter) -> tuple[JobSpec, dict[str, str]]:
-    """Return the job and its resolved environment; see `environment`. Raises JobSpecError with the lines of all mistakes."""
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """Which job, and what is different in this run. Every value is as it was typed; None and () change nothing."""
+
+    file: Path | None = None
+    command: tuple[str, ...] = ()  # in place of the file's; without a file it is the job
+    accelerator: str | None = None
+    zone: str | None = None
+    spot: bool | None = None  # False: on-demand
+    name: str | None = None
+    max_duration: str | None = None
+    keep_on_failure: str | None = None
+    env: tuple[str, ...] = ()  # NAME=VALUE, or NAME
+    settings: tuple[str, ...] = ()  # KEY=VALUE
+
+    def overrides(self) -> Iterator[Override]:
+        """Yield what changes the job: settings first, so that an option of its own counts more. Raises UserError."""
+        from orchestrator.core.jobfile.overrides import Override
+
+        yield from map(Override.parse, self.settings)
+        yield from map(Override.variable, self.env)
+        for option, path, value in (
+            ("--accelerator", ("tpu", "accelerator"), self.accelerator),
+            ("--zone", ("tpu", "zone"), self.zone),
+            ("--name", ("name",), self.name),
+            ("--ttl", ("limits", "max_duration"), self.max_duration),
+            ("--keep-on-failure", ("keep_on_failure",), self.keep_on_failure),
+        ):
+            if value is not None:
+                yield Override.key(option, path, value)
+        if self.spot is not None:
+            provisioning = "spot" if self.spot else "on-demand"
+            yield Override(f"--{provisioning}", ("tpu", "provisioning"), provisioning)
+        if self.command and self.file is not None:
+            yield Override.key("--", ("command",), shell_text(self.command))
+
+
+def load(request: JobRequest, reporter: Reporter) -> tuple[JobSpec, dict[str, str], Path]:
+    """Return the job, its resolved environment (see `environment`), and the path to whose directory its paths are relative.
+
+    Raises JobSpecError with the lines of all mistakes, UserError for a file or an option that cannot be read.
+    """
+    spec, path = read(request)
+    return spec, environment(spec, reporter), path
+
+
+def read(request: JobRequest) -> tuple[JobSpec, Path]:
+    """Return the job, checked, and its path. Raises as `load` does."""
     from orchestrator.core.jobfile import keys
 
-    spec = keys.load(read_file(path), path=str(path))
-    return spec, environment(spec, reporter)
+    overrides = list(request.overrides())
+    if request.file is not None:
+        return keys.load(read_file(request.file), path=str(request.file), overrides=overrides), request.file
+    if not request.command:
+        hint = "`tpujob run -- python train.py` runs a script of this directory; `tpujob init` writes a job file for it"
+        raise UserError("there is nothing to run: name a job file, or a command after `--`", hint=hint)
+    directory = working_directory()
+    job = {"name": name_of(request.command), "command": shell_text(request.command), "code": "."}
+    spec = keys.from_values(job, overrides)
+    return spec, directory / f"Job({spec.name})"
+
+
+def shell_text(command: tuple[str, ...]) -> str:
+    """Return what bash runs: the words of one program, or (a single one with spaces) a text for bash, as with ssh."""
+    return command[0] if len(command) == 1 else shlex.join(command)
+
+
+def name_of(command: tuple[str, ...]) -> str:
+    """Return a name for the job of a command: that of the script that it runs, else of its program."""
+    words = command[0].split() if len(command) == 1 else command
+    script = next((word for word in words if PurePath(word).suffix in PROGRAMS), None)
+    module = next((after for word, after in pairwise(words) if word == "-m"), None)
+    return names.to_job_name(PurePath(script).stem if script else module or PurePath(words[0]).name if words else "")
+
+
+def working_directory() -> Path:
+    """Return the working directory, which is shipped as the code. Raises UserError for one that can hardly be meant."""
+    try:
+        directory = Path.cwd()
+    except OSError as error:
+        raise UserError("the working directory does not exist any more", hint="change into another one") from error
+    if directory in (Path.home(), Path(directory.anchor)):
+        hint = "change into the directory of the script, or write a job file with `code:` (`tpujob init`)"
+        raise UserError(f"the working directory would be shipped as the code, and it is {directory}", hint=hint)
+    return directory
 
 
 def read_file(path: Path) -> bytes:
     """Return the file's bytes, at most one more than a job file may have. Raises UserError."""
     from orchestrator.core.jobfile import keys
 
+    if path.suffix in PROGRAMS:
+        hint = f"`tpujob run -- {PROGRAMS[path.suffix]}{shlex.quote(str(path))}` runs it"
+        raise UserError(f"{path} is a program, not a job file", hint=hint)
     try:
         with path.open("rb") as file:
             return file.read(keys.MAX_BYTES + 1)

@@ -22,6 +22,7 @@ from orchestrator.errors import JobSpecError
 from orchestrator.report.plan import candidate_shape, table
 
 if TYPE_CHECKING:
+    from orchestrator.client.jobs.job_files import JobRequest
     from orchestrator.client.session import Session
     from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.core.planning.plan import Candidate, Plan
@@ -74,10 +75,10 @@ def plan_of(session: Session, spec: JobSpec, *, keep_s: float = 0.0) -> Plan:
     )
 
 
-def preview_file(session: Session, path: Path) -> PlanPreview:
-    """Return what a run of this job file would ask for; see `preview`. Raises JobSpecError with the lines of all mistakes."""
+def preview_request(session: Session, request: JobRequest) -> PlanPreview:
+    """Return what a run of this file or command would ask for; see `preview`. Raises JobSpecError with all mistakes."""
     try:
-        spec, _ = job_files.load(path, session.reporter)
+        spec, _, path = job_files.load(request, session.reporter)
     except JobSpecError as error:
         error.hint = None  # it names `tpujob plan`
         raise

@@ -25,12 +25,13 @@ from orchestrator.engine.provision.drafts import PlanDrafter
 from orchestrator.errors import UserError
 
 if TYPE_CHECKING:
+    from orchestrator.client.jobs.job_files import JobRequest
     from orchestrator.client.session import Session
     from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.core.lease.lease import Lease
     from orchestrator.core.planning.plan import Plan
 
-__all__ = ["RunOptions", "RunResult", "run_file", "start_run"]
+__all__ = ["RunOptions", "RunResult", "run_request", "start_run"]
 
 LOCAL_ONLY = "a job with `on: local` uses no cloud: --keep, --detach, --cloud and --project do not apply"
 
@@ -45,9 +46,9 @@ class RunOptions:
     bench: Mapping[str, str] | None = None  # the comparison that this run is a variant of
 
 
-def run_file(session: Session, path: Path, options: RunOptions) -> RunResult:
-    """Run the job of this file; see `start_run`. Raises JobSpecError with the lines of all mistakes."""
-    spec, env = job_files.load(path, session.reporter)
+def run_request(session: Session, request: JobRequest, options: RunOptions) -> RunResult:
+    """Run the job of this file or command; see `start_run`. Raises JobSpecError with the lines of all mistakes."""
+    spec, env, path = job_files.load(request, session.reporter)
     if spec.on == "local" and session.cloud_is_named:
         raise UserError(LOCAL_ONLY)
     return start_run(session, spec, env, path, options)

@@ -59,9 +59,9 @@ class Override:
         return cls(option, ("env", name), value if sign else f"${{env:{name}}}")
 
     @classmethod
-    def key(cls, option: str, path: Path, value: Any) -> Override:
+    def key(cls, option: str, path: Path, value: str) -> Override:
         """Return the override of an option that stands for one key, such as `--zone us-east5`."""
-        return cls(f"{option} {_harmless(str(value))}".rstrip(), path, value)
+        return cls(f"{option} {_harmless(value)}", path, value)
 
 
 def apply(source: YamlSource, overrides: Iterable[Override]) -> YamlSource:

@@ -7,6 +7,7 @@ import inspect
 import re
 import shlex
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -130,6 +131,48 @@ def test_a_mistake_is_answered_with_the_usage_and_exit_64(
     out, err = capsys.readouterr()
     assert message in out + err
     assert (out + err).startswith("Usage: tpujob ")
+
+
+def parsed(name: str, *words: str) -> dict[str, object]:
+    found: dict[str, object] = typer_app.everything()[name].make_context(name, list(words)).params
+    return {key: value for key, value in found.items() if value}
+
+
+@pytest.mark.parametrize("name", ["run", "submit", "plan"])
+def test_words_after_two_dashes_are_the_command_whatever_they_look_like(name: str) -> None:
+    command = ["python", "train.py", "--lr", "3e-4", "--help", "--", "-x"]
+    assert parsed(name, "--zone", "us-east5", "--", *command) == {"zone": "us-east5", "command": command}
+    assert parsed(name, "job.yaml", "--json", "--", "ls") == {
+        "file": Path("job.yaml"),
+        "as_json": True,
+        "command": ["ls"],
+    }
+    assert parsed(name, "job.yaml", "--") == {"file": Path("job.yaml")}
+
+
+def test_the_name_of_a_slice_and_the_command_on_it_are_told_apart() -> None:
+    assert parsed("ssh", "trainer", "--", "ls", "-l") == {"name": "trainer", "command": ["ls", "-l"]}
+    assert parsed("ssh", "--", "ls") == {"command": ["ls"]}
+
+
+@pytest.mark.parametrize("name", ["run", "submit", "plan"])
+def test_what_changes_a_job_may_be_given_several_times(name: str) -> None:
+    words = ("--env", "A=1", "--env", "B", "--set", "a=b", "--set", "c.d=e", "--spot", "--name", "x", "job.yaml")
+    assert parsed(name, *words) == {
+        "file": Path("job.yaml"),
+        "env": ["A=1", "B"],
+        "set_": ["a=b", "c.d=e"],
+        "spot": True,
+        "name": "x",
+    }
+
+
+@pytest.mark.parametrize("words", [("run", "python", "train.py"), ("ssh", "trainer", "ls")])
+def test_a_command_without_the_dashes_is_answered_with_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    assert call(monkeypatch, *words) == 64
+    assert f"Got unexpected words ({words[-1]}): a command stands after `--`" in capsys.readouterr().err
 
 
 def complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str) -> list[str]:

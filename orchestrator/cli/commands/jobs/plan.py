@@ -1,18 +1,18 @@
-"""`tpujob plan`: check a job file and show what `run` would ask the cloud for."""
+"""`tpujob plan`: check a job and show what `run` would ask the cloud for."""
 
 from __future__ import annotations
 
 from orchestrator.cli.console import console, emit_json
-from orchestrator.cli.options import Cloud, JobFile, Json, Project
+from orchestrator.cli.options import Cloud, JobArguments, Json, Project
 from orchestrator.cli.tables import print_table
-from orchestrator.client.jobs.planning import PlanPreview, preview_file
+from orchestrator.client.jobs.planning import PlanPreview, preview_request
 from orchestrator.client.session import Session
 
 
-def plan(job: JobFile, as_json: Json = False, cloud: Cloud = None, project: Project = None) -> int:
-    """Check a job file and show what `run` would do: candidates, prices, the exact request. Creates nothing."""
+def plan(job: JobArguments, as_json: Json = False, cloud: Cloud = None, project: Project = None) -> int:
+    """Check a job and show what `run` would do: candidates, prices, the exact request. Creates nothing."""
     session = Session.open(cloud, project, reporter=console().reporter)
-    preview = preview_file(session, job)
+    preview = preview_request(session, job.request())
     if as_json:
         emit_json(preview.shape)
     else:

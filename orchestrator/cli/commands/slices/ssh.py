@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Annotated
 
 from orchestrator.cli.console import console
-from orchestrator.cli.options import Argument, Cloud, Option, Project
+from orchestrator.cli.options import AFTER_DASHES, Argument, Cloud, Name, Option, Project
 from orchestrator.client.session import Session
 from orchestrator.client.slices.slices import ssh_argv
-from orchestrator.errors import UserError
 
 
 def ssh(
-    words: Annotated[list[str] | None, Argument(metavar="[NAME] [-- CMD…]", help="Slice, then a command.")] = None,
+    name: Name = None,
+    command: Annotated[
+        list[str] | None, Argument(metavar=AFTER_DASHES, help="One command, in place of a shell.")
+    ] = None,
     worker: Annotated[int, Option(min=0, help="Worker index, from 0.")] = 0,
     cloud: Cloud = None,
     project: Project = None,
 ) -> None:
     """Open a shell on a worker, or run one command there."""
-    name, command = _split(words or [])
-    argv = ssh_argv(Session.open(cloud, project, reporter=console().reporter), name, worker, command)
+    argv = ssh_argv(Session.open(cloud, project, reporter=console().reporter), name, worker, command or [])
     console().quiet()
     os.execvp(argv[0], argv)  # noqa: S606 - the terminal is ssh's from here on, and so is the exit code
-
-
-def _split(words: list[str]) -> tuple[str | None, list[str]]:
-    """Return the slice's name, before `--`, and the command, after it. Raises UserError for several names."""
-    typed = sys.argv[1:]
-    command = typed[typed.index("--") + 1 :] if "--" in typed else []
-    before = words[: len(words) - len(command)]
-    if len(before) > 1:
-        raise UserError(f"one slice at a time, not {' '.join(before)!r}", hint="a command stands after `--`")
-    return (before[0] if before else None), command
