@@ -38,7 +38,8 @@ def of_attempts(ledger: Ledger, run: RunRecord, now: float) -> dict[str, float |
 
     A slice that the run asked for counts for the attempt during which it was asked for. Of a slice of `tpujob up`, only the
     time of the attempts on it counts; of one that the run keeps (`--keep`), the time to the end of the run. A slice that is
-    held for results that are not collected counts to its end.
+    held for results that are not collected counts to its end. Of a slice that goes from run to run, each has the time until
+    the next one takes it over.
     """
     attempts = ledger.attempts_of(run.id)
     if not attempts:
@@ -52,14 +53,26 @@ def of_attempts(ledger: Ledger, run: RunRecord, now: float) -> dict[str, float |
             continue
         number = max((index for index, at in enumerate(began) if at <= lease.created_at), default=0)
         until = ended if lease.purpose is Purpose.HOLD and ended is not None else now
-        amounts[attempts[number].id].append(_between(lease, lease.billed_from, min(until, lease.gone_at or until)))
+        since, _ = _passed(ledger, lease, run)
+        amounts[attempts[number].id].append(_between(lease, since, min(until, lease.gone_at or until)))
     known = {lease.id for lease in own}
     for attempt, at in zip(attempts, began, strict=True):
         if attempt.lease_id is not None and attempt.lease_id not in known:
-            borrowed = ledger.lease(attempt.lease_id)
-            until = min(attempt.ended_at or now, borrowed.gone_at or now)
-            amounts[attempt.id].append(_between(borrowed, at, until))
+            lease = ledger.lease(attempt.lease_id)
+            since, passed_at = _passed(ledger, lease, run)
+            if passed_at is None:
+                since, passed_at = at, min(attempt.ended_at or now, lease.gone_at or now)
+            amounts[attempt.id].append(_between(lease, since, passed_at))
     return {attempt: total(parts) for attempt, parts in amounts.items()}
+
+
+def _passed(ledger: Ledger, lease: Lease, run: RunRecord) -> tuple[float | None, float | None]:
+    """Return since when the slice counts for this run, and when the next run took it over; None: it has not."""
+    passes = [(data["run"], at) for at, kind, data in ledger.events(lease.id) if kind == "passed"]
+    runs = [None, *(to for to, _ in passes)]
+    number = runs.index(run.id) if run.id in runs else 0
+    since = passes[number - 1][1] if number else lease.billed_from
+    return since, passes[number][1] if number < len(passes) else None
 
 
 def total(amounts: Iterable[float | None]) -> float | None:

@@ -75,6 +75,8 @@ def release_outcome(outcome: Outcome) -> str:
         if outcome.collected is not None and outcome.collected.waiting:
             return f"no: {outcome.lease.name.node} keeps the results until {day_clock(outcome.kept_until)}"
         return f"no: {outcome.lease.handle} is kept until {day_clock(outcome.kept_until)}; `tpujob down` releases it"
+    if outcome.passed_on and outcome.lease is not None:
+        return f"no: {outcome.lease.name.node} goes to the next run"
     if released is None:
         return lease_outcome(outcome.lease) if outcome.lease is not None else "nothing was created"
     if not released.gone:

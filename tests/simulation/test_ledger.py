@@ -43,6 +43,7 @@ EVENTS: list[Any] = [
     leases.Held(LEASE.id, 4.0, LEASE.created_at + 60.0),
     leases.Detached(LEASE.id, 4.0),
     leases.Extended(LEASE.id, 4.5, LEASE.deadline + 60.0),
+    leases.Passed(LEASE.id, 4.6, "another", "sweep-2", LEASE.deadline + 30.0),
     leases.Down(LEASE.id, 5.0, "because"),
     leases.Gone(LEASE.id, 6.0, "proof"),
     Began(RUN, ATTEMPT),

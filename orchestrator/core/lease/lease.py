@@ -158,6 +158,16 @@ class Held(LeaseChange):
     until: float
 
 
+@dataclass(frozen=True)
+class Passed(LeaseChange):
+    """The slice goes on to the next run of the process that created it, with the name, the end and the budget of that run."""
+
+    run: str
+    handle: str
+    deadline: float
+    budget_usd: float | None = None
+
+
 class Detached(LeaseChange):
     """The claim passed from this process to the job on the VM, and the watchdog there confirmed it."""
 
@@ -200,6 +210,7 @@ _ALLOWED: dict[type[LeaseEvent], frozenset[LeaseState]] = {
     Settled: frozenset({LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY, LeaseState.DOWN}),
     Ready: frozenset({LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY}),
     Held: frozenset({LeaseState.READY}),
+    Passed: frozenset({LeaseState.READY}),
     Detached: frozenset({LeaseState.READY}),
     Extended: frozenset({LeaseState.READY}),
     Down: frozenset({LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY, LeaseState.DOWN}),
@@ -239,6 +250,10 @@ def apply(lease: Lease, event: LeaseEvent) -> Lease:
         case Held(until=until):
             # A detached run: its job has ended, and the slice is held for its results.
             return replace(lease, purpose=Purpose.HOLD, hold_until=min(until, lease.deadline), detached_at=None)
+        case Passed(run=run, handle=handle, deadline=deadline, budget_usd=budget_usd):
+            if lease.mode is not Mode.RUN:
+                raise NotAllowed(lease, event)  # it is claimed by its user, or by a job on the VM
+            return replace(lease, run=run, handle=handle, deadline=deadline, budget_usd=budget_usd)
         case Detached(at=at):
             return replace(lease, detached_at=at)
         case Extended(until=until):

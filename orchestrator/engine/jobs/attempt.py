@@ -16,6 +16,7 @@ from orchestrator.engine.effects.cloud import Get, Workers
 from orchestrator.engine.effects.workers import Connect, FindCoordinator, Push, RestoreWork, SendHeartbeats, StartPhase
 from orchestrator.engine.jobs import collection, monitor
 from orchestrator.engine.jobs.job_run import JobRun
+from orchestrator.engine.jobs.lane import take_over
 from orchestrator.engine.jobs.progress import JobProgress
 from orchestrator.engine.jobs.saved_work import PeriodicSave
 from orchestrator.engine.leases.release import try_record
@@ -38,20 +39,27 @@ async def attempt(job: JobRun, capabilities: Capabilities, progress: JobProgress
     ready_at = await Now()
     await Record(Leased(progress.attempt.id, ready_at, lease.id))
     await progress.enter("connect")
-    if job.wait_s or progress.losses:  # `limits.max_duration` does not count the wait for capacity
+    if progress.fleet is None and (
+        job.wait_s or progress.losses
+    ):  # `limits.max_duration` does not count the wait for capacity
         began = lease.created_at if lease.ready_by is None else ready_at
     end = monitor.end_of(lease, began, job.max_duration_s - progress.used_s)
-    await Report("connect", f"waiting for SSH on {lease.name.node}", passing=True)
-    patience_s = max(min(CONNECT_S, lease.deadline - ready_at), 1.0)  # not past the slice's own end
-    workers = await retry.until(ready_at + patience_s, Workers(lease.name))
-    progress.fleet = await Connect(lease, workers, patience_s)
+    if progress.fleet is None:
+        await Report("connect", f"waiting for SSH on {lease.name.node}", passing=True)
+        patience_s = max(min(CONNECT_S, lease.deadline - ready_at), 1.0)  # not past the slice's own end
+        workers = await retry.until(ready_at + patience_s, Workers(lease.name))
+        progress.fleet = await Connect(lease, workers, patience_s)
+    else:
+        workers = progress.fleet.workers
     if lease.mode is Mode.RUN:
         await SendHeartbeats(progress.fleet, capabilities.timings.heartbeat_s)
     await _work(job, capabilities, progress, lease, workers, end)
 
 
 async def _obtain(job: JobRun, capabilities: Capabilities, progress: JobProgress) -> Lease:
-    """Return the slice to work on: the held one if it is READY and free, else the first candidate that can be had."""
+    """Return the slice to work on: that of the run before, or a held one that is free, else the first that can be had."""
+    if progress.owed.lease is not None and (lease := await take_over(job, capabilities, progress)) is not None:
+        return lease
     if job.held is not None:
         why_not = await _why_unusable(job.held)
         if why_not is None:

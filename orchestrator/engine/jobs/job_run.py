@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
+from orchestrator.engine.jobs.lane import Lane
 from orchestrator.engine.provision.drafts import Draft, Drafter
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class JobRun:
     attempt: Attempt
     drafts: tuple[Draft, ...]  # candidates in order, names already chosen
     held: Lease | None  # the slice of `tpujob up`, if it fits
+    lane: Lane | None = field(default=None, kw_only=True)  # of a run that is one of several on the same slice
     bundle: Bundle | None
     phases: tuple[JobPhase, ...]
     artifacts: tuple[str, ...]

@@ -54,6 +54,7 @@ class Outcome:
     spans: Mapping[str, float] = field(default_factory=dict)  # seconds
     detached: bool = False  # the job goes on without this process
     losses: tuple[Loss, ...] = ()
+    passed_on: bool = False  # the slice goes to the next run of this process
 
     @property
     def started_at(self) -> float:
@@ -82,6 +83,7 @@ class JobProgress:
     error: TpujobError | None = None
     is_bug: bool = False  # the error is a bug of tpujob
     detached: bool = False
+    passed_on: bool = False  # to the next run, with the obligation
     owed: Obligations = field(default_factory=Obligations)
     fleet: Fleet | None = None  # connected
     collected: CollectResult | None = None
@@ -123,6 +125,7 @@ class JobProgress:
             dict(self.spans),
             self.detached,
             tuple(self.losses),
+            self.passed_on,
         )
 
 

@@ -16,6 +16,7 @@ from orchestrator.engine.jobs.attempt import attempt
 from orchestrator.engine.jobs.collection import hold_uncollected
 from orchestrator.engine.jobs.finish import capture, check_canceled, finish
 from orchestrator.engine.jobs.job_run import JobRun
+from orchestrator.engine.jobs.lane import pass_on
 from orchestrator.engine.jobs.progress import JobProgress, Loss, Outcome
 from orchestrator.engine.leases.obligations import keep_slice, release_owed
 from orchestrator.engine.leases.release import latest_lease
@@ -35,11 +36,15 @@ async def run_job(job: JobRun, capabilities: Capabilities) -> Outcome:
     progress = JobProgress(job.run, job.attempt)
     await Lock(job.attempt.id)
     await Record(Began(job.run, job.attempt))
+    if job.lane is not None:
+        job.lane.hand_to(progress)
     await capture(progress, _attempts(job, capabilities, progress))
     await Shield()  # release before anything else: after Ctrl-C the delete leaves now
     await progress.enter(None)
     if _is_borrowed(job, progress):
         await _leave_held_slice(progress)
+    elif await pass_on(job, progress):
+        pass
     elif progress.error is None and job.keep_s is not None and not progress.detached:
         try:
             await keep_slice(progress.owed, await Now() + job.keep_s, capabilities)

@@ -1,7 +1,7 @@
 """Lease renewal: keep the claim labels of a slice up to date, and move a claim, one process at a time.
 
-A moved claim (`keep_slice`, `extend`, `hand_over`) is written to the labels first and to the ledger second: if the process is
-killed in between, its own machine releases the slice too early, but never forgets it.
+A moved claim (`keep_slice`, `take_over`, `extend`, `hand_over`) is written to the labels first and to the ledger second: if the
+process is killed in between, its own machine releases the slice too early, but never forgets it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from orchestrator.core.lease import absence, claim_labels, watchdog_report
 from orchestrator.core.lease.cloud_api import Capabilities, SliceState, SliceView
-from orchestrator.core.lease.lease import Detached, Extended, Held, Lease, LeaseState, Mode, NotAllowed, apply
+from orchestrator.core.lease.lease import Detached, Extended, Held, Lease, LeaseState, Mode, NotAllowed, Passed, apply
 from orchestrator.core.text import names
 from orchestrator.engine.effects.base import IsTimeCertain, Lock, Now, Program, ReadLease, Record, Report, Sleep, Unlock
 from orchestrator.engine.effects.cloud import Get, GetGuestAttributes, ListSlices, SetLabels
@@ -26,7 +26,10 @@ ARMED = "armed on every worker: the slice deletes itself when its claim is over"
 ASLEEP_S = 300.0  # between two ticks of a program that ticks every few seconds
 
 
-async def move_claim(lease: Lease, event: Held | Callable[[Lease], Extended], capabilities: Capabilities) -> Lease:
+Move = Held | Passed | Callable[[Lease], Extended]
+
+
+async def move_claim(lease: Lease, event: Move, capabilities: Capabilities) -> Lease:
     """Apply `event` to the claim, in the labels and then in the ledger; return the lease after it.
 
     A callable makes the event from the current lease once no other process can move its claim. Raises Vanished if the slice
@@ -40,7 +43,7 @@ async def shorten_claim(before: Lease, shorter: Lease, capabilities: Capabilitie
     await _exclusively(shorter, lambda: _write(before, shorter, capabilities, anew=True))
 
 
-async def _move_claim(lease: Lease, event: Held | Callable[[Lease], Extended], capabilities: Capabilities) -> Lease:
+async def _move_claim(lease: Lease, event: Move, capabilities: Capabilities) -> Lease:
     if not await IsTimeCertain():
         raise CloudUnavailable("this machine was restarted, and the cloud did not reply how long it was off")
     before = await ReadLease(lease.id)

@@ -291,7 +291,7 @@ class VirtualFleet:
     def facts(self, worker: int) -> Any:
         return Facts()
 
-    workers: tuple[int, ...] = (0, 1)
+    workers: tuple[Any, ...] = ()
 
     def push(self, bundle: object, progress: object) -> list[Any]:
         return []
@@ -419,6 +419,7 @@ class VirtualWorld:
         return True
 
     def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Any:
+        self.fleet.workers = tuple(workers)
         return self.fleet
 
     def drive(

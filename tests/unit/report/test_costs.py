@@ -16,6 +16,7 @@ from orchestrator.core.lease.lease import (
     Intent,
     Lease,
     LeaseEvent,
+    Passed,
     Purpose,
     Ready,
     Sent,
@@ -171,3 +172,23 @@ def test_a_slice_that_is_held_for_results_costs_the_run_until_they_came(ledger: 
         ResultsCollected(FIRST.id, AT + 2 * HOUR, AttemptState.SUCCEEDED, exit_code=0), *ended(lease, AT + 2.5 * HOUR)
     )
     assert costs.of_run(ledger, RUN, AT + 9 * HOUR) == pytest.approx(2.5 * 9.60)
+
+
+def test_a_slice_that_goes_from_run_to_run_is_paid_by_each_until_the_next_takes_it_over(ledger: Ledger) -> None:
+    lease = asked(ledger, 1, AT)
+    ledger.record(Leased(FIRST.id, AT, lease.id), Ready(lease.id, AT + 60))
+    ledger.record(AttemptEnded(FIRST.id, AT + HOUR - 5, AttemptState.SUCCEEDED))
+    runs = [RUN]
+    for number, at in ((2, AT + HOUR), (3, AT + 2 * HOUR)):
+        run = replace(RUN, id=f"r{number}", created_at=at - 3)
+        attempt = Attempt(f"r{number}-1", run.id)
+        ledger.record(Began(run, attempt), Passed(lease.id, at, run.id, run.name, at + 24 * HOUR))
+        ledger.record(
+            Leased(attempt.id, at + 1, lease.id), AttemptEnded(attempt.id, at + HOUR - 5, AttemptState.FAILED)
+        )
+        runs.append(run)
+    ledger.record(Down(lease.id, AT + 3 * HOUR, "the run ended"), Gone(lease.id, AT + 4 * HOUR, "absent"))
+    shares = [costs.of_run(ledger, run, AT + 9 * HOUR) for run in runs]
+    assert shares == [pytest.approx(9.6), pytest.approx(9.6), pytest.approx(2 * 9.6)]
+    whole = costs.of_lease(ledger.lease(lease.id), AT + 9 * HOUR)
+    assert whole == pytest.approx(sum(share or 0.0 for share in shares))
