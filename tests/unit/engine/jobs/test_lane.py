@@ -15,7 +15,7 @@ from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.obligations import Obligations
 from orchestrator.engine.leases.recover import close_attempts, recover
-from orchestrator.errors import Cancelled, CloudUnavailable, PayloadFailed, TeardownUnproven, Unreachable
+from orchestrator.errors import Canceled, CloudUnavailable, PayloadFailed, TeardownUnproven, Unreachable
 from orchestrator.remote.transfer.collect import Problem
 from tests.unit.engine.virtual import CAN, ZONE, Crash, Locks, VirtualWorld, job, lease_and_request
 
@@ -65,7 +65,7 @@ def test_between_two_runs_the_process_claims_the_slice_with_its_lock_and_its_hea
     lane = lane_of(2)
     drive(world, nth_job(world, lane, 1))
     assert lane.lease is not None and lane.lease.mode is Mode.RUN, "held by nobody: the watchdog wants heartbeats"
-    assert world.locks.is_locked(lane.lease.id) and world.fleet.beating and not world.fleet.cancelled
+    assert world.locks.is_locked(lane.lease.id) and world.fleet.beating and not world.fleet.canceled
     assert world.drive(recover("emulated", CAN, budget_s=60)) == [], "another command leaves it alone"
 
 
@@ -146,7 +146,7 @@ def test_a_worker_that_does_not_answer_ends_the_slice(world: VirtualWorld, monke
     assert not outcome.passed_on and lane.lease is None and world.cloud.nodes == {}
 
 
-def test_a_run_that_is_cancelled_takes_its_slice_with_it(world: VirtualWorld) -> None:
+def test_a_run_that_is_canceled_takes_its_slice_with_it(world: VirtualWorld) -> None:
     lane = lane_of(2)
     done: list[bool] = []
 
@@ -157,7 +157,7 @@ def test_a_run_that_is_cancelled_takes_its_slice_with_it(world: VirtualWorld) ->
             world.ledger.record(Down(lease.id, world.time, CANCEL))
 
     outcome = drive(world, nth_job(world, lane, 1), cancel)
-    assert isinstance(outcome.error, Cancelled) and not outcome.passed_on
+    assert isinstance(outcome.error, Canceled) and not outcome.passed_on
     assert world.cloud.nodes == {} and lane.lease is None
 
 
@@ -179,7 +179,7 @@ def test_the_slice_that_no_run_takes_over_is_released(world: VirtualWorld) -> No
     lane = lane_of(2)
     drive(world, nth_job(world, lane, 1))
     owed = world.drive(release_lane(lane, CAN))
-    assert owed.released is not None and owed.released.gone and world.cloud.nodes == {} and world.fleet.cancelled
+    assert owed.released is not None and owed.released.gone and world.cloud.nodes == {} and world.fleet.canceled
     assert world.drive(release_lane(lane, CAN)) == Obligations(), "there is none any more"
 
 
