@@ -197,6 +197,16 @@ class PayloadFailed(TpujobError):
         self.rc = rc
 
 
+class RemoteFunctionError(PayloadFailed):
+    """A function raised an exception on a worker. All of it is text: the exception itself stays on the worker."""
+
+    type_name: str = ""  # of the exception, such as "ValueError" or "numpy.linalg.LinAlgError"
+    traceback: str = ""
+    file: str = ""  # where the function raised it
+    line: int | None = None
+    worker: int = 0
+
+
 class DeadlineExceeded(TpujobError):
     """The job reached `limits.max_duration`."""
 

@@ -46,9 +46,6 @@ def _run(config_path: Path, requested: str | None) -> int:
     backend = choose_backend(requested or config.backend, os.environ, host)
     _check_installed(backend)
     from payload import artifacts
-    from payload.data.sources import resolve
-    from payload.job import TrainingJob
-    from payload.launch import supervise
 
     config, placement = place(config, os.environ, host=host, backend=backend)
     _check_entry(config.entry)
@@ -59,6 +56,13 @@ def _run(config_path: Path, requested: str | None) -> int:
         raise BadConfig(f"{directory}: cannot be written: {error.strerror}") from None
     for note in placement.notes:
         _say(note)
+    if backend == "none":
+        from payload.launch import plain
+
+        return plain.run(config, placement, STARTED)
+    from payload.data.sources import resolve
+    from payload.job import TrainingJob
+    from payload.launch import supervise
 
     data_began = time.monotonic()
     source = None
@@ -102,6 +106,8 @@ def _check_installed(backend: str) -> None:
             f"backend: tpu needs Python 3.11 or newer, and this is {platform.python_version()}: there is no torch_tpu for it; "
             "backend xla trains on the same TPU"
         )
+    if backend == "none":
+        return
     for name in ("numpy", "torch", *({"xla": ["torch_xla"], "tpu": ["torch_tpu"]}.get(backend, []))):
         if importlib.util.find_spec(name) is None:
             raise BadConfig(f"{name} is not installed: {INSTALL_TORCH_TPU if name == 'torch_tpu' else INSTALL}")

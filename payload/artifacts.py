@@ -5,6 +5,7 @@ If there is a manifest, the run succeeded and every file is complete. README.md 
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -15,13 +16,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from payload.data import idx
-
 SCHEMA = 1
 MANIFEST = "manifest.json"
 LOSSES = "losses.jsonl"
+RESULT, ERROR = "function-result.json", "function-error.json"  # of a function of the Python API (function_call.py)
 RESUMED = ("timing.jsonl", LOSSES, "checkpoint.pt")  # read or appended to by a resumed training
-RUN_FILES = (*RESUMED, "metrics.json", "provenance.json", MANIFEST)
+RUN_FILES = (*RESUMED, "metrics.json", "provenance.json", RESULT, ERROR, MANIFEST)
 
 
 def prepare(directory: Path, *, resume: bool = False) -> None:
@@ -81,11 +81,20 @@ def write_manifest(directory: Path) -> None:
     """Write manifest.json: path, size and hash of every file below `directory`, including files of an `entry`."""
     files = [path for path in sorted(directory.rglob("*")) if path.is_file() and not path.is_symlink()]
     entries = [
-        {"path": path.relative_to(directory).as_posix(), "size_bytes": path.stat().st_size, "sha256": idx.sha256(path)}
+        {"path": path.relative_to(directory).as_posix(), "size_bytes": path.stat().st_size, "sha256": sha256(path)}
         for path in files
         if path != directory / MANIFEST
     ]
     write_json(directory / MANIFEST, {"schema": SCHEMA, "files": entries})
+
+
+def sha256(path: Path) -> str:
+    """Return the hex SHA-256 of the file."""
+    digest = hashlib.sha256()  # not hashlib.file_digest, which Python 3.10 lacks
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def provenance(**facts: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from payload.failures import BadConfig
 
 MODELS = ("mnist_cnn", "alexnet", "mlp")
 DATASETS = ("mnist", "fashion-mnist", "synthetic", "idx")
-BACKENDS = ("xla", "cuda", "cpu", "tpu", "auto")
+BACKENDS = ("xla", "cuda", "cpu", "tpu", "auto", "none")
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class EmulatedConfig:
 class Config:
     entry: str | None = None  # "module:function", the training function of the job; null: payload.train:train
     options: dict[str, Any] | None = None  # passed to the entry unchecked
-    backend: str = "xla"  # "auto": a TPU if there is one, else a GPU, else the CPU
+    backend: str = "xla"  # "auto": a TPU if there is one, else a GPU, else the CPU; "none": an entry without PyTorch
     model: str = "mnist_cnn"
     dataset: str = "mnist"
     data_dir: str | None = None  # a directory with the four IDX files, plain or .gz
@@ -166,6 +166,8 @@ def parse(data: Any) -> Config:
         raise BadConfig(
             'fallback: "sample" is of mnist, and there is none of fashion-mnist; it must be "synthetic" or null'
         )
+    if config.backend == "none" and config.entry is None:
+        raise BadConfig('backend: "none" is for an entry: the built-in training needs PyTorch')
     return config
 
 

@@ -7,7 +7,6 @@ processes would otherwise wait for it in a reduction.
 from __future__ import annotations
 
 import ctypes
-import importlib
 import os
 import pickle
 import re
@@ -16,7 +15,6 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import asdict
@@ -25,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from payload import artifacts
 from payload.failures import INSTALL, BadConfig, PayloadError
 from payload.job import TrainingJob
+from payload.launch.entry import check_found, load_entry
 
 if TYPE_CHECKING:
     from payload.backends import Backend
@@ -93,7 +92,7 @@ def _train(job: TrainingJob) -> None:
     backend = open_backend(job)
     check_world(backend)
     run = _open_run(job, backend)
-    train = _entry(job.config.entry_point)
+    train = load_entry(job.config.entry_point)
     if backend.is_first_here:
         artifacts.write_json(job.artifacts / "provenance.json", _provenance(job, backend))
     if job.config.entry is not None:
@@ -103,11 +102,7 @@ def _train(job: TrainingJob) -> None:
     except torch.OutOfMemoryError as error:
         sentences = re.split(r"(?<=\.)\s", str(error))[:3]  # the requested and the available memory
         raise BadConfig(f"{' '.join(sentences)} A smaller batch needs less") from None
-    if found is not None and not isinstance(found, dict):
-        raise BadConfig(
-            f"entry: {job.config.entry} returned {type(found).__name__}; it must return a dictionary or None"
-        )
-    _finish(backend, run, found or {})
+    _finish(backend, run, check_found(found, job.config.entry))
 
 
 def _open_run(job: TrainingJob, backend: Backend) -> TrainingRun:
@@ -151,15 +146,6 @@ def _identity(job: TrainingJob) -> dict[str, Any]:
     """Return the settings that determine the results. A checkpoint is valid only for equal settings."""
     config = {key: value for key, value in asdict(job.config).items() if key not in NOT_IDENTITY}
     return {**config, "data": job.source.sha256 if job.source else None}
-
-
-def _entry(entry_point: str) -> Callable[[Backend, TrainingRun], Any]:
-    module_name, _, name = entry_point.partition(":")
-    module = importlib.import_module(module_name)
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise BadConfig(f"entry: {entry_point}: {module_name} has no function {name}")
-    return function
 
 
 def _finish(backend: Backend, run: TrainingRun, found: dict[str, Any]) -> None:

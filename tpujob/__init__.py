@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from orchestrator.client.events import Notice as Notice
     from orchestrator.client.events import Progress as Progress
     from orchestrator.client.events import RunResult as RunResult
+    from orchestrator.client.functions.function import RemoteFunction as RemoteFunction
+    from orchestrator.client.functions.function import function as function
     from orchestrator.client.guarantee.gc import GcResult as GcResult
     from orchestrator.client.history import RunSummary as RunSummary
     from orchestrator.client.job import Emulated as Emulated
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 _NAMES = {  # module of each name
     "client.client": ("Client", "LogLine", "Run"),
     "client.events": ("Alert", "Event", "Failure", "LogLines", "Notice", "Progress", "RunResult"),
+    "client.functions.function": ("RemoteFunction", "function"),
     "client.guarantee.gc": ("GcResult",),
     "client.history": ("RunSummary",),
     "client.job": ("Emulated", "Job", "Limits", "Tpu", "TpuAlternative", "Train"),
@@ -64,7 +67,16 @@ _NAMES = {  # module of each name
     "errors": (
         *("AlreadyExists", "ArtifactError", "AuthError", "BadRequest", "Canceled", "CapacityError", "CloudError"),
         *("CloudUnavailable", "CommandFailed", "ConfigError", "DeadlineExceeded", "HostKeyMismatch", "Interrupted"),
-        *("JobSpecError", "NeedsConsent", "PayloadFailed", "Preempted", "QuotaError", "RemoteError", "SliceLost"),
+        *(
+            "JobSpecError",
+            "NeedsConsent",
+            "PayloadFailed",
+            "Preempted",
+            "QuotaError",
+            "RemoteError",
+            "RemoteFunctionError",
+            "SliceLost",
+        ),
         *("TeardownUnproven", "TpujobError", "UnexpectedReply", "UnknownLease", "UnknownRun", "Unreachable"),
         *("UserError", "Vanished", "WatchdogNotArmed", "WrongState"),
     ),

@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, ParamSpec, TypeVar
 
 from orchestrator.client import history, reports
 from orchestrator.client.arguments import Duration, seconds, size
 from orchestrator.client.events import Event, Reporter, RunResult
+from orchestrator.client.functions.function import FunctionOptions, RemoteFunction
+from orchestrator.client.functions.outcome import remote_error
 from orchestrator.client.guarantee.gc import GcResult, collect_garbage
 from orchestrator.client.history import RunSummary
 from orchestrator.client.job import Job, ProvisioningKind, path_of, spec_of
@@ -30,11 +32,13 @@ from orchestrator.client.slices.slices import DownResult, SliceEnd, SliceStatus,
 from orchestrator.client.slices.status import Status
 from orchestrator.client.slices.status import status as slice_status
 from orchestrator.core.planning.capacity_request import Provisioning
-from orchestrator.errors import TeardownUnproven
+from orchestrator.errors import PayloadFailed, TeardownUnproven
 from orchestrator.report.results import RunReport
 
 DEFAULT_IDLE = "default"  # of `up`: 1h, or that of the existing slice
 OnEvent = Callable[[Event], object]
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +199,19 @@ class Client:
                 for text in lines.lines:
                     yield LogLine(lines.worker, text)
 
+    # -- functions -----------------------------------------------------------------------------------------------------
+
+    def call(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a function on a TPU and return its value.
+
+        A function that `tpujob.function` did not decorate gets the default TPU of a job. Raises what `run` raises;
+        RemoteFunctionError for an exception in the function; UserError for a function that cannot travel, and for arguments
+        that JSON does not carry.
+        """
+        if not isinstance(function, RemoteFunction):
+            function = RemoteFunction(function, FunctionOptions())
+        return function._run(self, args, kwargs)
+
     # -- slices --------------------------------------------------------------------------------------------------------
 
     def slice(
@@ -354,6 +371,9 @@ class Client:
 def _successful(session: Session, result: RunResult) -> RunResult:
     """Raise the error of a run that did not succeed; TeardownUnproven outranks it."""
     error = result.error
+    if isinstance(error, PayloadFailed):
+        error = remote_error(result, error, session.reporter.secrets.hide) or error
+        result = replace(result, error=error)
     if session.unproven:
         unproven = _unproven(session)
         unproven.__cause__ = error

@@ -80,7 +80,7 @@ class Train(_Values):
 
     entry: str | None = None  # "module:function" in `code`
     options: Mapping[str, Any] | None = None
-    backend: Literal["xla", "cuda", "cpu", "tpu", "auto"] | None = None
+    backend: Literal["xla", "cuda", "cpu", "tpu", "auto", "none"] | None = None
     model: Literal["mnist_cnn", "alexnet", "mlp"] | None = None
     dataset: Literal["mnist", "fashion-mnist", "synthetic", "idx"] | None = None
     data_dir: StrPath | None = None

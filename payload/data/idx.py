@@ -7,7 +7,6 @@ images. Pixels stay uint8; the accelerator converts them.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import struct
 import zlib
 from dataclasses import dataclass
@@ -121,12 +120,3 @@ def write_array(path: Path, array: NDArray[np.uint8]) -> None:
     """Write `array` as a plain IDX file."""
     header = struct.pack(f">HBB{array.ndim}I", 0, _BYTES, array.ndim, *array.shape)
     path.write_bytes(header + np.ascontiguousarray(array).tobytes())
-
-
-def sha256(path: Path) -> str:
-    """Return the hex SHA-256 of the file."""
-    digest = hashlib.sha256()  # not hashlib.file_digest, which Python 3.10 lacks
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()

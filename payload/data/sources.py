@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from payload.artifacts import sha256
 from payload.config import Config
 from payload.data import idx, sample, synthetic
 from payload.data.download import PUBLISHED, DownloadFailed, PublishedFile, download
@@ -152,5 +153,5 @@ def _source(config: Config, name: str, origin: str, paths: dict[str, Path], of: 
     count = idx.count(paths)
     if config.examples is not None and config.examples > count:
         raise DataError(f"examples: {config.examples:,} requested, but {name} ({origin}) has {count:,}")
-    hashes = {path.name: idx.sha256(path) for path in paths.values()}
+    hashes = {path.name: sha256(path) for path in paths.values()}
     return DataSource(name, config.dataset, origin, paths, of or count, count, hashes)

@@ -26,6 +26,7 @@ _TPU_DEVICES = {
 }
 # How many processes torch_tpu 0.2.0 starts on one host, by its own table of topologies (utils/hardware.py).
 _TORCH_TPU_PROCESSES = {"v4": (1, 2, 4, 8), "v5p": (1, 2, 4, 8), "v5e": (1, 4, 8), "v6e": (1, 4, 8), "v7": (2, 4, 8)}
+_NO_TPU = "emulated: one process on this machine's CPU, without a TPU"
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class HostPlace:
 
 @dataclass(frozen=True)
 class Placement:
-    device: str  # "tpu", "cuda" or "cpu"
+    device: str  # "tpu", "cuda" or "cpu"; "none" for backend none, which does not know
     worker: int  # index of this host in the slice
     workers: int
     processes: int  # that the supervisor starts on this host; 1 for torch_xla on a TPU, which starts one for each core
@@ -77,9 +78,12 @@ def place(config: Config, environ: Mapping[str, str], *, host: HostPlace, backen
         raise BadConfig(f"TPUJOB_WORKER is {worker}, but TPUJOB_WORKERS is {workers}")
     if config.cores == 1 and workers > 1:
         raise BadConfig(f"cores: 1 is one core of one host, but this slice has {workers} hosts; use a smaller slice")
-    device = _device(environ, host, backend)
     emulated = _number(environ, "TPUJOB_EMULATED_CORES", 0, least=1) or None
     coordinator = _coordinator(environ)
+    if backend == "none":
+        where, notes = environ.get("TPUJOB_ARTIFACTS") or "artifacts", () if emulated is None else (_NO_TPU,)
+        return config, Placement("none", worker, workers, 1, where, cores_emulated=emulated, notes=notes)
+    device = _device(environ, host, backend)
     if (device != "tpu" or backend == "tpu") and workers > 1 and coordinator is None:
         raise BadConfig("TPUJOB_WORKERS is greater than 1, but TPUJOB_COORDINATOR is not set")
     placement = Placement(

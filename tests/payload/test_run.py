@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("numpy")
 
+from payload import artifacts
 from payload.data import idx
 from tests.payload.command import HAS_XLA, ROOT, Command, Run, needs_torch, needs_xla, play, start
 from tests.waiting import HANG_S, until
@@ -81,7 +82,7 @@ def test_metrics_and_provenance_agree_with_the_log(emulated: Run, data: Path) ->
     assert 0 < sum(seconds.values()) <= total_s, "no second is counted twice"
     assert provenance["config"]["epochs"] == 2 and provenance["emulated"] is True
     name = idx.FILES["test_labels"]
-    assert provenance["dataset"]["sha256"][name] == idx.sha256(data / name)
+    assert provenance["dataset"]["sha256"][name] == artifacts.sha256(data / name)
 
 
 @needs_xla

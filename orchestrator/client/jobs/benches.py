@@ -81,7 +81,7 @@ def _check(session: Session, specs: Mapping[str, JobSpec], base: Path) -> None:
         if spec.train is not None and spec.on == "local":
             prepare.check_local_training(spec.train.backend, "a job with `on: local` trains")
         elif spec.train is not None and session.target.kind == "emulated":
-            prepare.check_local_training()
+            prepare.check_local_training("none" if spec.train.backend == "none" else "xla")
 
 
 def _key(session: Session, spec: JobSpec, base: Path) -> str:

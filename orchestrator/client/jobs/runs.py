@@ -82,7 +82,7 @@ def _run_on_slice(
             hint="run it attached (`tpujob run`), or leave on_preemption out",
         )
     if emulated and spec.train is not None:
-        prepare.check_local_training()
+        prepare.check_local_training("none" if spec.train.backend == "none" else "xla")
     env = {**env, **prepare.check_bucket(spec, session.target.kind, os.environ)}
     session.announce()
     emulation = Emulation(_emulated_cores(session, spec, plan)) if emulated else None

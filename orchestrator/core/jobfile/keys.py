@@ -62,10 +62,11 @@ class TrainSection(Section):
         description="`module:function` in `code:`, called as `function(backend, run)` in place of the built-in training.",
     )
     options: dict[str, Any] | None = Field(default=None, description="Options of the `entry`, in `run.options`.")
-    backend: Literal["xla", "cuda", "cpu", "tpu", "auto"] = Field(
+    backend: Literal["xla", "cuda", "cpu", "tpu", "auto", "none"] = Field(
         default="xla",
         description="`xla`: torch_xla. `cuda`, `cpu`: PyTorch's own. `tpu`: TorchTPU 0.2.0, which needs Python 3.11 on the VM "
-        "and which has not been run on a TPU yet. `auto`: a TPU if there is one, else a GPU, else the CPU.",
+        "and which has not been run on a TPU yet. `auto`: a TPU if there is one, else a GPU, else the CPU. `none`: no PyTorch; "
+        "one process on each worker calls the `entry` as `function(None, run)`.",
     )
     model: Literal["mnist_cnn", "alexnet", "mlp"] = Field(
         default="mnist_cnn", description="The network: `mnist_cnn` is the CNN of the PyTorch MNIST example."

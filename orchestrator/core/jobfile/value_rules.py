@@ -143,6 +143,7 @@ def cross_field_problems(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     yield from tpu_value_rules.cross_field_problems(_mapping(data, "tpu"), {} if local else _mapping(data, "train"))
     yield from _batch(_mapping(data, "train"))
     yield from _fallback(_mapping(data, "train"))
+    yield from _backend(_mapping(data, "train"))
     yield from _restarts(data)
     yield from _env(_mapping(data, "env"))
     yield from _artifacts(data.get("artifacts"))
@@ -208,6 +209,11 @@ def _batch(train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 def _fallback(train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     if train.get("fallback") == "sample" and train.get("dataset") == "fashion-mnist":
         yield ("train", "fallback"), "the sample is of mnist, and there is none of fashion-mnist; write synthetic"
+
+
+def _backend(train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    if train.get("backend") == "none" and train.get("entry") is None:
+        yield ("train", "backend"), "the built-in training needs PyTorch; `none` is for an `entry:` of your own"
 
 
 def _restarts(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:

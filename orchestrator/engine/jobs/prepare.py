@@ -65,6 +65,8 @@ def fits(lease: Lease, plan: Plan, spec: JobSpec, now: float) -> bool:
 
 def check_local_training(backend: str = "xla", subject: str = "emulated workers train") -> None:
     """Raise UserError if this Python environment lacks what training on emulated workers, or `on: local`, imports."""
+    if backend == "none":
+        return
     wanted = ("torch", "numpy", *{"xla": ["torch_xla"], "tpu": ["torch_tpu"]}.get(backend, []))
     missing = [module for module in wanted if importlib.util.find_spec(module) is None]
     if missing:
@@ -136,6 +138,8 @@ def phases(
         main, setup = f"{spec.command}\n", own
         if emulation is not None:
             main = scripts.announce_lent_device(main)
+    elif spec.train.backend == "none":
+        main, setup = scripts.train_main("python3"), own
     else:
         wanted = None if emulation is not None else scripts.requirements_of(spec.train.backend)
         main = scripts.train_main(scripts.train_python(wanted))

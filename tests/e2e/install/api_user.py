@@ -101,6 +101,26 @@ def main() -> None:
         print(offer.accelerator, offer.zone, offer.spot_usd_per_hour)
 
 
+@tpujob.function("v5e-8", zone=["us-central1", "us-east5"], spot=True, backend="xla", max_duration=timedelta(hours=1))
+def fit(lr: float, *, steps: int = 10) -> dict[str, float]:
+    return {"loss": lr * steps}
+
+
+def functions(client: Client) -> None:
+    found: dict[str, float] = fit(0.1, steps=3)
+    here: dict[str, float] = fit.local(0.1)
+    there: dict[str, float] = client.call(fit, 0.1, steps=2)
+    length: int = client.call(len, "four")
+    job: Job = fit.job(lr=0.1)
+    later: dict[str, float] = fit.value(client.submit(job))
+    print(found, here, there, length, later)
+    try:
+        fit(1)
+    except tpujob.RemoteFunctionError as error:
+        line: int | None = error.line
+        print(error.type_name, error.traceback, error.file, line)
+
+
 def careful(client: Client, job: Job) -> int:
     try:
         client.run(job)

@@ -45,9 +45,18 @@ def examples() -> list[object]:
 
 def python(tpujob: Cli, code: str, cwd: Path | None = None, **env: str) -> subprocess.Popen[str]:
     """A fresh interpreter that runs the code, in the directory of the test or in another one."""
+    return started(tpujob, ["-c", code], cwd, env)
+
+
+def script(tpujob: Cli, path: Path, cwd: Path | None = None, **env: str) -> subprocess.Popen[str]:
+    """The same, for a file."""
+    return started(tpujob, [str(path)], cwd, env)
+
+
+def started(tpujob: Cli, words: list[str], cwd: Path | None, env: dict[str, str]) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     return subprocess.Popen(
-        [sys.executable, "-c", code],
+        [sys.executable, *words],
         cwd=cwd or tpujob.directory,
         env={**os.environ, **tpujob.env, **env},
         stdin=subprocess.DEVNULL,
@@ -74,7 +83,8 @@ def test_an_example_of_the_page_runs(tpujob: Tpujob, code: str) -> None:
     project.mkdir()
     (project / "train.py").write_text(TRAIN)
     (project / "job.yaml").write_text(JOB)
-    assert succeeded(python(tpujob, code, project, TPUJOB_CLOUD="emulated")).strip()
+    (project / "example.py").write_text(code)  # a function's source is read from a file
+    assert succeeded(script(tpujob, project / "example.py", project, TPUJOB_CLOUD="emulated")).strip()
     assert tpujob.alive() == []
 
 
@@ -99,6 +109,10 @@ tpujob.Nothing
 cost: float = tpujob.Client().run(tpujob.Job(command="true")).cost_usd
 tpujob.Job(command="true").command = "false"
 tpujob.Notice("stage")
+tpujob.function("v5e-8")(len)(1)
+tpujob.function("v5e-8")(len).local()
+found: str = tpujob.Client().call(len, "four")
+tpujob.function(backend="gpu")
 """
 
 

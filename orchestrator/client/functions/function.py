@@ -1,0 +1,199 @@
+"""A function that runs on a TPU: what `tpujob.function` makes of a function. Importing this module costs nothing."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast
+
+from orchestrator.client.arguments import Duration
+from orchestrator.client.functions.source import check_module, examine
+from orchestrator.client.functions.values import as_json, json_text
+from orchestrator.errors import UserError
+
+if TYPE_CHECKING:
+    from orchestrator.client.client import Client, Run
+    from orchestrator.client.events import RunResult
+    from orchestrator.client.job import Job, StrPath
+
+P = ParamSpec("P")
+R = TypeVar("R")
+BackendName = Literal["none", "xla", "cuda", "cpu", "tpu", "auto"]
+
+ENTRY = "payload.functions.call:main"
+IN_A_JOB = "TPUJOB_RUN"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionOptions:
+    """Where and how a function runs: the parameters of `tpujob.function`."""
+
+    accelerator: str | None = None
+    zone: str | Sequence[str] | None = None
+    spot: bool | None = None
+    backend: BackendName = "none"
+    code: StrPath | None = None
+    name: str = ""
+    env: Mapping[str, str] | None = None
+    max_duration: Duration | None = None
+
+
+class RemoteFunction(Generic[P, R]):
+    """A function whose call runs on a TPU; `tpujob.function` makes it. It has the signature of the function.
+
+    Arguments and result are what JSON carries: None, bool, int, float, str, and lists and dicts of them. Tuples arrive as
+    lists.
+    """
+
+    def __init__(self, function: Callable[P, R], options: FunctionOptions, client: Client | None = None) -> None:
+        self._source = examine(function)
+        self._function = function
+        self._options = options
+        self._client = client
+        functools.update_wrapper(self, function)
+
+    def __repr__(self) -> str:
+        return f"<tpujob.function {self._source.name} on {self._options.accelerator or 'a TPU'}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the function on a TPU and return its value. Inside of a job this is an ordinary call.
+
+        Raises what `Client.run` raises; RemoteFunctionError for an exception in the function.
+        """
+        if IN_A_JOB in os.environ:
+            return self._function(*args, **kwargs)
+        return self._run(self._made_client(), args, kwargs)
+
+    def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function here, in this process."""
+        return self._function(*args, **kwargs)
+
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """Return the job of a call, for `Client.plan`, `run` and `submit`. Creates nothing.
+
+        Raises UserError for arguments that JSON does not carry; TypeError for those that the function does not take.
+        """
+        return self._job(args, kwargs)
+
+    def value(self, run: str | Run | RunResult) -> R:
+        """Return the value of a run of this function, such as one of `Client.submit`; wait for its end.
+
+        Raises what the run raises; ArtifactError if it left no value.
+        """
+        from orchestrator.client.events import RunResult
+        from orchestrator.client.functions import outcome, printing
+
+        if not isinstance(run, RunResult):
+            client = self._made_client() if isinstance(run, str) else run._client
+            run = client.attach(run, on_event=client.on_event or printing.show)
+        return cast(R, outcome.value_of(run))
+
+    def _run(self, client: Client, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
+        from orchestrator.client.functions import outcome, printing
+
+        result = client.run(self._job(args, kwargs), on_event=client.on_event or printing.show)
+        return cast(R, outcome.value_of(result))
+
+    def _made_client(self) -> Client:
+        from orchestrator.client.client import Client
+
+        return self._client or Client()
+
+    def _job(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job:
+        from orchestrator.client.job import Job, Limits, Tpu, Train
+
+        options, source = self._options, self._source
+        if source.module is not None:
+            check_module(inspect.unwrap(self._function), source, None if options.code is None else Path(options.code))
+        return Job(
+            name=options.name or _job_name(source.name),
+            tpu=Tpu(accelerator=options.accelerator, zone=options.zone, spot=options.spot),
+            train=Train(
+                entry=ENTRY,
+                backend=options.backend,
+                options={"function": source.name, "call": self._call_text(args, kwargs)},
+            ),
+            code=options.code if source.root is None or options.code is not None else source.root,
+            env=options.env,
+            limits=None if options.max_duration is None else Limits(max_duration=options.max_duration),
+        )
+
+    def _call_text(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Return the call as `payload.functions.call` reads it."""
+        signature = inspect.signature(self._function)
+        bound = signature.bind(*args, **kwargs).arguments
+        given = [
+            name
+            for name in ("backend", "run")
+            if self._options.backend != "none"
+            and name not in bound
+            and (parameter := signature.parameters.get(name)) is not None
+            and parameter.default is None
+        ]
+        source = self._source
+        return json_text(
+            {
+                "name": source.name,
+                "module": source.module,
+                "source": source.source,
+                "file": source.file,
+                "line": source.line,
+                "defaults": source.defaults,
+                "kwdefaults": source.kwdefaults,
+                "args": [as_json(each, f"argument {number} of {source}") for number, each in enumerate(args, 1)],
+                "kwargs": {name: as_json(each, f"argument {name} of {source}") for name, each in kwargs.items()},
+                "given": given,
+            }
+        )
+
+
+def function(
+    accelerator: str | None = None,
+    *,
+    zone: str | Sequence[str] | None = None,
+    spot: bool | None = None,
+    backend: BackendName = "none",
+    code: StrPath | None = None,
+    name: str = "",
+    env: Mapping[str, str] | None = None,
+    max_duration: Duration | None = None,
+    client: Client | None = None,
+) -> Callable[[Callable[P, R]], RemoteFunction[P, R]]:
+    """Return a decorator: a call of the decorated function runs on a TPU, and returns its value.
+
+    Each call gets a slice, which is proven absent when the call ends, or runs on one that `up` holds. Every worker calls the
+    function once, in a plain process; the value of worker 0 counts. With another `backend`, every core of every worker calls
+    it, as an `entry` of `train:` with torch_xla (`"xla"`) and so on; a parameter `backend` or `run` whose default is None then
+    gets that of the entry.
+
+    A function of a module travels with the directory from which that module is imported. One of a script or a notebook travels
+    as its own source, with the directory `code` if that is set: write its imports inside of it.
+
+    `accelerator`, `zone`, `spot`, `name`, `env` and `max_duration` are keys of a job. Without `client`, each call makes one.
+    Where it has no `on_event`, the steps and the log go to stderr.
+
+    Raises UserError for a function that cannot travel: when it is decorated.
+    """
+    if callable(accelerator):
+        raise UserError("write `@tpujob.function()`, with parentheses, in which an accelerator may stand")
+    options = FunctionOptions(
+        accelerator=accelerator,
+        zone=zone,
+        spot=spot,
+        backend=backend,
+        code=code,
+        name=name,
+        env=env,
+        max_duration=max_duration,
+    )
+    return lambda decorated: RemoteFunction(decorated, options, client)
+
+
+def _job_name(name: str) -> str:
+    from orchestrator.core.text.names import to_job_name
+
+    return to_job_name(name)

@@ -1,0 +1,57 @@
+"""What a call carries: arguments and results are JSON values, and everything else is a file."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.errors import UserError
+
+MAX_ARGUMENT_BYTES = 1_000_000  # they are kept with the job
+MAX_DEPTH = 100
+
+
+def as_json(value: object, where: str, depth: int = 0) -> Any:
+    """Return what JSON carries of the value: tuples as lists, and one number of numpy, torch or JAX as a plain one.
+
+    Raises UserError, which names the place, for anything else.
+    """
+    if depth > MAX_DEPTH:
+        raise UserError(f"{where} is nested more than {MAX_DEPTH} levels deep")
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise UserError(f"{where} is {value}, which JSON cannot carry", hint="pass None, or a text")
+        return float(value)
+    if isinstance(value, list | tuple):
+        return [as_json(each, f"{where}[{number}]", depth + 1) for number, each in enumerate(value)]
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise UserError(f"{where} has the key {key!r}; the keys of a JSON object are text")
+        return {str(key): as_json(each, f"{where}[{key!r}]", depth + 1) for key, each in value.items()}
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        return as_json(value.item(), where, depth + 1)
+    kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+    raise UserError(
+        f"{where} is of type {kind}, which JSON cannot carry",
+        hint="JSON carries None, bool, int, float, str, lists and dicts; write anything else to a file, and ship it with code=",
+    )
+
+
+def json_text(value: object) -> str:
+    """Return the arguments of a call as JSON. Raises UserError if they are too large."""
+    text = json.dumps(value, allow_nan=False)
+    if len(text) > MAX_ARGUMENT_BYTES:
+        raise UserError(
+            f"the arguments have {len(text) / 1e6:,.1f} MB as JSON, and {MAX_ARGUMENT_BYTES / 1e6:.0f} MB is the most",
+            hint="write them to a file and ship it with code=, or read them from a bucket",
+        )
+    return text
