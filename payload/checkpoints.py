@@ -22,6 +22,7 @@ from payload.failures import BadConfig, CannotSave, Diverged
 
 SCHEMA = 2
 NEWEST = "checkpoint.pt"
+DESCRIPTION = "checkpoint.json"  # step, file and hash of the newest: for readers without torch
 
 Say = Callable[[str], None]
 
@@ -53,6 +54,8 @@ class Checkpoints:
                 older.unlink(missing_ok=True)
                 os.link(newest, older)
             artifacts.write_whole(newest, lambda file: file.write(buffer.getbuffer()))
+            described = {"step": step, "file": NEWEST, "sha256": hashlib.sha256(buffer.getbuffer()).hexdigest()}
+            artifacts.write_json(self._directory / DESCRIPTION, described)
             for path in self._older()[max(self._keep - 1, 0) :]:
                 path.unlink()
         except OSError as error:

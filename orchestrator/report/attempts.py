@@ -38,6 +38,7 @@ class AttemptReport:
     ready_at: float | None
     tried: tuple[TriedCandidate, ...]
     usd: float | None
+    continued: str | None = None  # from where it went on, of an attempt that followed a lost one
     lost_s: float | None = None  # from its end until its successor ran
 
 
@@ -69,6 +70,7 @@ def _report(ledger: Ledger, run: RunRecord, attempt: Attempt, usd: float | None)
         ready_at=lease.ready_at if lease else None,
         tried=tuple(TriedCandidate(e["where"], e["why"], e["at"]) for _, kind, e in events if kind == "tried"),
         usd=usd,
+        continued=next((data["text"] for _, kind, data in events if kind == "continued"), None),
     )
 
 
@@ -80,9 +82,9 @@ def lines(reports: Sequence[AttemptReport], cloud: str) -> list[str]:
     for number, each in enumerate(reports, 1):
         where = f"{each.zone} {each.provisioning}" if each.zone else "no slice"
         again = f" · {format_duration(each.lost_s)} until its successor ran" if each.lost_s is not None else ""
-        found.append(
-            f"attempt  {number} · {where} · {_ran(each)} · {each.cause or each.state}{again} · {format_cost(each.usd, cloud)}"
-        )
+        start = f" · {each.continued}" if each.continued else ""
+        ran = f"{_ran(each)} · {each.cause or each.state}{again} · {format_cost(each.usd, cloud)}"
+        found.append(f"attempt  {number} · {where}{start} · {ran}")
         found += [f"tried    {clock(tried.at)}  {tried.where}: {tried.why}" for tried in each.tried]
     return found
 

@@ -28,6 +28,7 @@ EVENTS = {  # what a kind of event says, with the fields of its data
     "tried": "{where}: {why}; proven gone",
     "leased": "uses lease {lease_id}",
     "moved": "{state}",
+    "continued": "{text}",
     "attempt_ended": "{end}",
     "intent": "name written down, before anything was asked of the cloud",
     "sent": "create sent",

@@ -129,7 +129,11 @@ def preempted(cli: Cli, job: str, at: list[int]) -> tuple[list[str], str]:
     finally:
         process.kill()
     assert process.returncode == 0, said
-    assert said.count("lost     preempted") == said.count("saved work goes to 1 worker") == len(at), said
+    assert (
+        said.count("lost     preempted")
+        == len(re.findall(r"restart +attempt \d goes on at step \d+, saved", said))
+        == len(at)
+    ), said
     return taken, said
 
 
@@ -251,3 +255,48 @@ def test_who_may_wait_gets_the_capacity_when_the_stockout_ends(tpujob: Tpujob) -
     out, _ = process.communicate()
     assert process.returncode == 0 and "worker0 | hello" in out, out
     assert tpujob.alive() == []
+
+
+SAVING = """
+import json, os, time
+from pathlib import Path
+
+artifacts = Path(os.environ["TPUJOB_ARTIFACTS"])
+checkpoint = artifacts / "checkpoint.json"
+begins = json.loads(checkpoint.read_text())["step"] if checkpoint.exists() else 0
+print(f"begins at step {begins}", flush=True)
+with (artifacts / "metrics.jsonl").open("a") as metrics:
+    for step in range(begins + 1, begins + 29):
+        print(json.dumps({"step": step, "loss": 1 / step}), file=metrics, flush=True)
+        if step % 20 == 0:
+            draft = artifacts / ".draft"
+            draft.write_text(json.dumps({"step": step}))
+            draft.rename(checkpoint)
+if begins == 0:
+    print("waits", flush=True)
+    time.sleep(3600)
+"""
+
+
+def test_a_restart_says_from_which_checkpoint_it_goes_on_though_the_metrics_are_ahead_of_it(cli: Cli) -> None:
+    """The slice goes without a notice, as soon as the work so far has been copied once."""
+    code = cli.directory / "code"
+    code.mkdir()
+    (code / "train.py").write_text(SAVING)
+    process = cli.start("run", cli.job(ONE_ZONE + "code: code\ncommand: python3 train.py\non_preemption: restart\n"))
+    try:
+        cli.until("waits", process)
+        saved = "runs/spot-*/saved/worker0/artifacts/metrics.jsonl"
+        until(lambda: any('"step": 28' in path.read_text() for path in cli.directory.glob(saved)), "a copy of the work")
+        cli.admin("POST", f"nodes/{cli.alive()[0].rpartition('/')[2]}:preempt", {"notice_s": 0})
+        out, said = process.communicate()
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+    goes_on = re.search(
+        r"restart +attempt 2 (goes on at step 20, saved [\d.]+ (s|m \d+ s) before the loss) · at most", said
+    )
+    assert goes_on and "worker0 | begins at step 20" in out, said
+    shown = newest_run(cli)
+    assert [row["continued"] for row in shown["attempts"]] == [None, goes_on[1]]
+    assert goes_on[1] in [event["what"] for event in shown["events"]]

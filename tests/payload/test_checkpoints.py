@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +42,7 @@ def state(number: float) -> dict[str, Any]:
 
 
 def names(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir())
+    return sorted(path.name for path in directory.iterdir() if path.name != "checkpoint.json")
 
 
 def load(directory: Path, **identity: Any) -> Any:
@@ -54,6 +56,15 @@ def test_what_was_saved_comes_back(torch: Any, tmp_path: Path) -> None:
     assert (found["step"], found["rates"], found["done"]) == (7, [0.1, 1.5], None)
     assert torch.equal(found["model"]["w"], torch.full((3,), 1.5))
     assert names(tmp_path) == ["checkpoint.pt"]
+
+
+def test_the_step_of_the_newest_is_told_beside_it_with_its_hash(tmp_path: Path) -> None:
+    checkpoints = place(tmp_path, keep=2)
+    for step in (20, 40):
+        checkpoints.save(step, state(step))
+    told = json.loads((tmp_path / "checkpoint.json").read_text())
+    sha256 = hashlib.sha256((tmp_path / "checkpoint.pt").read_bytes()).hexdigest()
+    assert told == {"step": 40, "file": "checkpoint.pt", "sha256": sha256}
 
 
 def test_the_newest_so_many_are_kept(tmp_path: Path) -> None:

@@ -88,6 +88,20 @@ class AttemptChange:
 
 
 @dataclass(frozen=True)
+class Continued(AttemptChange):
+    """The attempt follows one that lost its slice. `text` says from where it goes on, or that it begins anew, and why.
+
+    `step`: of the saved checkpoint, None where unknown; `saved_s`: from the copy to the loss, None where nothing was copied.
+    """
+
+    text: str
+    files: int
+    size_bytes: int
+    step: int | None
+    saved_s: float | None
+
+
+@dataclass(frozen=True)
 class Tried(AttemptChange):
     """A candidate was requested and could not be had; its lease is proven gone."""
 
@@ -196,7 +210,7 @@ def apply(attempt: Attempt, event: AttemptChange) -> Attempt:
             return replace(attempt, state=state, started_at=started)
         case AttemptEnded(at=at, rc=rc):
             return _ended(replace(attempt, rc=rc, ended_at=at), event)
-    return attempt  # Tried: only its event is stored
+    return attempt  # Tried, Continued: only the event is stored
 
 
 def _ended(attempt: Attempt, event: _End) -> Attempt:

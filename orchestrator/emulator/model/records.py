@@ -73,7 +73,7 @@ class Settings:
     queue_s: float = 1.0  # WAITING_FOR_RESOURCES, at least
     suspend_s: float = 0.5  # SUSPENDING
     refuse_s: float = 1.5  # until the delete of a PROVISIONING one fails
-    notice_s: float = 1.0  # from the notice of a preemption to its end; Google's is 30 s
+    notice_s: float = 30.0  # from the notice of a preemption to its end, as on Google Cloud
     maintenance_s: float = 2.0
     no_capacity: list[str] = field(default_factory=list)  # ZONE/TYPE; either part may be *
     unreachable: list[str] = field(default_factory=list)  # zones that lists omit and report as unreachable

@@ -21,9 +21,7 @@ from orchestrator.emulator.state.archive import Archive, live_state, restored
 LOCK, TOKEN, STATE, ENDPOINT, PORT = "daemon.lock", "token", "state.json", "daemon.json", "port"
 ENVIRONMENT = "TPUJOB_EMULATOR_"
 LOCK_PAUSE_S = 0.01
-SPEED = "TPUJOB_EMULATED_SPEED"
 DELAYS = tuple(each.name for each in fields(Settings) if each.name.endswith("_s"))
-NOTICE_S = 30.0  # Google's; divided by the speed of the emulated cloud
 
 
 class AlreadyRunning(RuntimeError):
@@ -124,8 +122,6 @@ class Store:
 
 def set_delays_from(environment: os._Environ[str] | dict[str, str], settings: Settings) -> None:
     """Override delays by `TPUJOB_EMULATOR_PROVISION_S` and the like. Raises ValueError."""
-    if SPEED in environment:
-        settings.notice_s = NOTICE_S / float(environment[SPEED])
     for name in DELAYS:
         text = environment.get(ENVIRONMENT + name.upper())
         if text is not None:

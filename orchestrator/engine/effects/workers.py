@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.core.lease.lease import Lease
+from orchestrator.core.lease.saved_state import SavedState
 from orchestrator.engine.effects.base import Effect, QuickEffect, Report, T, World
 
 if TYPE_CHECKING:
@@ -154,14 +155,34 @@ class StopCollection(Effect["CollectResult"]):
 
 
 @dataclass(frozen=True, slots=True)
-class SaveWork(FleetEffect["CollectResult"]):
-    """Copy the job's work so far to this machine, for another attempt on other workers."""
+class StartSave(FleetEffect["Collection"]):
+    """Start to copy the job's work so far to this machine, in the background, for another attempt on other workers."""
 
     saved_work: SavedWork
-    deadline_s: float
 
-    def perform(self, world: World) -> CollectResult:
-        return self.saved_work.pull(self.fleet, self.deadline_s)
+    def perform(self, world: World) -> Collection:
+        return self.saved_work.start(self.fleet)
+
+
+@dataclass(frozen=True, slots=True)
+class KeepSave(Effect["tuple[int, ...]"]):
+    """Let complete copies take the place of the last ones; return the workers of which that is so."""
+
+    saved_work: SavedWork
+    copied: CollectResult
+
+    def perform(self, world: World) -> tuple[int, ...]:
+        return self.saved_work.keep(self.copied)
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeSaved(QuickEffect["SavedState"]):
+    """Return what is saved: files, size, and the step of its checkpoint."""
+
+    saved_work: SavedWork
+
+    def perform(self, world: World) -> SavedState:
+        return self.saved_work.state()
 
 
 @dataclass(frozen=True, slots=True)

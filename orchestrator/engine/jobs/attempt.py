@@ -27,7 +27,7 @@ from orchestrator.engine.runtime import retry
 from orchestrator.errors import DeadlineExceeded, PayloadFailed, SliceLost, TpujobError, Vanished
 
 CONNECT_S = 300.0  # sshd of a fresh VM may take minutes to come up
-# The work of a job that may be restarted is saved so many times as often as labels are renewed: every 5 minutes.
+# The work of a job that may be restarted is saved so many times as often as labels are renewed: at least every 5 minutes.
 SAVES_PER_RENEWAL = 6
 
 
@@ -109,7 +109,8 @@ async def _work(
     tasks: list[monitor.PeriodicTask] = [renewal, losers]
     saving = None
     if job.saved_work is not None:
-        saving = PeriodicSave(fleet, job.saved_work, capabilities.timings.renew_s / SAVES_PER_RENEWAL)
+        every_s = capabilities.timings.renew_s / SAVES_PER_RENEWAL
+        saving = PeriodicSave(lease, fleet, job.saved_work, every_s, progress)
         tasks.append(saving)
     if job.detach:
         await wait_for_watchdogs(lease, len(workers), capabilities)
@@ -132,11 +133,13 @@ async def _work(
         except (PayloadFailed, DeadlineExceeded) as error:
             failure = error
         except SliceLost as lost:
-            if saving is not None and lost.still_there:
-                await saving.last()
+            if saving is not None:
+                await (saving.last() if lost.still_there else saving.stop())
             raise
         if failure is not None:
             break
+    if saving is not None:
+        await saving.stop()
     await renewal.tick()
     await progress.enter("collect")
     # A ledger that cannot be written, such as on a full disk, must not cost the results.
@@ -168,7 +171,6 @@ async def _ship(job: JobRun, progress: JobProgress) -> tuple[str | None, ...]:
     if not workers or job.saved_work is None:
         return ()
     saved = await RestoreWork(progress.fleet, job.saved_work, job.saved_work.directory / "bundles")
-    count = sum(sha256 is not None for sha256 in saved)
-    text = f"saved work goes to {count} worker{'s'[: count > 1]}" if count else "no work was saved yet"
-    await Report("restore", text)
+    if count := sum(sha256 is not None for sha256 in saved):
+        await Report("restore", f"saved work → {count} worker{'s'[: count > 1]}")
     return saved

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from orchestrator.core.lease.cloud_api import SliceState, SliceView
 from orchestrator.core.lease.lease import Lease, LeaseState
 from orchestrator.core.text.durations import format_duration
-from orchestrator.engine.effects.base import Now, ReadLease, Report
+from orchestrator.engine.effects.base import Now, ReadLease, Report, Sleep
 from orchestrator.engine.effects.cloud import Get, GetGuestAttributes
 from orchestrator.engine.effects.workers import StopPhase, WaitForWorkers
 from orchestrator.errors import (
@@ -20,6 +20,7 @@ from orchestrator.errors import (
     Preempted,
     RemoteError,
     SliceLost,
+    TpujobError,
     Vanished,
 )
 
@@ -32,6 +33,7 @@ LOOK_S = 15.0  # between two questions to the API whether the slice is there, wh
 SILENT_S = 600.0  # a worker that does not answer for so long is lost
 PROBLEM_S = 60.0  # with a silent worker and a problem that the API shows: it may pass
 NOTICE = "tpujob/notice"  # the watchdog publishes it when its VM is about to be preempted
+NOTICE_LOOKS, NOTICE_LOOK_S = 20, 0.75  # a lost write of it is repeated after ten seconds
 SUSPENDING = "SUSPENDING"  # a queued request whose node was preempted, before it is SUSPENDED
 REPORTED_BEFORE_S = (7200.0, 1800.0)  # the end is reported so long before
 LAST_MINUTE_S = 60.0  # kept free before the deadline, to stop the job and to collect
@@ -85,9 +87,16 @@ async def monitor(
         current = await check_lease(lease)
         extended_s = current.deadline - lease.deadline
         if status.failed:
-            await stop(fleet, lease)
-            await classify_failure(lease, status)
-            raise _payload_failed(status, phase, run)
+            failure: TpujobError = _payload_failed(status, phase, run)
+            try:  # first of all: of a preempted slice every second counts
+                await classify_failure(lease, status)
+            except SliceLost as lost:
+                if not lost.still_there:
+                    raise
+                failure = lost
+            if not status.all_exited:
+                await stop(fleet, lease)
+            raise failure
         if status.all_succeeded:
             return
         now = await Now()
@@ -178,23 +187,36 @@ def problem_of(view: SliceView) -> SliceProblem | None:
 
 
 async def classify_failure(lease: Lease, status: FleetStatus) -> None:
-    """Raise SliceLost if the slice made the phase fail: a preemption notice ends a job before its slice goes."""
+    """Raise SliceLost if the slice made the phase fail: a preemption notice ends a job before its slice goes.
+
+    The watchdog stops the job before it publishes the notice: after a stop that was not asked for here, wait for it.
+    """
     lost = status.first_failure[1] is None
     if not (lost or lease.spot):
         return
+    looks = NOTICE_LOOKS if lease.spot and status.any_stopped else 1
     try:
-        _, problem = await check_slice(lease)
-        noticed = lease.spot and any(NOTICE in attributes for attributes in await GetGuestAttributes(lease.name))
+        for look in range(looks):
+            if look:
+                await Sleep(NOTICE_LOOK_S)
+            if lease.spot and await _is_noticed(lease):
+                raise Preempted(f"{lease.name.node} is being preempted: its VM got the notice", still_there=True)
+            _, problem = await check_slice(lease)
     except SliceLost:
         raise
     except CloudError as error:
         if lost and isinstance(error, Vanished):
             raise
         return  # without an answer the job failed
-    if noticed:
-        raise Preempted(f"{lease.name.node} is being preempted: its VM got the notice", still_there=True)
     if problem is not None and lost:
         raise SliceLost(f"{lease.name.node} is {problem.text}, and the job on it is gone", reason=problem.reason)
+
+
+async def _is_noticed(lease: Lease) -> bool:
+    try:
+        return any(NOTICE in attributes for attributes in await GetGuestAttributes(lease.name))
+    except CloudError:
+        return False  # what became of the slice is asked next
 
 
 def _payload_failed(status: FleetStatus, phase: str, run: str) -> PayloadFailed:

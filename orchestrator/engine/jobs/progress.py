@@ -91,6 +91,7 @@ class JobProgress:
     losses: list[Loss] = field(default_factory=list)
     used_s: float = 0.0  # of the job's time, by attempts whose slices were lost; less what `extend` added to it
     spent_usd: float = 0.0
+    saved_at: float | None = None  # when the last complete copy of the job's work was begun
     _span: tuple[str, float] | None = None
 
     async def enter(self, span: str | None) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.lease import CANCEL, LeaseState, NotAllowed
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, Continued
+from orchestrator.core.lease.saved_state import SavedState
 from orchestrator.engine.effects.base import Lock, Now, ReadLease, Record, Report, Shield, Unlock
-from orchestrator.engine.effects.workers import Disconnect
+from orchestrator.engine.effects.workers import DescribeSaved, Disconnect
 from orchestrator.engine.jobs import monitor
 from orchestrator.engine.jobs.attempt import attempt
 from orchestrator.engine.jobs.collection import hold_uncollected
@@ -108,9 +109,10 @@ async def _restart(job: JobRun, capabilities: Capabilities, progress: JobProgres
     ended = AttemptEnded.by(progress.attempt.id, now, AttemptState.INTERRUPTED, lost, cause=lost.reason)
     number = len(progress.losses) + 2
     following = Attempt(f"{job.run.id}-{number}", job.run.id)
+    continues = await _describe_saved(job, progress, following.id, now)
     await Lock(following.id)
     try:  # one transaction: no command may take a run that goes on for one that has ended
-        await Record(ended, Began(job.run, following, await Now()))
+        await Record(ended, Began(job.run, following, await Now()), continues)
     except NotAllowed as error:
         raise Canceled(CANCEL) from error
     await Unlock(progress.attempt.id)
@@ -118,7 +120,16 @@ async def _restart(job: JobRun, capabilities: Capabilities, progress: JobProgres
     progress.attempt = following
     await Shield(raised=False)
     await progress.enter("wait")
-    await Report("restart", f"attempt {number} of at most {job.max_restarts + 1}")
+    await Report("restart", f"attempt {number} {continues.text} · at most {job.max_restarts + 1} attempts")
+
+
+async def _describe_saved(job: JobRun, progress: JobProgress, following: str, lost_at: float) -> Continued:
+    """Return from where the next attempt continues."""
+    state = SavedState() if job.saved_work is None else await DescribeSaved(job.saved_work)
+    saved_s = None if progress.saved_at is None else max(lost_at - progress.saved_at, 0.0)
+    train = job.run.spec.get("train")
+    text = state.text(saved_s, built_in=isinstance(train, dict) and not train.get("entry"))
+    return Continued(following, await Now(), text, state.files, state.size_bytes, state.step, saved_s)
 
 
 async def _count_use(job: JobRun, progress: JobProgress, lost: SliceLost, lost_at: float) -> None:

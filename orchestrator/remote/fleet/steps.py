@@ -49,6 +49,16 @@ class FleetStatus:
         return all(worker.final for worker in self.workers)
 
     @property
+    def all_exited(self) -> bool:
+        """Return whether nothing of the phase is left on any worker, by the workers themselves."""
+        return all(worker.state is WorkerState.EXITED for worker in self.workers)
+
+    @property
+    def any_stopped(self) -> bool:
+        """Return whether the phase ended on a worker because it was asked to."""
+        return any(worker.stopped for worker in self.workers)
+
+    @property
     def first_failure(self) -> tuple[int, int | None]:
         """Return worker and exit code (None: lost) of the first observed failure; stopped workers come last."""
         failed = [worker for worker in self.workers if worker.failed]

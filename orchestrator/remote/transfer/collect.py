@@ -40,6 +40,8 @@ class CollectRequest:
     most_bytes: int | None = None  # of all workers together; None: as much as fits on the disk
     passes: int = 2  # files that changed while they were packed are requested again
     runs: str | None = None  # directory of the attempts, if not that of a worker
+    # By worker: files of the destination that this process has written; they are not read again to compare them.
+    known: Mapping[int, Mapping[str, IndexEntry]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from orchestrator.remote.transfer.collect import (
     Problem,
     TooManyFiles,
 )
-from orchestrator.remote.transfer.extract import CHANGED
+from orchestrator.remote.transfer.extract import CHANGED, Extracted
 
 STALL_S = 60.0  # a worker that sends nothing for so long, over however many connections, is skipped
 ROW_BYTES = 64 << 10  # of the index: a path of 4 KB, each character written as an escape
@@ -34,7 +34,8 @@ class Collection:
 
     def __init__(self, collector: Collector, connections: Sequence[Connection], wakeup: Wakeup) -> None:
         self._collector, self._connections, self._wakeup = collector, connections, wakeup
-        self._parts = {connection.index: ArchivePart(connection.index) for connection in connections}
+        known = collector.request.known
+        self._parts = {c.index: ArchivePart(c.index, Extracted(dict(known.get(c.index, {})))) for c in connections}
         self._calls: dict[int, WorkerCall] = {}  # to the packers, by worker
         self._ended: dict[int, CollectResult] = {}
         self._error: Exception | None = None

@@ -1,56 +1,154 @@
 """Saved work: what a job has written so far, copied here while it runs and restored for its next attempt.
 
-A preempted slice takes its disks with it. So the files of a run that may restart are copied periodically, as a whole; a file
-that cannot be read completely is kept from the copy before, so that a checkpoint is never lost to a bad moment.
+A preempted slice takes its disks with it. So the files of a run that may restart are copied again and again. The files of a
+worker belong together: a checkpoint may have many, and none may be newer than those that refer to it. So the copy is renewed
+as a whole, once all files of that moment are here. What arrived of a copy that was cut off stays in the draft, and the next
+one asks for the rest.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Set
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.core.lease.saved_state import SavedState
 from orchestrator.remote.transfer.bundle import Bundle, make_bundle
 from orchestrator.remote.transfer.collect import EVERYTHING, THE_REST, CollectRequest, CollectResult
+from orchestrator.remote.transfer.extract import IndexEntry
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.fleet import Fleet
+    from orchestrator.remote.transfer.collection import Collection
 
 MAX_BYTES = 64 << 30
+CHECKPOINT = "checkpoint.json"  # {"step": 80, "file": "checkpoint.pt", "sha256": "…"}; the last two are not required
+PAYLOAD_CHECKPOINT = "checkpoint.pt"
+METRICS = "metrics.jsonl"
+LOOK_BYTES = 64 << 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SavedWork:
-    """`directory/worker<i>/{artifacts,work}/…`, each file from the last time that it arrived complete."""
+    """`directory/worker<i>/{artifacts,work}/…`: the last complete copy of each worker."""
 
     directory: Path
     patterns: tuple[str, ...]
+    # What lies in each worker's draft, written by this process: it is neither requested nor read again.
+    _in_draft: dict[int, dict[str, IndexEntry]] = field(default_factory=dict)
+    _kept: dict[int, dict[str, IndexEntry]] = field(default_factory=dict)  # of the last complete copies
 
-    def pull(self, fleet: Fleet, deadline_s: float) -> CollectResult:
-        """Copy the work of all workers. A worker whose copy is incomplete keeps the last one. Raises RemoteError."""
-        draft = self.directory / ".draft"
-        shutil.rmtree(draft, ignore_errors=True)
+    @property
+    def _drafts(self) -> Path:
+        return self.directory / ".draft"
+
+    def start(self, fleet: Fleet) -> Collection:
+        """Start to copy the work of all workers, in the background. One copy at a time; `keep` ends it."""
+        for worker in fleet.workers:
+            self._begin_draft(worker.index)
+        return fleet.collect(CollectRequest("", self._drafts, self.patterns, known=self._in_draft))
+
+    def keep(self, copied: CollectResult) -> tuple[int, ...]:
+        """Renew the copies of the workers from which everything came; return those workers. The others keep the last copy.
+
+        A file that changed while it was read, or that was refused, stays as it was in the last copy.
+        """
+        came: dict[int, dict[str, IndexEntry]] = {worker: {} for worker in self._in_draft}
+        for file in copied.files:
+            came.setdefault(file.worker, {})[file.path] = IndexEntry(file.size_bytes, file.sha256)
+        left = {worker: {p.path for p in copied.refused + copied.waiting if p.worker == worker} for worker in came}
+        renewed = []
+        for worker, files in came.items():
+            draft = self._drafts / f"worker{worker}"
+            if not draft.is_dir():
+                continue
+            self._in_draft[worker] = files
+            if not left[worker] & {EVERYTHING, THE_REST}:
+                _remove_others(draft, files.keys() | left[worker])
+                self._put_in_place(worker, draft)
+                self._kept[worker] = files
+                renewed.append(worker)
+        return tuple(renewed)
+
+    def state(self) -> SavedState:
+        """Return what is saved, and the step at which it was, from worker 0. Content of a worker: nothing of it is trusted."""
+        files = [entry for worker in self._kept.values() for entry in worker.values()]
+        size_bytes = sum(entry.size_bytes for entry in files)
+        there = f"artifacts/{PAYLOAD_CHECKPOINT}" in self._kept.get(0, {})
+        return SavedState(len(files), size_bytes, there, self._checkpoint_step(), self._metrics_step())
+
+    def _checkpoint_step(self) -> int | None:
+        """The job may write it beside its checkpoint. With a hash it counts only for the very file that is saved."""
         try:
-            # The job continues: a file that it is writing now is left for the next time.
-            pulled = fleet.collect(CollectRequest("", draft, self.patterns, passes=1)).within(deadline_s)
-            for fresh in sorted(draft.glob("worker*")):
-                left = [problem.path for problem in pulled.refused + pulled.waiting if fresh.name == problem.of]
-                if EVERYTHING in left or THE_REST in left:
-                    continue
-                last = self.directory / fresh.name
-                _keep_from_before(fresh, last, left)
-                shutil.rmtree(last, ignore_errors=True)
-                fresh.rename(last)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
-        return pulled
+            told = json.loads(self._read(CHECKPOINT))
+            step, name = told["step"], told.get("file")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+        if name is not None:
+            entry = self._kept.get(0, {}).get(f"artifacts/{name}")
+            if entry is None or told.get("sha256", entry.sha256) != entry.sha256:
+                return None
+        return _as_step(step)
+
+    def _metrics_step(self) -> int | None:
+        """Return the step of the last complete line of metrics.jsonl that has one."""
+        try:
+            lines = self._read(METRICS).split(b"\n")[:-1]
+        except OSError:
+            return None
+        for line in reversed(lines):
+            try:
+                step = _as_step(json.loads(line)["step"])
+            except (ValueError, KeyError, TypeError, RecursionError):
+                continue
+            if step is not None:
+                return step
+        return None
+
+    def _read(self, name: str) -> bytes:
+        """Return the end of an artifact of worker 0. Raises OSError."""
+        with (self.of(0) / "artifacts" / name).open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LOOK_BYTES))
+            return file.read(LOOK_BYTES)
 
     def bundles(self, workers: int, into: Path) -> tuple[Bundle | None, ...]:
         """Return one bundle for each worker of the next attempt; None where nothing was saved."""
-        return tuple(self._bundle(self.directory / f"worker{index}", into) for index in range(workers))
+        return tuple(self._bundle(self.of(index), into) for index in range(workers))
+
+    def of(self, worker: int) -> Path:
+        """Return the directory of the last complete copy of this worker; it may not exist."""
+        last, before = self.directory / f"worker{worker}", self._before(worker)
+        return before if before.is_dir() and not last.exists() else last
+
+    def _before(self, worker: int) -> Path:
+        return self.directory / f".worker{worker}.before"
+
+    def _begin_draft(self, worker: int) -> None:
+        """The draft is what a cut copy left, or else the last copy, file by file as hard links."""
+        draft, last = self._drafts / f"worker{worker}", self.of(worker)
+        if draft.is_dir() and worker in self._in_draft:
+            return
+        shutil.rmtree(draft, ignore_errors=True)
+        try:
+            if worker in self._in_draft and last.is_dir():
+                shutil.copytree(last, draft, copy_function=os.link)
+                return
+        except (OSError, shutil.Error):  # a disk without hard links: everything comes again
+            shutil.rmtree(draft, ignore_errors=True)
+        self._in_draft[worker] = {}
+
+    def _put_in_place(self, worker: int, draft: Path) -> None:
+        """At every moment one complete copy has its place."""
+        last, before = self.directory / f"worker{worker}", self._before(worker)
+        if last.exists():
+            shutil.rmtree(before, ignore_errors=True)
+            last.rename(before)
+        draft.rename(last)
+        shutil.rmtree(before, ignore_errors=True)
 
     @staticmethod
     def _bundle(directory: Path, into: Path) -> Bundle | None:
@@ -58,9 +156,16 @@ class SavedWork:
         return make_bundle(parts, into, max_bytes=MAX_BYTES) if parts else None
 
 
-def _keep_from_before(fresh: Path, last: Path, paths: Iterable[str]) -> None:
-    for path in paths:
-        before, now = last / path, fresh / path
-        if ".." not in Path(path).parts and before.is_file() and not now.exists():
-            now.parent.mkdir(parents=True, exist_ok=True)
-            os.link(before, now)
+def _as_step(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63 else None
+
+
+def _remove_others(directory: Path, paths: Set[str]) -> None:
+    """Remove the files below `directory` that are not in `paths`, and the directories that are empty then."""
+    for parent, _, names in os.walk(directory, topdown=False):
+        for name in names:
+            path = Path(parent, name)
+            if path.relative_to(directory).as_posix() not in paths:
+                path.unlink()
+        if Path(parent) != directory and not any(Path(parent).iterdir()):
+            Path(parent).rmdir()

@@ -672,7 +672,13 @@ def test_what_one_attempt_made_so_far_is_there_when_the_next_one_begins(four: Sl
     fleet.start(request("first", script, 4))
     fleet.follow(Log())
     saved_work = SavedWork(tmp_path / "saved", ("out/**",))
-    until(lambda: len(saved_work.pull(fleet, HANG_S).files) == 8, "what the job writes")
+
+    def save() -> int:
+        copied = saved_work.start(fleet).within(HANG_S)
+        assert saved_work.keep(copied) == (0, 1, 2, 3)
+        return len(copied.files)
+
+    until(lambda: save() == 8, "what the job writes")
     fleet.stop(1)
     bundles = saved_work.bundles(4, tmp_path / "bundles")
     assert [result.skipped for result in fleet.push_each(bundles)] == [False] * 4

@@ -7,18 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.core.lease.saved_state import SavedState
 from orchestrator.engine.effects.workers import (
     Connect,
+    KeepSave,
     Push,
     RestoreWork,
-    SaveWork,
+    StartSave,
     StopCollection,
     StopPhase,
     WaitForCollection,
     WaitForWorkers,
 )
 from orchestrator.errors import Unreachable
-from tests.simulation.model.hosts import Job, NodeVms, Worker
+from tests.simulation.model.hosts import TERMINATED, Job, NodeVms, Worker
 from tests.simulation.oracle import periods
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 LOCAL_S = 0.02  # one step over SSH
 STOP_TIMEOUT_S = 40.0
+SAVE_S = 2.0
 
 
 class SimFleet:
@@ -60,16 +63,17 @@ class SimFleet:
             effect.collection.advance(process, token, timeline.now + effect.timeout_s)
             return
         if kind is StopCollection:
-            effect.collection.world.oracle.results_left_behind(effect.collection.fleet.vm)
-            process.answer_later(LOCAL_S, token, SimCollectResult(("(the rest)",)), None)
+            process.answer_later(LOCAL_S, token, effect.collection.stop(), None)
+            return
+        if kind is KeepSave:
+            process.answer_later(LOCAL_S, token, effect.perform(process), None)
             return
         fleet: SimFleet = effect.fleet
         if kind is WaitForWorkers:
             fleet._watch(token, effect, timeline.now + effect.timeout_s)
-        elif kind in (StopPhase, Push, SaveWork, RestoreWork) or fleet.cut():
-            wait_s = effect.deadline_s if kind is SaveWork else STOP_TIMEOUT_S
+        elif kind in (StopPhase, Push, RestoreWork) or (fleet.cut() and kind is not StartSave):
             last_s = 0.5 if kind is StopPhase else 0.2
-            fleet._when_reachable(token, effect, timeline.now + wait_s, last_s)
+            fleet._when_reachable(token, effect, timeline.now + STOP_TIMEOUT_S, last_s)
         else:
             timeline.after(LOCAL_S, fleet._do, token, effect)
 
@@ -178,14 +182,21 @@ class SimFleet:
             self.reached_at, self.last_state = now, self._state()
         ended, failed = self.last_state
         rc = next((w.jobs[self.phase].rc for w in self.vm.workers if self.phase in w.jobs and w.jobs[self.phase].rc), 1)
-        return SimStatus(failed > 0, ended == len(self.vm.workers), (0, rc), now - self.reached_at)
+        return SimStatus(
+            failed > 0,
+            ended == len(self.vm.workers),
+            (0, rc),
+            now - self.reached_at,
+            all_exited=ended == len(self.vm.workers),
+            any_stopped=failed > 0 and rc == TERMINATED,
+        )
 
     def stop(self, grace_s: float) -> None:
         now = self.world.timeline.now
         for worker in self.vm.workers:
             job = worker.jobs.get(self.phase)
             if job is not None and job.ends_at > now:
-                job.ends_at, job.rc = now, 143
+                job.ends_at, job.rc = now, TERMINATED
 
     def done_s(self) -> float:
         """Return the progress of the job in seconds, including earlier attempts."""
@@ -228,9 +239,17 @@ class SimSavedWork:
     saved: SimSaved | None = None
     directory: Path = Path("saved")
 
-    def pull(self, fleet: SimFleet, deadline_s: float) -> SimCollectResult:
-        self.saved = SimSaved(fleet.done_s())
-        return SimCollectResult()
+    def start(self, fleet: SimFleet) -> SimSave:
+        return SimSave(fleet)
+
+    def keep(self, copied: SimCollectResult) -> tuple[int, ...]:
+        if copied.waiting:
+            return ()
+        self.saved = SimSaved(float(copied.done_s))
+        return (0,)
+
+    def state(self) -> SavedState:
+        return SavedState() if self.saved is None else SavedState(1, 1, step=round(self.saved.done_s))
 
     def bundles(self, workers: int, into: Path) -> tuple[SimSaved | None, ...]:
         return (self.saved,) * workers
@@ -246,6 +265,7 @@ class SimFacts:
 class SimCollectResult:
     waiting: tuple[str, ...] = ()
     files: tuple[object, ...] = ()
+    done_s: float = 0.0  # of a copy of the job's work: its progress
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -267,6 +287,10 @@ class SimCollection:
         self.fleet, self.world = fleet, fleet.world
         self.left_s = self.world.collect_s
         self.seen_at = self.moved_at = self.world.timeline.now
+
+    def stop(self) -> SimCollectResult:
+        self.world.oracle.results_left_behind(self.fleet.vm)
+        return SimCollectResult(("(the rest)",))
 
     def _ended(self, process: Process, token: int, *waiting: str) -> None:
         if waiting:
@@ -291,6 +315,21 @@ class SimCollection:
             self.world.timeline.after(max(next_s, 0.001), self.advance, process, token, deadline)
 
 
+class SimSave(SimCollection):
+    """A copy of the job's work, as it is when the copy begins."""
+
+    def __init__(self, fleet: SimFleet) -> None:
+        super().__init__(fleet)
+        self.left_s = min(self.left_s, SAVE_S)
+        self.done_s = fleet.done_s()
+
+    def stop(self) -> SimCollectResult:
+        return SimCollectResult(("(the rest)",))
+
+    def _ended(self, process: Process, token: int, *waiting: str) -> None:
+        process.answered(token, SimProgress(SimCollectResult(waiting, done_s=self.done_s)), None)
+
+
 @dataclass(frozen=True, slots=True)
 class SimStatus:
     failed: bool
@@ -298,6 +337,8 @@ class SimStatus:
     first_failure: tuple[int, int]
     silence_s: float
     log_bytes: int = 0
+    all_exited: bool = False
+    any_stopped: bool = False
 
     def silent_s(self, now: float) -> float:
         return self.silence_s if self.silence_s > 1.0 else 0.0

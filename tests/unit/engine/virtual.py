@@ -265,6 +265,9 @@ class Status:
     log_bytes: int = 0
     silent_since: float | None = None
 
+    all_exited: bool = False
+    any_stopped: bool = False
+
     def silent_s(self, now: float) -> float:
         return 0.0 if self.silent_since is None else now - self.silent_since
 

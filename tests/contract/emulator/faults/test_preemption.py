@@ -55,7 +55,7 @@ def vm(shared_emulator: Emulator) -> Iterator[Vm]:
     made = Vm(shared_emulator, api)
     yield made
     shared_emulator.request("DELETE", "/_emulator/rehearsal")
-    shared_emulator.patch_settings(notice_s=1, maintenance_s=2)
+    shared_emulator.patch_settings(notice_s=30, maintenance_s=2)
     if made.name in [node.name for node in api.list_nodes(parent=ZONE)]:
         finish(api.delete_node(name=made.name))
 

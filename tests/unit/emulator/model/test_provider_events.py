@@ -153,7 +153,7 @@ def test_a_rate_depends_on_its_seed_and_is_right_on_average() -> None:
 
 
 def test_the_count_of_a_preemption_survives_a_restart_of_the_daemon() -> None:
-    cloud = cloud_with({"after_s": 1, "nth": "2"})
+    cloud = cloud_with({"after_s": 1, "nth": "2", "notice_s": 1})
     cloud.create("a", **SPOT)
     cloud.wait(20)
     cloud.restart()

@@ -12,6 +12,8 @@ import pytest
 from orchestrator.core.lease.cloud_api import SliceName, SliceState, SliceView
 from orchestrator.core.lease.lease import CANCEL, Down, Extended, Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import AttemptState
+from orchestrator.core.lease.saved_state import SavedState
+from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.jobs.job_run import JobRun
 from orchestrator.engine.jobs.monitor import check_slice
 from orchestrator.engine.jobs.progress import Outcome
@@ -19,6 +21,7 @@ from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.provision.acquire import acquire
 from orchestrator.engine.provision.drafts import Draft
 from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, SliceLost, TeardownUnproven, Unreachable
+from orchestrator.remote.transfer.collect import THE_REST, CollectionProgress, CollectResult, Problem
 from orchestrator.report import attempts as attempt_reports
 from orchestrator.report import costs
 from orchestrator.report.messages import outcome_lines
@@ -52,26 +55,45 @@ def test_a_queued_slice_whose_request_is_suspending_was_preempted(world: Virtual
 
 @dataclass
 class Bag:
-    """Saved work that records when it was saved and restored."""
+    """Saved work that records when it was saved and restored. Each copy takes `copy_s`."""
 
     world: VirtualWorld
     directory: Path = Path("saved")
-    pulled_at: list[float] = field(default_factory=list)
+    copy_s: float = 0.0
+    started_at: list[float] = field(default_factory=list)
+    kept_at: list[float] = field(default_factory=list)
     unpacked: int = 0
+    step: int | None = None
 
-    def pull(self, fleet: object, deadline_s: float) -> Any:
-        self.pulled_at.append(self.world.time)
-        return Pulled()
+    def start(self, fleet: object) -> Copy:
+        self.started_at.append(self.world.time)
+        return Copy(self.world, self.world.time + self.copy_s)
+
+    def keep(self, copied: CollectResult) -> tuple[int, ...]:
+        if copied.waiting:
+            return ()
+        self.kept_at.append(self.world.time)
+        return (0,)
+
+    def state(self) -> SavedState:
+        return SavedState(3, 1_200_000, step=self.step) if self.kept_at else SavedState()
 
     def bundles(self, workers: int, into: Path) -> tuple[Saved | None, ...]:
         self.unpacked += 1
-        return (Saved("a" * 64) if self.pulled_at else None, None)
+        return (Saved("a" * 64) if self.kept_at else None, None)
 
 
 @dataclass(frozen=True)
-class Pulled:
-    files: tuple[object, ...] = ()
-    size_bytes: int = 0
+class Copy:
+    world: VirtualWorld
+    done_at: float
+
+    def wait(self, timeout_s: float) -> CollectionProgress:
+        self.world.time = min(self.world.time + timeout_s, max(self.done_at, self.world.time))
+        return CollectionProgress(CollectResult() if self.world.time >= self.done_at else None)
+
+    def stop(self, why: str) -> CollectResult:
+        return CollectResult(waiting=(Problem(0, THE_REST, why),))
 
 
 def restartable(world: VirtualWorld, bag: Bag, times: int = 3) -> JobRun:
@@ -213,9 +235,52 @@ def test_what_was_saved_goes_along_from_attempt_to_attempt(world: VirtualWorld) 
     world.fleet.phase_s = 1000
     bag = Bag(world)
     run(restartable(world, bag), world, lose_each(preempt, 1))
-    assert bag.unpacked == 1
-    pauses = [later - sooner for sooner, later in zip(bag.pulled_at, bag.pulled_at[1:], strict=False)]
-    assert bag.pulled_at and min(pauses, default=300) >= CAN.timings.renew_s / 6
+    assert bag.unpacked == 1 and bag.kept_at
+
+
+@pytest.mark.parametrize(("copy_s", "least_s", "most_s"), [(0.0, 30, 35), (5.0, 100, 140), (60.0, 300, 305)])
+def test_work_that_is_saved_quickly_is_saved_more_often(
+    world: VirtualWorld, copy_s: float, least_s: float, most_s: float
+) -> None:
+    world.fleet.phase_s = 2000
+    bag = Bag(world, copy_s=copy_s)
+    run(restartable(world, bag), world)
+    pauses = [later - sooner - copy_s for sooner, later in zip(bag.started_at, bag.started_at[1:], strict=False)]
+    assert pauses and all(least_s <= pause <= most_s for pause in pauses)
+
+
+def test_a_copy_that_takes_long_delays_nothing_else(world: VirtualWorld) -> None:
+    """Its slice is preempted meanwhile, and that is noticed as soon as ever."""
+    world.fleet.phase_s = 1000
+    lost_at: list[float] = []
+
+    def lose(world: VirtualWorld, node: Node) -> None:
+        node.preempted = True
+        lost_at.append(world.time)
+
+    outcome = run(restartable(world, Bag(world, copy_s=900)), world, lose_each(lose, 1))
+    assert outcome.exit_code == 0 and outcome.losses[0].at - lost_at[0] < 20
+
+
+def test_a_restart_says_from_which_step_and_how_old_that_is(world: VirtualWorld) -> None:
+    world.fleet.phase_s = 1000
+    bag = Bag(world, copy_s=5, step=80)
+    run(restartable(world, bag), world, lose_each(preempt, 1))
+    [told] = [text for text in world.told if text.startswith("restart ")]
+    [(_, _, data)] = [event for event in world.ledger.events("0123456789-2") if event[1] == "continued"]
+    assert data["step"] == 80 and 0 < data["saved_s"] <= 140
+    assert told == f"restart attempt 2 {data['text']} · at most 4 attempts"
+    assert data["text"] == f"goes on at step 80, saved {format_duration(data['saved_s'])} before the loss"
+    [(run_, _)] = world.ledger.runs()
+    rows = attempt_reports.attempts(world.ledger, run_, world.time)
+    assert [row.continued for row in rows] == [None, data["text"]]
+    assert data["text"] in attempt_reports.lines(rows)[1]
+
+
+def test_a_restart_without_saved_work_says_that_it_begins_anew(world: VirtualWorld) -> None:
+    world.fleet.phase_s = 1000
+    run(restartable(world, Bag(world, copy_s=1e6)), world, lose_each(preempt, 1))
+    assert "restart attempt 2 begins at step 0: nothing was saved · at most 4 attempts" in world.told
 
 
 def test_notice_of_a_preemption_saves_the_last_moment(world: VirtualWorld) -> None:
@@ -237,7 +302,7 @@ def test_notice_of_a_preemption_saves_the_last_moment(world: VirtualWorld) -> No
     lose = lose_each(give_notice, 1)
     outcome = run(restartable(world, bag), world, between)
     assert outcome.exit_code == 0 and [loss.reason for loss in outcome.losses] == ["preempted"]
-    assert any(0 <= at - noticed[0] <= 30 for at in bag.pulled_at)
+    assert any(0 <= at - noticed[0] <= 30 for at in bag.kept_at)
 
 
 def test_a_job_that_fails_by_itself_is_not_tried_again(world: VirtualWorld) -> None:
