@@ -274,7 +274,7 @@ def test_a_restart_says_from_which_step_and_how_old_that_is(world: VirtualWorld)
     [(run_, _)] = world.ledger.runs()
     rows = attempt_reports.attempts(world.ledger, run_, world.time)
     assert [row.continued for row in rows] == [None, data["text"]]
-    assert data["text"] in attempt_reports.lines(rows)[1]
+    assert data["text"] in attempt_reports.lines(rows, "emulated")[1]
 
 
 def test_a_restart_without_saved_work_says_that_it_begins_anew(world: VirtualWorld) -> None:
