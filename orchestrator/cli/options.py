@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 if TYPE_CHECKING:
     from orchestrator.client.jobs.job_files import JobRequest
 
+KEEP_ON_FAILURE = "30m"
 AFTER_DASHES = "[-- COMMAND…]"  # the metavar of the argument that takes the words after `--`, and no others
 
 
@@ -79,6 +80,15 @@ class JobArguments:
     name: Annotated[str | None, Option(metavar="NAME", help="The job's name.")] = None
     ttl: Annotated[str | None, Option(metavar="DURATION", help="The key limits.max_duration, such as 2h.")] = None
 
+    keep_on_failure: Annotated[
+        str | None,
+        Option(
+            metavar="[DURATION]",
+            alone=KEEP_ON_FAILURE,
+            help=f"Hold the slice of a job or setup that fails ({KEEP_ON_FAILURE}), to look and to run again.",
+        ),
+    ] = None
+
     def request(self) -> JobRequest:
         """Return what the client takes."""
         from orchestrator.client.jobs.job_files import JobRequest
@@ -91,6 +101,7 @@ class JobArguments:
             spot=self.spot,
             name=self.name,
             max_duration=self.ttl,
+            keep_on_failure=self.keep_on_failure,
             env=tuple(self.env or ()),
             settings=tuple(self.set_ or ()),
         )

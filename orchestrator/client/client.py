@@ -119,11 +119,13 @@ class Client:
         *,
         on_event: OnEvent | None = None,
         keep: Duration | None = None,
+        keep_on_failure: Duration | None = None,
         max_duration: Duration | None = None,
     ) -> RunResult:
         """Run a job to its end, release its slice, and return the result of a success.
 
-        `keep` holds the slice for so long after a success (1m to 7d); `max_duration` replaces the job's limit (6m to 7d).
+        `keep` holds the slice for so long after a success (1m to 7d), `keep_on_failure` after a failure of the job or its setup
+        (1m to 24h), for the next run of the job; `max_duration` replaces the job's limit (6m to 7d).
 
         Raises the error that ended a job that did not succeed, with the RunResult as its `result`: PayloadFailed for the job's
         own failure, SliceLost, CapacityError, DeadlineExceeded, ArtifactError, Interrupted and so on; TeardownUnproven if a
@@ -131,6 +133,9 @@ class Client:
         """
         options = RunOptions(
             keep_s=None if keep is None else seconds("keep", keep, "1m", "7d"),
+            keep_on_failure_s=None
+            if keep_on_failure is None
+            else seconds("keep_on_failure", keep_on_failure, "1m", "24h"),
             max_duration_s=None if max_duration is None else seconds("max_duration", max_duration, "6m", "7d"),
         )
         return self._start(job, options, on_event)

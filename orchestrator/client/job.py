@@ -139,6 +139,7 @@ class Job(_Values):
     bucket: str | None = None
     allow_egress: bool | None = None
     limits: Limits | None = None
+    keep_on_failure: Duration | None = None
     on_preemption: Literal["stop", "restart"] | None = None
     max_restarts: int | None = None
     params: Mapping[str, Param] | None = None

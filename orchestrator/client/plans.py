@@ -11,6 +11,7 @@ from orchestrator.client.slices import availability
 from orchestrator.core.planning import egress, grants
 from orchestrator.core.planning.capacity_request import PlanInputs
 from orchestrator.core.planning.plan import Plan
+from orchestrator.core.text.durations import format_duration
 from orchestrator.core.text.sizes import format_size
 from orchestrator.engine.provision.drafts import Place
 from orchestrator.report.plan import dropped_lines, plan_lines
@@ -92,6 +93,9 @@ def lines_of(session: Session, plan: Plan, emulated_cores: int | None = None, sp
         python="{}.{}".format(*sys.version_info) if emulated and has_code else None,
         torch_tpu=spec is not None and spec.train is not None and spec.train.backend == "tpu",
     )
+    if spec is not None and spec.keep_on_failure is not None:
+        for_s = format_duration(spec.keep_on_failure)
+        lines.append(f"keeps the slice of a job that fails for {for_s} (keep_on_failure), which end and price include")
     if spec is not None and spec.limits.max_results is not None:
         lines.append(f"collects {format_size(spec.limits.max_results)} of results at most (limits.max_results)")
     return [*lines, *dropped_lines(plan.dropped)]

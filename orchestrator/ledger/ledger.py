@@ -22,13 +22,13 @@ from orchestrator import fork
 from orchestrator.core.lease import lease as leases
 from orchestrator.core.lease import run_and_attempt as attempts
 from orchestrator.core.lease.cloud_api import SliceName
-from orchestrator.core.lease.lease import Intent, Lease, LeaseEvent, LeaseState, Purpose
+from orchestrator.core.lease.lease import HeldFor, Intent, Lease, LeaseEvent, LeaseState, Purpose
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent, AttemptState, Began, RunCanceled, RunRecord
 from orchestrator.core.lease.timekeeping import Anchor
 from orchestrator.errors import ConfigError, TpujobError, UnknownLease, UnknownRun
 from orchestrator.ledger import disk
 
-SCHEMA_VERSION = 8  # of schema.sql; a ledger of another version is refused
+SCHEMA_VERSION = 9  # of schema.sql; a ledger of another version is refused
 KEPT_GC_RUNS = 100
 BUSY_TIMEOUT_S = 5.0  # a signal is not heard while a commit waits
 
@@ -420,6 +420,7 @@ def _lease_of(row: tuple[Any, ...]) -> Lease:
     name = SliceName(project, zone, node, bool(queued))
     data |= {"purpose": Purpose(data["purpose"]), "state": LeaseState(data["state"])}
     data |= {"spot": bool(data["spot"]), "settled": bool(data["settled"])}
+    data["held_for"] = HeldFor(data["held_for"]) if data["held_for"] else None
     return Lease(name=name, **data)
 
 

@@ -22,6 +22,7 @@ create table lease (
   budget_usd real,
   state text not null,
   hold_until real,
+  held_for text,                       -- why it is held: user, results, failure
   detached_at real,
   sent_at real,
   sends integer not null,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from orchestrator.core.lease.lease import Lease, Purpose
-from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState, RunRecord
+from orchestrator.core.lease.lease import HeldFor, Lease
+from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, RunRecord
 from orchestrator.ledger.ledger import Ledger
 
 
@@ -37,22 +37,23 @@ def of_attempts(ledger: Ledger, run: RunRecord, now: float) -> dict[str, float |
     """Return the dollars of each attempt by its id, in their order; their sum is `of_run`.
 
     A slice that the run asked for counts for the attempt during which it was asked for. Of a slice of `tpujob up`, only the
-    time of the attempts on it counts; of one that the run keeps (`--keep`), the time to the end of the run. A slice that is
-    held for results that are not collected counts to its end. Of a slice that goes from run to run, each has the time until
-    the next one takes it over.
+    time of the attempts on it counts; of one that the run keeps (`--keep`, `keep_on_failure`), the time to the end of the
+    run. A slice that is held for results that are not collected counts to its end. Of a slice that goes from run to run,
+    each has the time until the next one takes it over.
     """
     attempts = ledger.attempts_of(run.id)
     if not attempts:
         return {}
     began = [began_at(ledger, run, attempt) for attempt in attempts]
-    ended = attempts[-1].ended_at if _kept_on_request(ledger, attempts[-1]) else None
+    ended = attempts[-1].ended_at
     amounts: dict[str, list[float | None]] = {attempt.id: [] for attempt in attempts}
     own = ledger.leases_of(run.id)
     for lease in own:
         if _came_to_nothing(ledger, lease):
             continue
         number = max((index for index, at in enumerate(began) if at <= lease.created_at), default=0)
-        until = ended if lease.purpose is Purpose.HOLD and ended is not None else now
+        on_request = lease.held_for in (HeldFor.USER, HeldFor.FAILURE)
+        until = ended if on_request and ended is not None else now
         since, _ = _passed(ledger, lease, run)
         amounts[attempts[number].id].append(_between(lease, since, min(until, lease.gone_at or until)))
     known = {lease.id for lease in own}
@@ -88,12 +89,6 @@ def between(usd_per_hour: float | None, since: float, until: float) -> float | N
 
 def _between(lease: Lease, since: float | None, until: float) -> float | None:
     return 0.0 if since is None else between(lease.usd_per_hour, since, until)
-
-
-def _kept_on_request(ledger: Ledger, last: Attempt) -> bool:
-    """`--keep` holds a slice after a success only; for results it is held after any end."""
-    collected_later = any(kind == "results_collected" for _, kind, _ in ledger.events(last.id))
-    return last.state is AttemptState.SUCCEEDED and not collected_later
 
 
 def began_at(ledger: Ledger, run: RunRecord, attempt: Attempt) -> float:

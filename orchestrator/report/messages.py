@@ -12,7 +12,7 @@ from orchestrator import catalog
 from orchestrator.clouds.tpu import gcloud
 from orchestrator.core.lease.lease import Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import LOCAL
-from orchestrator.core.text.durations import format_duration, format_usd_per_hour
+from orchestrator.core.text.durations import format_duration, format_usd, format_usd_per_hour
 from orchestrator.report.layout import clock, day_clock, format_cost
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ def release_outcome(outcome: Outcome) -> str:
     if outcome.kept_until is not None and outcome.lease is not None:
         if outcome.collected is not None and outcome.collected.waiting:
             return f"no: {outcome.lease.name.node} keeps the results until {day_clock(outcome.kept_until)}"
-        return f"no: {outcome.lease.handle} is kept until {day_clock(outcome.kept_until)}; `tpujob down` releases it"
+        handle = outcome.lease.handle
+        return f"no: {handle} is kept until {day_clock(outcome.kept_until)}; `tpujob down {handle}` releases it"
     if outcome.passed_on and outcome.lease is not None:
         return f"no: {outcome.lease.name.node} goes to the next run"
     if released is None:
@@ -94,6 +95,20 @@ def lease_outcome(lease: Lease) -> str:
     if lease.state is LeaseState.DOWN:
         return f"not by this command: {node} is being deleted, not proven absent yet"
     return f"no: {lease.handle} ends by {day_clock(lease.ends_at)}; `tpujob down {lease.handle}` releases it"
+
+
+def held_after_failure(lease: Lease, ended_at: float) -> list[str]:
+    """Return what to do with a slice that is held because its job failed, and what it costs at most from the end on."""
+    until, handle = lease.ends_at, lease.handle
+    usd = None if lease.usd_per_hour is None else lease.usd_per_hour * (until - ended_at) / 3600
+    price = "its price is unknown" if usd is None else f"{format_usd(usd)} more at most"
+    if usd is not None and lease.cloud == "emulated":
+        price = f"emulated, not billed; on Google Cloud {price}"
+    for_s = format_duration(round(until - ended_at))
+    return [
+        f"{lease.name.node} for {for_s}, until {day_clock(until)}, because the job failed: {price}",
+        f"look: `tpujob ssh {handle}` · again on it: the same `tpujob run` · give up: `tpujob down {handle}`",
+    ]
 
 
 def uncollected_alert(outcome: Outcome) -> str:

@@ -13,13 +13,20 @@ from typing import TYPE_CHECKING
 
 from orchestrator.client.events import RunResult, relative
 from orchestrator.client.session import OFF, Session
+from orchestrator.core.lease.lease import HeldFor
 from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, RunRecord, recorded_error
 from orchestrator.core.text.durations import format_duration
 from orchestrator.errors import TpujobError
 from orchestrator.exit_codes import exit_code
 from orchestrator.report import costs
 from orchestrator.report.layout import day_clock, format_cost
-from orchestrator.report.messages import lease_outcome, outcome_lines, release_outcome, uncollected_alert
+from orchestrator.report.messages import (
+    held_after_failure,
+    lease_outcome,
+    outcome_lines,
+    release_outcome,
+    uncollected_alert,
+)
 from orchestrator.report.results import describe, metrics, payload_spans
 
 if TYPE_CHECKING:
@@ -38,6 +45,9 @@ def finish(session: Session, outcome: Outcome, drafted: Iterable[str] = ()) -> R
         session.reporter.fail(outcome.error)
     if collected is not None and collected.waiting and lease is not None:
         session.reporter.alert(uncollected_alert(outcome))
+    if outcome.kept_until is not None and lease is not None and lease.held_for is HeldFor.FAILURE:
+        for line in held_after_failure(lease, outcome.ended_at):
+            session.reporter.notice("held", line)
     directory = Path(outcome.run.directory)
     _remove_saved_work(session, outcome, directory)
     usd = _cost(session, outcome)

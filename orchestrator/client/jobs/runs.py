@@ -16,13 +16,14 @@ from orchestrator.client.jobs.local_run import run_here
 from orchestrator.client.jobs.log_output import JobOutput, make_directory
 from orchestrator.client.jobs.planning import plan_of
 from orchestrator.client.jobs.sleep_inhibitor import inhibit_sleep
-from orchestrator.core.lease.lease import Purpose
+from orchestrator.core.lease.lease import HeldFor, Purpose
 from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.jobs import prepare
 from orchestrator.engine.jobs.environment import Emulation
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.provision.drafts import PlanDrafter
-from orchestrator.errors import UserError
+from orchestrator.errors import JobSpecError, UserError
+from orchestrator.report.layout import day_clock
 
 if TYPE_CHECKING:
     from orchestrator.client.jobs.job_files import JobRequest
@@ -41,6 +42,7 @@ class RunOptions:
     """How to run a job, beside what its file says."""
 
     keep_s: float | None = None  # hold the slice for so long after a success
+    keep_on_failure_s: float | None = None  # instead of the file's `keep_on_failure`
     max_duration_s: float | None = None  # instead of the file's `limits.max_duration`
     detach: bool = False  # return once the job has started
     bench: Mapping[str, str] | None = None  # the comparison that this run is a variant of
@@ -62,9 +64,11 @@ def start_run(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
     TpujobError for what comes before the first candidate is asked for: then nothing was created. Raises TeardownUnproven
     when signals ended the wait for the proof.
     """
-    _check(spec, options)
     if options.max_duration_s is not None:
         spec = spec.with_max_duration(options.max_duration_s)
+    if options.keep_on_failure_s is not None:
+        spec = spec.with_keep_on_failure(options.keep_on_failure_s)
+    _check(spec, options)
     prepare.check_directories(spec, path)
     if spec.on == "local":
         return run_here(session, spec, env, path, bench=options.bench)
@@ -87,8 +91,10 @@ def _run_on_slice(
     session.announce()
     emulation = Emulation(_emulated_cores(session, spec, plan)) if emulated else None
     if not options.detach and (held := _held(session, plan, spec)) is not None:
-        text = f"on {held.name.node} ({held.handle}), the held slice of `tpujob up`; if it is busy or gone:"
-        session.reporter.notice("plan", text)
+        why = "the held slice of `tpujob up`"
+        if held.held_for is HeldFor.FAILURE:
+            why = f"held since this job failed on it, until {day_clock(held.deadline)} at the latest"
+        session.reporter.notice("plan", f"on {held.name.node} ({held.handle}), {why}; if it is busy or gone:")
     plans.show_plan(session, plan, emulation.cores if emulation else None, spec)
     session.recover(look=True)
 
@@ -135,6 +141,9 @@ def _run_on_slice(
 def _check(spec: JobSpec, options: RunOptions) -> None:
     if options.keep_s is not None and options.detach:
         raise UserError("--keep holds the slice of an attached run; the slice of a detached run deletes itself")
+    if spec.keep_on_failure is not None and options.detach:
+        why = "holds the slice of an attached run; the slice of a detached run deletes itself"
+        raise JobSpecError([spec.mistake(("keep_on_failure",), f"{why}; run it attached, or leave this out")])
     if spec.on == "local" and (options.keep_s is not None or options.detach):
         raise UserError(LOCAL_ONLY)
 
@@ -147,10 +156,10 @@ def _emulated_cores(session: Session, spec: JobSpec, plan: Plan) -> int:
 
 
 def _held(session: Session, plan: Plan, spec: JobSpec) -> Lease | None:
-    """Return the slice of `tpujob up` on which the job can run."""
-    fitting = (
+    """Return the held slice on which the job can run: of this job since it failed, else of `tpujob up`."""
+    fitting = [
         lease
         for lease in session.open_leases()
         if prepare.fits(lease, plan, spec, session.now()) and lookup.uncollected_run(session, lease) is None
-    )
-    return next(fitting, None)
+    ]
+    return next((lease for lease in fitting if lease.held_for is HeldFor.FAILURE), next(iter(fitting), None))

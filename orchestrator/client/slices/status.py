@@ -14,7 +14,7 @@ from orchestrator.client.slices.inventory import ProjectInventory
 from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.absence import is_ours
 from orchestrator.core.lease.cloud_api import SliceState, SliceView
-from orchestrator.core.lease.lease import Lease, LeaseState, Mode
+from orchestrator.core.lease.lease import HeldFor, Lease, LeaseState, Mode
 from orchestrator.core.lease.run_and_attempt import LOCAL, AttemptState
 from orchestrator.core.text import names
 from orchestrator.errors import CloudError
@@ -217,6 +217,8 @@ def _leased(session: Session, lease: Lease, asked: ProjectInventory | None) -> S
 
 def _remarks(state: str, lease: Lease, waiting: str | None) -> list[str]:
     remarks = [] if waiting is None else [f"results of {waiting} are on it: `tpujob collect {waiting}`"]
+    if lease.held_for is HeldFor.FAILURE and lease.down_at is None:
+        remarks.append(f"run {lease.run} failed on it: the next `tpujob run` of this job uses it")
     if state in _STOPPED_STATES and lease.down_at is None:
         remarks.append(_STOPPED)
     return remarks

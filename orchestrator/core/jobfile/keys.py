@@ -30,7 +30,7 @@ MAX_BYTES = yaml_source.MAX_BYTES  # no need to read more of a file than one byt
 MAX_REPORTED = 20
 NAMELESS = "job"  # the name of a job that has neither a name nor a file
 
-_OF_A_CLOUD = ("tpu", "allow_egress", "on_preemption", "max_restarts")
+_OF_A_CLOUD = ("tpu", "allow_egress", "keep_on_failure", "on_preemption", "max_restarts")
 
 _OF_A_SWEEP = ("matrix", "variants", "parallel")
 _A_SWEEP = "makes this a sweep, where one job is expected; `tpujob run` (in Python `Client.sweep`) runs its variants"
@@ -196,6 +196,13 @@ class JobSpec(Section):
         description="Allow a TPU in another region than the `bucket`: data between regions is billed by the TB.",
     )
     limits: LimitsSection = Field(default=LimitsSection(), description="What the job may use at most.")
+    keep_on_failure: Annotated[
+        float | None, BeforeValidator(value_rules.keep_on_failure), Shape(shapes.TEXT_OR_NULL)
+    ] = Field(
+        default=None,
+        description="How long the TPU of a job or setup that fails is kept: 1m to 24h, such as 30m. The next run of the job "
+        "uses it. Left out: it is released at once.",
+    )
     on_preemption: Literal["stop", "restart"] = Field(
         default="stop",
         description="What to do when the TPU is preempted or fails: `restart` gets another one and resumes from the newest "
@@ -234,8 +241,14 @@ class JobSpec(Section):
 
     def with_max_duration(self, seconds: float) -> JobSpec:
         """Return the same job with another time limit."""
-        limits = self.limits.model_copy(update={"max_duration": seconds})
-        changed = self.model_copy(update={"limits": limits})
+        return self._with(limits=self.limits.model_copy(update={"max_duration": seconds}))
+
+    def with_keep_on_failure(self, seconds: float) -> JobSpec:
+        """Return the same job, whose slice is kept for so long when it fails."""
+        return self._with(keep_on_failure=seconds)
+
+    def _with(self, **changes: Any) -> JobSpec:
+        changed = self.model_copy(update=changes)
         changed._file, changed._source = self._file, self._source
         return changed
 

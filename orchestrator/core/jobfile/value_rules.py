@@ -98,6 +98,11 @@ def linger(value: Any) -> float | None:
     return None if value is None else _duration_between(value, "1m", "24h", example="30m")
 
 
+def keep_on_failure(value: Any) -> float | None:
+    """Return `keep_on_failure` in seconds; None: the slice of a failed job is released."""
+    return None if value is None else _duration_between(value, "1m", "24h", example="30m")
+
+
 def max_results(value: Any) -> int | None:
     """Return `limits.max_results` in bytes; None if there is none."""
     if value is None:

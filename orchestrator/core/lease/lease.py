@@ -35,6 +35,14 @@ class Mode(StrEnum):
     DETACHED = "detached"  # the job on the VM, until it ends
 
 
+class HeldFor(StrEnum):
+    """Why a slice is held."""
+
+    USER = "user"  # `tpujob up`, `run --keep`
+    RESULTS = "results"  # results of its run that are not collected
+    FAILURE = "failure"  # its run failed: to look, and for the next run of the job, which takes it over
+
+
 CANCEL, DOWN = "tpujob cancel", "tpujob down"  # the reasons of a release that cancels the run on the slice
 
 
@@ -42,7 +50,7 @@ class Purpose(StrEnum):
     """What the slice is for."""
 
     RUN = "run"  # ends with its run
-    HOLD = "hold"  # created by `tpujob up` (or kept after a run): ends with `down`, or at `hold_until`
+    HOLD = "hold"  # created by `tpujob up`, or kept after a run (see HeldFor): ends with `down`, or at `hold_until`
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,7 @@ class Lease:
     budget_usd: float | None = None  # the most that it may cost; the deadline keeps to it
     state: LeaseState = LeaseState.INTENT
     hold_until: float | None = None
+    held_for: HeldFor | None = None  # since it was held first
     detached_at: float | None = None  # since then the claim rests on the job on the VM, not on a process here
     sent_at: float | None = None  # the last create call left no earlier than this (recorded before it leaves)
     sends: int = 0  # create calls that may have had, or may yet have, an effect
@@ -156,6 +165,7 @@ class Held(LeaseChange):
     """The slice outlives the process that created it, until `until` (at most the deadline)."""
 
     until: float
+    held_for: HeldFor = HeldFor.USER
 
 
 @dataclass(frozen=True)
@@ -247,9 +257,10 @@ def apply(lease: Lease, event: LeaseEvent) -> Lease:
             if lease.ready_by is not None and lease.ready_at is None:
                 deadline -= max(lease.ready_by - at, 0.0)  # waiting time that was not used does not prolong the lease
             return replace(lease, state=LeaseState.READY, settled=settled, ready_at=ready_at, deadline=deadline)
-        case Held(until=until):
+        case Held(until=until, held_for=held_for):
             # A detached run: its job has ended, and the slice is held for its results.
-            return replace(lease, purpose=Purpose.HOLD, hold_until=min(until, lease.deadline), detached_at=None)
+            until = min(until, lease.deadline)
+            return replace(lease, purpose=Purpose.HOLD, hold_until=until, held_for=held_for, detached_at=None)
         case Passed(run=run, handle=handle, deadline=deadline, budget_usd=budget_usd):
             if lease.mode is not Mode.RUN:
                 raise NotAllowed(lease, event)  # it is claimed by its user, or by a job on the VM

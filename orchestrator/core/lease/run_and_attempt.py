@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from orchestrator import errors
-from orchestrator.core.lease.lease import Down, Lease, LeaseEvent, LeaseState, NotAllowed
+from orchestrator.core.lease.lease import Down, HeldFor, Lease, LeaseEvent, LeaseState, NotAllowed
 from orchestrator.errors import Canceled, Interrupted, PayloadFailed, TpujobError
 from orchestrator.exit_codes import exit_code
 
@@ -238,10 +238,7 @@ def end_text(state: str, detail: str) -> str:
 
 
 def has_uncollected_results(attempt: Attempt, lease: Lease) -> bool:
-    """Return whether the slice is held only for results of the attempt that are not collected yet.
-
-    A slice that is kept after a success is held for its user instead.
-    """
+    """Return whether the slice is held for results of the attempt that are not collected yet."""
     ended = attempt.state.ended and attempt.state is not AttemptState.SUCCEEDED
-    held = lease.state is LeaseState.READY and lease.hold_until is not None
+    held = lease.state is LeaseState.READY and lease.held_for is HeldFor.RESULTS
     return ended and held and attempt.lease_id == lease.id and lease.run == attempt.run_id

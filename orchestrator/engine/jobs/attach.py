@@ -64,7 +64,7 @@ async def attach(to: Attachment, capabilities: Capabilities) -> Outcome:
     if not progress.detached:
         await Lock(to.lease.id)
         progress.owed.lease = to.lease
-        await collection.hold_uncollected(progress, to.linger_s, capabilities)
+        await collection.hold_slice(progress, to.linger_s, capabilities)
     return await finish(progress, capabilities)
 
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 from functools import partial
 
 from orchestrator.core.lease.cloud_api import Capabilities, SliceState, WorkerAddress
-from orchestrator.core.lease.lease import Lease, Mode
+from orchestrator.core.lease.lease import Held, HeldFor, Lease, Mode
 from orchestrator.core.lease.run_and_attempt import AttemptState, Leased, Moved
-from orchestrator.engine.effects.base import Lock, Make, Now, Record, Report
+from orchestrator.engine.effects.base import Lock, Make, Now, Record, Report, Unlock
 from orchestrator.engine.effects.cloud import Get, Workers
 from orchestrator.engine.effects.workers import Connect, FindCoordinator, Push, RestoreWork, SendHeartbeats, StartPhase
 from orchestrator.engine.jobs import collection, monitor
@@ -19,12 +19,12 @@ from orchestrator.engine.jobs.job_run import JobRun
 from orchestrator.engine.jobs.lane import take_over
 from orchestrator.engine.jobs.progress import JobProgress
 from orchestrator.engine.jobs.saved_work import PeriodicSave
-from orchestrator.engine.leases.release import try_record
-from orchestrator.engine.leases.renewal import LeaseRenewal, hand_over, wait_for_watchdogs
+from orchestrator.engine.leases.release import try_record, try_start_guardian
+from orchestrator.engine.leases.renewal import LeaseRenewal, hand_over, move_claim, wait_for_watchdogs
 from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.provision.race import LoserRelease
 from orchestrator.engine.runtime import retry
-from orchestrator.errors import DeadlineExceeded, PayloadFailed, SliceLost, TpujobError, Vanished
+from orchestrator.errors import CloudError, DeadlineExceeded, PayloadFailed, SliceLost, TpujobError, Vanished
 
 CONNECT_S = 300.0  # sshd of a fresh VM may take minutes to come up
 # The work of a job that may be restarted is saved so many times as often as labels are renewed: at least every 5 minutes.
@@ -60,9 +60,14 @@ async def _obtain(job: JobRun, capabilities: Capabilities, progress: JobProgress
     """Return the slice to work on: that of the run before, or a held one that is free, else the first that can be had."""
     if progress.owed.lease is not None and (lease := await take_over(job, capabilities, progress)) is not None:
         return lease
-    if job.held is not None:
+    if job.held is not None and not progress.losses:
         why_not = await _why_unusable(job.held)
-        if why_not is None:
+        if why_not is None and job.held.held_for is HeldFor.FAILURE:
+            why_not = await _take_held(job.held, capabilities, progress)
+            if progress.owed.lease is not None:
+                await Report("ready", f"{job.held.name.node} ({job.held.handle}, held since this job failed on it)")
+                return progress.owed.lease
+        elif why_not is None:
             await Report("ready", f"{job.held.name.node} ({job.held.handle}, held by `tpujob up`)")
             return job.held
         await Report("plan", f"{job.held.handle} {why_not}: this run creates a slice of its own")
@@ -94,6 +99,23 @@ async def _why_unusable(lease: Lease) -> str | None:
     return None if await Lock(lease.id) else "is busy with another command"
 
 
+async def _take_held(held: Lease, capabilities: Capabilities, progress: JobProgress) -> str | None:
+    """Make the slice, which is locked, one that this run has to release. Return why that cannot be.
+
+    It stays held while the job runs, for one time to live ahead: if this process dies, the slice ends as a held one does.
+    """
+    now = await Now()
+    until = max(held.hold_until or now, now + capabilities.timings.ttl_s)
+    try:
+        lease = await move_claim(held, Held(held.id, now, until, HeldFor.FAILURE), capabilities)
+    except CloudError as error:
+        await Unlock(held.id)
+        return f"cannot be taken over ({error.message})"
+    progress.owed.lease, progress.taken_over_at = lease, now
+    await try_start_guardian()
+    return None
+
+
 async def _work(
     job: JobRun,
     capabilities: Capabilities,
@@ -106,8 +128,10 @@ async def _work(
     assert fleet is not None
     renewal = LeaseRenewal(lease, len(workers), capabilities, await Now())
     losers = LoserRelease(progress.owed, capabilities)
-    tasks: list[monitor.PeriodicTask] = [renewal, losers]
-    saving = None
+    claims: list[monitor.PeriodicTask] = [renewal, losers]
+    if progress.taken_over_at is not None:
+        claims.append(collection.HoldRenewal(lease, capabilities))
+    tasks, saving = list(claims), None
     if job.saved_work is not None:
         every_s = capabilities.timings.renew_s / SAVES_PER_RENEWAL
         saving = PeriodicSave(lease, fleet, job.saved_work, every_s, progress)
@@ -146,7 +170,7 @@ async def _work(
     await try_record(Moved(progress.attempt.id, await Now(), AttemptState.COLLECTING))
     try:
         order = job.collect_request(progress.attempt)
-        progress.collected = await collection.collect_results(lease, fleet, order, (renewal, losers))
+        progress.collected = await collection.collect_results(lease, fleet, order, claims)
     except (SliceLost, Vanished):
         if failure is not None:
             raise failure from None  # the results are lost with the slice; the failure is the job's own

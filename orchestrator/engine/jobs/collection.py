@@ -1,8 +1,9 @@
-"""Collect the results of a run; hold its slice while results are still on it.
+"""Collect the results of a run; hold its slice while results are still on it, or because its job failed.
 
 Results that could not be collected are a reason to hold the slice, for `limits.linger` after the run and never past its
 deadline: a claim like that of `tpujob up`, in the labels and in the ledger, so it outlives this process and ends without it.
-`tpujob collect` uses that time for another try (`collect_again`).
+`tpujob collect` uses that time for another try (`collect_again`). `keep_on_failure` holds the slice of a failed job in the
+same way; the next run of the job takes it over.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.core.lease.cloud_api import Capabilities
-from orchestrator.core.lease.lease import Down, Held, Lease, NotAllowed
+from orchestrator.core.lease.lease import Down, Held, HeldFor, Lease, NotAllowed
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, ResultsCollected, RunRecord, recorded_error
 from orchestrator.core.text.sizes import format_size
 from orchestrator.engine.effects.base import Lock, Now, Record, Report, Shield, Unlock
@@ -29,6 +30,7 @@ from orchestrator.errors import (
     CloudError,
     DeadlineExceeded,
     Interrupted,
+    PayloadFailed,
     Preempted,
     TpujobError,
     Vanished,
@@ -96,27 +98,36 @@ def check_collected(collected: CollectResult | None) -> None:
     )
 
 
-async def hold_uncollected(progress: JobProgress, linger_s: float | None, capabilities: Capabilities) -> None:
-    """Hold the slice of a run that has ended if results are still on it. If that fails, report it; the slice is released."""
+async def hold_slice(
+    progress: JobProgress, linger_s: float | None, capabilities: Capabilities, *, keep_on_failure_s: float | None = None
+) -> None:
+    """Hold the slice of a run that has ended if results are still on it, or if its job failed and is to be looked at.
+
+    If that fails, report it; the slice is released.
+    """
     lease = progress.owed.lease
-    if lease is None or progress.collected is None or not progress.collected.waiting:
+    failed_s = keep_on_failure_s if isinstance(progress.error, PayloadFailed) else None
+    waiting = progress.collected is not None and progress.collected.waiting
+    if lease is None or (failed_s is None and not waiting):
         return
+    hold_s = failed_s or 0.0
+    if waiting:
+        hold_s = max(hold_s, capabilities.timings.linger_s if linger_s is None else linger_s)
     try:
         current, _ = await check_slice(lease)
         now = await Now()
         if current.deadline - now < LEAST_HOLD_S:
             raise DeadlineExceeded("its deadline is reached")
-        progress.lease = await keep_slice(
-            progress.owed, now + (capabilities.timings.linger_s if linger_s is None else linger_s), capabilities
-        )
+        held_for = HeldFor.RESULTS if waiting else HeldFor.FAILURE
+        progress.lease = await keep_slice(progress.owed, now + hold_s, capabilities, held_for)
     except TpujobError as error:
-        text = f"{lease.name.node} cannot be held, and the results that are not collected are lost with it: {error.message}"
-        await Report("warning", text)
+        lost = ", and the results that are not collected are lost with it" if waiting else ""
+        await Report("warning", f"{lease.name.node} cannot be held{lost}: {error.message}")
 
 
 @dataclass(slots=True)
 class HoldRenewal:
-    """A periodic task: while results arrive, extend the hold by one time to live; never past the deadline."""
+    """A periodic task: while results arrive, or a job runs, extend the hold by one time to live; never past the deadline."""
 
     lease: Lease
     capabilities: Capabilities
@@ -129,7 +140,8 @@ class HoldRenewal:
             return
         self._not_before = now + ahead_s / 10
         try:
-            self.lease = await move_claim(self.lease, Held(self.lease.id, now, now + ahead_s), self.capabilities)
+            held = Held(self.lease.id, now, now + ahead_s, self.lease.held_for or HeldFor.USER)
+            self.lease = await move_claim(self.lease, held, self.capabilities)
         except Vanished:
             raise
         except CloudError:

@@ -38,7 +38,7 @@ class JobRun:
     run: RunRecord
     attempt: Attempt
     drafts: tuple[Draft, ...]  # candidates in order, names already chosen
-    held: Lease | None  # the slice of `tpujob up`, if it fits
+    held: Lease | None  # a held slice that fits: of `tpujob up`, or of this job since it failed, to be taken over
     lane: Lane | None = field(default=None, kw_only=True)  # of a run that is one of several on the same slice
     bundle: Bundle | None
     phases: tuple[JobPhase, ...]
@@ -47,6 +47,7 @@ class JobRun:
     sink: Callable[[int, bytes], None]
     max_duration_s: float
     keep_s: float | None = None  # hold the slice for so long after a success
+    keep_on_failure_s: float | None = None  # hold the slice for so long after the job or its setup has failed
     detach: bool = False  # end once the job has started: the claim passes to it
     wait_s: float = 0.0  # for capacity
     race: bool = False  # ask for all queued candidates at once

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.jobfile.value_rules import secret_sources
-from orchestrator.core.lease.lease import Lease, LeaseState
+from orchestrator.core.lease.lease import HeldFor, Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.core.lease.timings import Timings
 from orchestrator.core.planning.capacity_request import CapacityRequest
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 
 def capacity_requests(spec: JobSpec, timings: Timings, *, keep_s: float = 0.0) -> tuple[CapacityRequest, ...]:
-    """Return what the job asks for, one request for each alternative. `keep_s`: hold the slice so long after the job."""
+    """Return what the job asks for, one request for each alternative. `keep_s`: hold the slice so long after a success."""
+    held_s = max(keep_s, spec.keep_on_failure or 0.0)
     return tuple(
         CapacityRequest(
             accelerator=one.accelerator,
@@ -37,7 +38,7 @@ def capacity_requests(spec: JobSpec, timings: Timings, *, keep_s: float = 0.0) -
             runtime=one.runtime,
             provisioning=one.effective_provisioning,
             queue=one.queue,
-            max_duration_s=spec.limits.max_duration_s + keep_s,
+            max_duration_s=spec.limits.max_duration_s + held_s,
             max_cost=spec.limits.max_cost,
             absent_s=timings.absent_s,
             unlisted=one.unlisted,
@@ -47,11 +48,17 @@ def capacity_requests(spec: JobSpec, timings: Timings, *, keep_s: float = 0.0) -
 
 
 def fits(lease: Lease, plan: Plan, spec: JobSpec, now: float) -> bool:
-    """Return whether the job can run on this held slice: it is READY, fits an alternative, and has time enough."""
+    """Return whether the job can run on this held slice: it is READY, fits an alternative, and has time enough.
+
+    One that is held because a job failed is for the next run of that job, which may use it up to its deadline.
+    """
+    retried = lease.held_for is HeldFor.FAILURE
+    ends_at = lease.deadline if retried else lease.ends_at
     planned = {(one.accelerator_type, one.zone, one.spot) for one in plan.candidates}
     return (
         lease.state is LeaseState.READY
         and lease.hold_until is not None
+        and (not retried or lease.handle == spec.name)
         and (lease.accelerator_type, lease.name.zone, lease.spot) in planned
         and any(
             lease.accelerator_type == one.accelerator
@@ -59,7 +66,7 @@ def fits(lease: Lease, plan: Plan, spec: JobSpec, now: float) -> bool:
             and one.runtime in (None, lease.runtime_version)
             for one in spec.tpu.alternatives
         )
-        and min(lease.deadline, lease.hold_until) - now > min(spec.limits.max_duration_s, 600)
+        and ends_at - now > min(spec.limits.max_duration_s, 600)
     )
 
 
@@ -267,6 +274,7 @@ def job_run(
         sink=sink,
         max_duration_s=spec.limits.max_duration_s,
         keep_s=keep_s,
+        keep_on_failure_s=spec.keep_on_failure,
         detach=detach,
         wait_s=plan.wait_s,
         race=plan.race,

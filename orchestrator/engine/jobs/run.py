@@ -14,7 +14,7 @@ from orchestrator.engine.effects.base import Lock, Now, ReadLease, Record, Repor
 from orchestrator.engine.effects.workers import DescribeSaved, Disconnect
 from orchestrator.engine.jobs import monitor
 from orchestrator.engine.jobs.attempt import attempt
-from orchestrator.engine.jobs.collection import hold_uncollected
+from orchestrator.engine.jobs.collection import hold_slice
 from orchestrator.engine.jobs.finish import capture, check_canceled, finish
 from orchestrator.engine.jobs.job_run import JobRun
 from orchestrator.engine.jobs.lane import pass_on
@@ -52,7 +52,7 @@ async def run_job(job: JobRun, capabilities: Capabilities) -> Outcome:
         except TpujobError as error:
             progress.fail(error)
     elif not progress.detached:
-        await hold_uncollected(progress, job.linger_s, capabilities)
+        await hold_slice(progress, job.linger_s, capabilities, keep_on_failure_s=job.keep_on_failure_s)
     return await finish(progress, capabilities)
 
 
@@ -62,8 +62,10 @@ async def _attempts(job: JobRun, capabilities: Capabilities, progress: JobProgre
 
 
 def _is_borrowed(job: JobRun, progress: JobProgress) -> bool:
-    """Whether the attempt works on a held slice (`tpujob up`)."""
-    return job.held is not None and progress.lease is not None and progress.lease.id == job.held.id
+    """Whether the attempt works on a held slice that stays (`tpujob up`), not on one that it has taken over."""
+    if job.held is None or progress.taken_over_at is not None:
+        return False
+    return progress.lease is not None and progress.lease.id == job.held.id
 
 
 async def _tried(job: JobRun, capabilities: Capabilities, progress: JobProgress) -> bool:
@@ -137,11 +139,12 @@ async def _count_use(job: JobRun, progress: JobProgress, lost: SliceLost, lost_a
     released = progress.owed.released
     lease = progress.lease or (released.lease if released is not None else None)
     progress.lease = None
+    taken_at, progress.taken_over_at = progress.taken_over_at or 0.0, None  # before that another run used it
     if lease is not None:
         deadline, lease = lease.deadline, await latest_lease(lease)
         extended_s = lease.deadline - deadline  # `tpujob extend` gave that time to the run, not to that slice
-        progress.used_s += max(lost_at - (lease.ready_at or lost_at), 0.0) - extended_s
-        billed_s = (lease.gone_at or lost_at) - (lease.billed_from or lost_at)
+        progress.used_s += max(lost_at - max(lease.ready_at or lost_at, taken_at), 0.0) - extended_s
+        billed_s = (lease.gone_at or lost_at) - max(lease.billed_from or lost_at, taken_at)
         progress.spent_usd += (lease.usd_per_hour or 0.0) * max(billed_s, 0.0) / 3600
     progress.losses.append(Loss(progress.attempt, lease, lost.reason, lost_at))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from orchestrator.core.lease.cloud_api import Capabilities
-from orchestrator.core.lease.lease import Held, Lease
+from orchestrator.core.lease.lease import Held, HeldFor, Lease
 from orchestrator.engine.effects.base import Now, ReadLease, Report, Unlock
 from orchestrator.engine.leases.release import Released, release_all
 from orchestrator.engine.leases.renewal import move_claim
@@ -86,10 +86,12 @@ async def is_recorded(lease: Lease) -> bool:
     return True
 
 
-async def keep_slice(owed: Obligations, until: float, capabilities: Capabilities) -> Lease:
+async def keep_slice(
+    owed: Obligations, until: float, capabilities: Capabilities, held_for: HeldFor = HeldFor.USER
+) -> Lease:
     """Hold the slice until `until`, so that it outlives this process. Raises Vanished if it was released meanwhile."""
     assert owed.lease is not None
-    lease = await move_claim(owed.lease, Held(owed.lease.id, await Now(), until), capabilities)
+    lease = await move_claim(owed.lease, Held(owed.lease.id, await Now(), until, held_for), capabilities)
     if lease.ends_at <= await Now():  # this machine slept, or tpujob was stopped
         raise DeadlineExceeded(f"{lease.name.node} reached its end before it could be kept")
     owed.kept_until, owed.lease = lease.hold_until, None

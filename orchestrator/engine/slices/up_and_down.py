@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass
 
 from orchestrator.core.lease.cloud_api import Capabilities, SliceState, SliceView
-from orchestrator.core.lease.lease import CANCEL, DOWN, Down, Held, Lease, NotAllowed
+from orchestrator.core.lease.lease import CANCEL, DOWN, Down, Held, HeldFor, Lease, NotAllowed
 from orchestrator.core.lease.run_and_attempt import AttemptEnded, AttemptState
 from orchestrator.engine.effects.base import (
     Lock,
@@ -106,10 +106,13 @@ async def _restore_or_release(lease: Lease, request: UpRequest, capabilities: Ca
 
 
 async def _renew_hold(lease: Lease, hold_s: float, capabilities: Capabilities) -> Lease | None:
-    """Renew a hold that is over, or nearly, as far as the deadline allows; None if that is over too."""
+    """Renew a hold that is over, or nearly, as far as the deadline allows; None if that is over too.
+
+    A slice that was held because its job failed is the user's from now on.
+    """
     now = await Now()
     assert lease.hold_until is not None
-    if lease.hold_until - now >= LEAST_LEFT_S:
+    if lease.hold_until - now >= LEAST_LEFT_S and lease.held_for is not HeldFor.FAILURE:
         return lease
     if lease.deadline - now < LEAST_LEFT_S:
         return None

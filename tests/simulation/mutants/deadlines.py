@@ -108,8 +108,8 @@ def collects_past_deadline() -> Iterator[None]:
 def results_held_to_deadline() -> Iterator[None]:
     real = collection.keep_slice
 
-    async def keep(owed: Any, until: float, capabilities: Any) -> Any:
-        return await real(owed, owed.lease.deadline, capabilities)
+    async def keep(owed: Any, until: float, capabilities: Any, held_for: Any) -> Any:
+        return await real(owed, owed.lease.deadline, capabilities, held_for)
 
     with patch.object(collection, "keep_slice", keep):
         yield
@@ -117,9 +117,9 @@ def results_held_to_deadline() -> Iterator[None]:
 
 @mutant("a slice is held for its results in the ledger, not in its labels", "results_left_behind")
 def results_held_in_ledger_only() -> Iterator[None]:
-    async def keep(owed: Any, until: float, capabilities: Any) -> Any:
+    async def keep(owed: Any, until: float, capabilities: Any, held_for: Any) -> Any:
         lease, owed.lease = owed.lease, None
-        await Record(Held(lease.id, await Now(), until))
+        await Record(Held(lease.id, await Now(), until, held_for))
         owed.kept_until = until
         await Unlock(lease.id)
         return await ReadLease(lease.id)

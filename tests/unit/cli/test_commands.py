@@ -189,7 +189,7 @@ def complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         ("tpujob ru", ["run"]),
         ("tpujob emulator fa", ["fault"]),
         ("tpujob emulator fault ", ["add", "load", "list", "clear"]),
-        ("tpujob run --ke", ["--keep"]),
+        ("tpujob run --js", ["--json"]),
         ("tpujob --ver", ["--version"]),
     ],
 )

@@ -13,6 +13,7 @@ from orchestrator.core.lease.lease import (
     Down,
     Gone,
     Held,
+    HeldFor,
     Intent,
     Lease,
     LeaseEvent,
@@ -165,7 +166,8 @@ def test_a_held_slice_costs_at_most_its_price_until_its_claim_ends() -> None:
 
 def test_a_slice_that_is_held_for_results_costs_the_run_until_they_came(ledger: Ledger) -> None:
     lease = asked(ledger, 1, AT)
-    ledger.record(Ready(lease.id, AT), Leased(FIRST.id, AT, lease.id), Held(lease.id, AT + HOUR, AT + 3 * HOUR))
+    ledger.record(Ready(lease.id, AT), Leased(FIRST.id, AT, lease.id))
+    ledger.record(Held(lease.id, AT + HOUR, AT + 3 * HOUR, HeldFor.RESULTS))
     ledger.record(AttemptEnded(FIRST.id, AT + HOUR, AttemptState.FAILED, exit_code=65))
     assert costs.of_run(ledger, RUN, AT + 2 * HOUR) == pytest.approx(2 * 9.60)
     ledger.record(
