@@ -21,6 +21,8 @@ class TpujobError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint:
+            self.add_note(f"hint: {hint}")  # for the traceback of a Python program; the commands print `hint`
         if exit_code is not None:
             self.exit_code = exit_code
 

@@ -88,7 +88,7 @@ def test_a_remote_error_is_text_with_its_type_place_and_traceback(tmp_path: Path
     assert error.message == "ValueError: no (b.py:3, worker1)"
     assert (error.type_name, error.file, error.line, error.worker) == ("ValueError", "/a/b.py", 3, 1)
     assert (error.traceback, error.rc, error.hint) == ("T\n  x", 1, FAILED.hint)
-    assert error.__notes__ == ["the traceback on worker1:\nT\n  x"]
+    assert error.__notes__ == [f"hint: {FAILED.hint}", "the traceback on worker1:\nT\n  x"]
 
 
 def test_the_first_worker_with_an_error_counts_and_a_broken_file_does_not(tmp_path: Path) -> None:
@@ -127,4 +127,4 @@ def test_an_error_of_another_shape_is_still_an_error(tmp_path: Path, found: Any)
 def test_a_package_that_is_missing_there_is_named_with_the_way_to_install_it(tmp_path: Path) -> None:
     found = {"type": "ModuleNotFoundError", "message": "No module named 'jax'", "traceback": ""}
     error = error_of(left(tmp_path, ERROR, {**WHOLE, **found}))
-    assert error is not None and "requirements=" in (error.hint or "") and not hasattr(error, "__notes__")
+    assert error is not None and "requirements=" in (error.hint or "") and len(error.__notes__) == 1
