@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from orchestrator.client.events import LogLines as LogLines
     from orchestrator.client.events import Notice as Notice
     from orchestrator.client.events import Progress as Progress
+    from orchestrator.client.events import Running as Running
     from orchestrator.client.events import RunResult as RunResult
     from orchestrator.client.functions.function import RemoteFunction as RemoteFunction
     from orchestrator.client.functions.function import function as function
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
 _NAMES = {  # module of each name
     "client.client": ("Client", "LogLine", "Run"),
-    "client.events": ("Alert", "Event", "Failure", "LogLines", "Notice", "Progress", "RunResult"),
+    "client.events": ("Alert", "Event", "Failure", "LogLines", "Notice", "Progress", "RunResult", "Running"),
     "client.functions.function": ("RemoteFunction", "function"),
     "client.guarantee.gc": ("GcResult",),
     "client.history": ("RunSummary",),

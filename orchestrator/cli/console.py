@@ -1,4 +1,4 @@
-"""The output of the commands: stage lines on stderr, data on stdout, progress that does not scroll on a terminal.
+"""The output of the commands: stage lines on stderr, data on stdout, and on a terminal one live line below both.
 
 All output passes through here, without secrets (`Console.secrets` hides them) and without control characters: messages
 quote files, workers and web servers, which may send anything.
@@ -12,18 +12,40 @@ import json
 import os
 import sys
 import threading
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.client.events import Alert, Event, Failure, LogLines, Notice, Progress, Reporter, RunResult, relative
+from orchestrator.cli.terminal import HANG, has_color, is_terminal, wrapped
+from orchestrator.client.events import (
+    Alert,
+    Event,
+    Failure,
+    LogLines,
+    Notice,
+    Progress,
+    Reporter,
+    Running,
+    RunResult,
+    relative,
+)
 from orchestrator.core.text.durations import format_duration
 
 if TYPE_CHECKING:
-    from rich.status import Status
+    from orchestrator.cli.live_view import LiveView
 
-PROGRESS_EVERY_S = 10.0  # without a terminal, progress is a plain line this often
-BOLD_RED, RESET = "\x1b[1;31m", "\x1b[0m"
+CALL_LOG = "tpujob.api"  # the logger of the calls to the API
+ACTION = {
+    "warning",
+    "limit",
+    "clock",
+    "hint",
+    "lost",
+    "stop",
+    "recover",
+}  # the stages that are printed with --quiet, too
+JOB_ENDS = {"lost", "stop"}  # no job runs after a notice of these stages
+BOLD_RED, RED, YELLOW, RESET = "\x1b[1;31m", "\x1b[31m", "\x1b[33m", "\x1b[0m"
 
 
 class Console:
@@ -33,13 +55,34 @@ class Console:
         self.reporter = Reporter(self.show)
         self.secrets = self.reporter.secrets
         self._lock = threading.RLock()
-        self._live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._color = self._live and not os.environ.get("NO_COLOR")
-        self._status: Status | None = None
-        self._progress_stage = ""
-        self._progress_at = 0.0
+        self._live_view: LiveView | None = None  # made for the first progress
         self._streams_json = False
         self._log_is_data = True
+        self._quiet = self._verbose = self._timestamps = False
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether only results and what needs action are printed."""
+        return self._quiet
+
+    def be_quiet(self) -> None:
+        """Print results from now on, and what needs action; nothing else."""
+        self._quiet = True
+
+    def be_verbose(self) -> None:
+        """Print every step and every call to the API from now on."""
+        import logging
+
+        self._verbose = True
+        handler = logging.Handler()
+        handler.emit = lambda record: self.notice("api", record.getMessage())  # type: ignore[method-assign]
+        calls = logging.getLogger(CALL_LOG)
+        calls.setLevel(logging.DEBUG)
+        calls.addHandler(handler)
+
+    def print_times(self) -> None:
+        """Print the local time before each line on stderr and of a job's log from now on."""
+        self._timestamps = True
 
     def stream_json(self) -> None:
         """Print every event from now on as a JSON object on a line of stdout, and nothing else there."""
@@ -56,16 +99,19 @@ class Console:
                 _print(self.json_text(event.as_json()))
             match event:
                 case Progress():
-                    with contextlib.suppress(OSError, ValueError):
-                        self._progress(event.stage, event.text)
+                    self._progress(event)
+                case Running() if not self._quiet:
+                    self._live().job_runs(event)
                 case Notice():
                     self.notice(event.stage, event.text)
                 case Alert():
                     self.alert(event.text)
                 case Failure():
                     self._fail(event.message, event.hint)
-                case LogLines() if not self._streams_json:
-                    self._show_lines(["\n".join(f"worker{event.worker} | {line}" for line in event.lines)])
+                case LogLines() if not self._streams_json and not self._quiet:
+                    time = self._time()
+                    text = "\n".join(f"{time}worker{event.worker} | {line}" for line in event.lines)
+                    emit(text) if self._log_is_data else self._write(text)
                 case RunResult():
                     self._show_result(event)
 
@@ -79,52 +125,57 @@ class Console:
 
     def _show_lines(self, lines: Iterable[str], *, data: bool = False) -> None:
         if data or self._log_is_data:
-            emit_lines(lines)
+            emit_stages(lines)
         else:
             self._write("\n".join(lines))
 
     def notice(self, stage: str, text: str) -> None:
-        self.quiet()
-        self._write(f"{stage:<8} {text}")
-        self._progress_stage, self._progress_at = "", time.monotonic()
+        """Write a line of a stage on stderr; with --quiet only if it needs action."""
+        if self._live_view is not None:
+            (self._live_view.forget if stage in JOB_ENDS else self._live_view.step_done)()
+        if not self._quiet or stage in ACTION:
+            self._write(f"{stage:<8} {text}", color=YELLOW if stage == "warning" else "", wrap=True)
 
     def alert(self, text: str) -> None:
         """Write what must not be overlooked, in red on a terminal."""
-        self.quiet()
-        self._write(text, color=BOLD_RED if self._color else "")
+        self._write(text, color=BOLD_RED)
 
     def _fail(self, message: str, hint: str) -> None:
         self.quiet()
-        self._write(message)
+        self._write(message, color=RED)
         if hint:
             self._write(f"hint: {hint}")
 
     def quiet(self) -> None:
-        """Remove the progress line, before anything else is written."""
-        with self._lock, contextlib.suppress(OSError, ValueError):
-            status, self._status = self._status, None
-            if status is not None:
-                status.stop()
+        """Remove the live line for good, before another program or a question has the terminal."""
+        with self._lock:
+            if self._live_view is not None:
+                self._live_view.forget()
 
-    def _progress(self, stage: str, text: str) -> None:
-        if self._live:
-            self._spin(self.fit(f"{stage:<8} {text}"))
-        elif stage != self._progress_stage:
-            self._progress_stage, self._progress_at = stage, time.monotonic()  # worth a line only if it lasts
-        elif time.monotonic() - self._progress_at >= PROGRESS_EVERY_S:
-            self.notice(stage, text)
-            self._progress_stage = stage
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Something is written in this block: the live line is removed, and comes back if it still holds."""
+        with self._lock:
+            if self._live_view is not None:
+                self._live_view.erase()
+            yield
 
-    def _spin(self, text: str) -> None:
-        from rich.console import Console
-        from rich.markup import escape
-        from rich.status import Status
+    def _progress(self, event: Progress) -> None:
+        if self._verbose:
+            self.notice(event.stage, event.text)
+        elif not self._quiet:
+            self._live().progress(event.stage, event.text)
 
-        if self._status is None:
-            self._status = Status(escape(text), console=Console(stderr=True, highlight=False), spinner="dots")
-            self._status.start()
-        else:
-            self._status.update(escape(text))
+    def _live(self) -> LiveView:
+        if self._live_view is None:
+            from orchestrator.cli.live_view import LiveView
+
+            plain = functools.partial(self._write, wrap=True)
+            self._live_view = LiveView(self._lock, self.fit, plain, on_terminal=is_terminal(sys.stderr))
+        return self._live_view
+
+    def _time(self) -> str:
+        return f"{datetime.now().astimezone().isoformat(timespec='seconds')} " if self._timestamps else ""
 
     def fit(self, text: str) -> str:
         """Return the text, of one line or several, without control characters and secrets."""
@@ -141,10 +192,15 @@ class Console:
         text = json.dumps(plain, indent=indent, ensure_ascii=False)
         return text if text.replace("\n", "").isprintable() else json.dumps(plain, indent=indent)
 
-    def _write(self, text: str, color: str = "") -> None:
+    def _write(self, text: str, color: str = "", *, wrap: bool = False) -> None:
+        """Write lines on stderr. `wrap`: a line of a stage, wrapped at the width of a terminal."""
         text = self.fit(text)
-        with contextlib.suppress(OSError, ValueError):  # a reader that left must not stop a teardown
-            print(f"{color}{text}{RESET}" if color else text, file=sys.stderr, flush=True)
+        if time := self._time():
+            text = "\n".join(f"{time}{line}" for line in text.split("\n"))
+        if wrap:
+            text = wrapped(text, sys.stderr, HANG + len(time))
+        with self.writing(), contextlib.suppress(OSError, ValueError):  # a reader that left must not stop a teardown
+            print(f"{color}{text}{RESET}" if color and has_color(sys.stderr) else text, file=sys.stderr, flush=True)
 
 
 @functools.cache
@@ -159,9 +215,9 @@ def emit(text: str = "") -> None:
 
 
 def _print(text: str) -> None:
-    console().quiet()
     try:
-        print(text, flush=True)
+        with console().writing():
+            print(text, flush=True)
     except (OSError, ValueError) as error:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - open until the process ends
         if not isinstance(error, BrokenPipeError):
@@ -177,6 +233,12 @@ def emit_lines(lines: Iterable[str]) -> None:
     """Print lines of data on stdout."""
     for line in lines:
         emit(line)
+
+
+def emit_stages(lines: Iterable[str]) -> None:
+    """Print lines that begin with a stage on stdout, wrapped at the width of a terminal."""
+    for line in lines:
+        _print(wrapped(console().fit(line), sys.stdout))
 
 
 def emit_result(shape: Any, lines: Iterable[str], *, as_json: bool) -> None:

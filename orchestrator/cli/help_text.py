@@ -14,6 +14,12 @@ from orchestrator.cli.command_table import COMMANDS, GROUPS, children
 
 DESCRIPTION = "Run training jobs on Cloud TPUs and never pay for a forgotten one."
 HELP = ("-h, --help", "Show this message and exit.")
+OUTPUT_OF_COMMANDS = ("-q, -v, --timestamps", "Less output, more, or with times: `tpujob --help`.")
+OUTPUT = (
+    ("-q, --quiet", "Print only results and what needs action. The log of a job is in `tpujob logs`."),
+    ("-v, --verbose", "Print every step, and every call to the API."),
+    ("--timestamps", "Print the local time before each line of stderr and of a job's log."),
+)
 OPTIONS = (
     ("--version", "Print the version and exit."),
     ("--install-completion", "Install completion for the current shell."),
@@ -34,7 +40,7 @@ Rows = list[tuple[str, str]]
 
 def of_tpujob() -> str:
     """Return the help of `tpujob` itself, the commands in their groups."""
-    sections = {"Options": [*OPTIONS, HELP]}
+    sections = {"Options": [*OUTPUT, *OPTIONS, HELP]}
     for title, commands in GROUPS.items():
         sections[title] = [(name, command.summary) for name, command in commands.items() if " " not in name]
     return _page("tpujob [OPTIONS] COMMAND [ARGS]...", DESCRIPTION, sections, EXAMPLES)
@@ -43,13 +49,13 @@ def of_tpujob() -> str:
 def of_group(name: str) -> str:
     """Return the help of a group of commands, such as `emulator`."""
     rows = [(child, command.summary) for child, command in children(name).items()]
-    sections = {"Options": [HELP], "Commands": rows}
+    sections = {"Options": [OUTPUT_OF_COMMANDS, HELP], "Commands": rows}
     return _page(f"tpujob {name} [OPTIONS] COMMAND [ARGS]...", COMMANDS[name].summary, sections, [])
 
 
 def of_command(name: str, command: Any) -> str:
     """Return the help of a click command, which ends with its examples."""
-    sections = {"Arguments": arguments(command), "Options": [*options(command), HELP]}
+    sections = {"Arguments": arguments(command), "Options": [*options(command), OUTPUT_OF_COMMANDS, HELP]}
     usage = " ".join(["tpujob", name, *usage_pieces(command)])
     return _page(usage, command.help or "", sections, COMMANDS[name].examples)
 
@@ -66,7 +72,7 @@ def arguments(command: Any) -> Rows:
 
 
 def options(command: Any) -> Rows:
-    """Return the options of a click command with their meanings, `--help` left out."""
+    """Return the options of a click command with their meanings, without those that every command has."""
     rows = []
     for param in command.params:
         if param.param_type_name == "option" and not param.hidden:

@@ -7,7 +7,6 @@ rich draws it, and is imported only for that. A cell is text: it can neither for
 from __future__ import annotations
 
 import io
-import os
 import re
 import shutil
 import sys
@@ -15,6 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
 from orchestrator.cli.console import console, emit, emit_drawn
+from orchestrator.cli.terminal import has_color
 
 GAP = 2  # spaces between two columns
 LEAST_WRAPPED, LEAST_SHORTENED = 12, 8  # columns
@@ -119,7 +119,7 @@ def _drawn(
     for row in body:
         table.add_row(*(Text(row[number], style=_style(row[number]) if number in states else "") for number in shown))
     out = io.StringIO()
-    plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+    plain = not has_color(sys.stdout)
     # As wide as it takes: a terminal that is narrower than the ids wraps the lines.
     drawing = Console(
         file=out,

@@ -17,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from orchestrator import __version__
 from orchestrator.cli import command_table, help_text
+from orchestrator.cli.console import Console, console
 from orchestrator.cli.dispatch import ExitCode
 from orchestrator.cli.options import AFTER_DASHES, Argument, Option
 
@@ -50,6 +51,7 @@ class _Uniform:
 
     def get_params(self, ctx: Any) -> list[Any]:
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        params = [*params, *(each for each in output_options() if each not in params)]
         for param in params:
             if param.param_type_name == "argument" and not param.metavar:
                 param.metavar = str(param.name).upper()  # the name in messages
@@ -134,6 +136,31 @@ def _print_version(given: bool) -> None:
     if given:
         print(f"tpujob {__version__}")
         raise typer.Exit
+
+
+@functools.cache
+def output_options() -> list[Any]:
+    """Return the options that every command has: they set up the console, and no function gets them."""
+
+    def option(number: int, call: Callable[[Console], None]) -> Any:
+        def set_up(value: bool) -> None:
+            if value:
+                call(console())
+
+        names, text = help_text.OUTPUT[number]
+        return typer.Option(*names.split(", "), callback=set_up, expose_value=False, help=text)
+
+    def declared(
+        quiet: Annotated[bool, option(0, Console.be_quiet)] = False,
+        verbose: Annotated[bool, option(1, Console.be_verbose)] = False,
+        timestamps: Annotated[bool, option(2, Console.print_times)] = False,
+    ) -> None:
+        pass
+
+    declared.__annotations__ = typing.get_type_hints(declared, localns=locals(), include_extras=True)
+    app = _typer(add_completion=False)
+    app.command()(declared)
+    return list(typer.main.get_command(app).params)
 
 
 def _group(full_name: str, callback: Any = lambda: None, completion: bool = False) -> Any:

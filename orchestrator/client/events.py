@@ -49,6 +49,24 @@ class Progress(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Running(Event):
+    """A phase of the job has begun, or its end was moved. Time and dollars go on from these figures.
+
+    `left_s`: until the job is stopped at the latest. Dollars are those of the run so far, and of its slice per hour, by the
+    price table; None: unknown, or a job on this machine.
+    """
+
+    kind: ClassVar[str] = "running"
+    run: str
+    phase: str  # setup or main
+    cloud: str
+    elapsed_s: float  # of the phase
+    left_s: float
+    usd_so_far: float | None = None
+    usd_per_hour: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Alert(Event):
     """A message that must not be overlooked: a slice that is not proven gone."""
 
@@ -126,7 +144,12 @@ class Reporter:
 
     def report(self, told: Report) -> None:
         """A line of the engine."""
-        (self.progress if told.passing else self.notice)(told.stage, told.text)
+        if (job := told.job) is not None:
+            self.emit(
+                Running(job.run, job.phase, job.cloud, job.elapsed_s, job.left_s, job.usd_so_far, job.usd_per_hour)
+            )
+        else:
+            (self.progress if told.passing else self.notice)(told.stage, told.text)
 
     def notice(self, stage: str, text: str) -> None:
         self.emit(Notice(stage, self.secrets.hide(text)))

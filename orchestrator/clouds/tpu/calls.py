@@ -6,9 +6,12 @@ rules about pages, names and absence are here once.
 
 from __future__ import annotations
 
+import logging
 import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -24,6 +27,7 @@ from orchestrator.core.text import names
 from orchestrator.errors import AuthError, BadRequest, UnexpectedReply, WrongState
 
 GOOGLE = "https://tpu.googleapis.com"
+CALL_LOG = logging.getLogger("tpujob.api")
 MAX_PAGES = 10_000
 EMULATED_VISIBLE_S = 2.0  # the emulator shows a create at once, unless it is set to delay it
 Row = TypeVar("Row", SliceView, Operation)
@@ -45,6 +49,18 @@ class ApiReply:
             return parsedate_to_datetime(self.date or "").timestamp()
         except (TypeError, ValueError):
             return None
+
+
+@contextmanager
+def logged(method: str, url: str) -> Iterator[list[int]]:
+    """Log the call that is made in this block, to CALL_LOG: method, path, status and seconds. The block adds the status."""
+    began, status = time.monotonic(), list[int]()
+    try:
+        yield status
+    finally:
+        path = url.partition("://")[2].partition("/")[2]
+        answer = status[0] if status else "no reply"
+        CALL_LOG.debug("%s /%s %s in %.2f s", method, path, answer, time.monotonic() - began)
 
 
 def read_reply(status: int, body: bytes, headers: Mapping[str, str], *, host: str, emulated: bool) -> ApiReply:

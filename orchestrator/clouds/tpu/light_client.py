@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 from orchestrator.clouds.google.credentials import Bearer
 from orchestrator.clouds.google.fetch import Reply, fetch
-from orchestrator.clouds.tpu.calls import ApiCalls, ApiReply, read_reply
+from orchestrator.clouds.tpu.calls import ApiCalls, ApiReply, logged, read_reply
 from orchestrator.core.lease.timings import Timings
 
 # google-cloud-tpu's name of a call → method, and path after /v2/ as a template for the request's fields
@@ -64,4 +64,7 @@ class LightApi(ApiCalls):
         if body is not None:
             headers["Content-Type"] = "application/json"
         emulated = self.emulated
-        return fetch(method, url, body, headers, timeout_s=self._timeout_s, proxies=not emulated, ours=emulated)
+        with logged(method, url) as status:
+            reply = fetch(method, url, body, headers, timeout_s=self._timeout_s, proxies=not emulated, ours=emulated)
+            status.append(reply.status)
+        return reply

@@ -23,7 +23,7 @@ from urllib3 import HTTPConnectionPool
 from urllib3.connection import HTTPConnection
 
 from orchestrator import peers
-from orchestrator.clouds.tpu.calls import ApiReply, read_reply
+from orchestrator.clouds.tpu.calls import ApiReply, logged, read_reply
 from orchestrator.errors import CloudError
 
 LIBRARY_ERRORS = (requests.RequestException, GoogleAuthError, GoogleAPICallError, ParseError)
@@ -59,7 +59,9 @@ class Adapter(HTTPAdapter):
 
     def send(self, request: requests.PreparedRequest, *arguments: Any, **options: Any) -> requests.Response:
         self._seen.reply = ApiReply({})
-        reply = super().send(request, *arguments, **options)
+        with logged(str(request.method), str(request.url)) as status:
+            reply = super().send(request, *arguments, **options)
+            status.append(reply.status_code)
         sent = (reply.status_code, reply.content, reply.headers)
         try:
             self._seen.reply = read_reply(*sent, host=self._host, emulated=self._emulated)

@@ -131,12 +131,29 @@ class Sleep(Effect[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class JobClock:
+    """A phase of a job that runs now. Dollars are those of its run so far, and of its slice per hour; None: unknown."""
+
+    run: str
+    cloud: str
+    phase: str
+    elapsed_s: float
+    left_s: float  # until it is stopped
+    usd_so_far: float | None
+    usd_per_hour: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Report(QuickEffect[None]):
-    """Report a line to the user. `stage` is its first word; the next line may replace a `passing` one."""
+    """Report a line to the user. `stage` is its first word; the next line may replace a `passing` one.
+
+    `job`: the line is about a job that runs, and this is its state.
+    """
 
     stage: str
     text: str
     passing: bool = False
+    job: JobClock | None = None
 
     def perform(self, world: World) -> None:
         world.report(self)

@@ -78,13 +78,15 @@ async def _until_the_end(to: Attachment, progress: JobProgress, capabilities: Ca
         began = to.attempt.started_at or to.lease.created_at
         # An extension before this attach is in the lease already, not in the job file.
         end = monitor.end_of(to.lease, began, max(to.max_duration_s, to.lease.deadline - began))
-        await monitor.monitor(to.lease, fleet, "main", end, to.run.id)
+        bill = monitor.Bill(to.lease.billed_from or began)
+        await monitor.monitor(to.lease, fleet, "main", end, to.run.id, bill=bill, began=began)
     except (PayloadFailed, DeadlineExceeded) as error:
         failure = error
     except (Vanished, Preempted):
         progress.detached = False  # nothing is left to follow; its absence is to be proven
         raise  # after any other loss the job may go on
     await progress.enter("collect")
+    await Report("collect", "collecting the results", passing=True)
     await try_record(Moved(to.attempt.id, await Now(), AttemptState.COLLECTING))
     # The watchdogs delete the slice `limits.linger` after its job, unless heartbeats show that a process collects.
     await SendHeartbeats(fleet, capabilities.timings.heartbeat_s, everywhere=True)

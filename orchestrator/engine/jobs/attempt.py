@@ -53,7 +53,9 @@ async def attempt(job: JobRun, capabilities: Capabilities, progress: JobProgress
         workers = progress.fleet.workers
     if lease.mode is Mode.RUN:
         await SendHeartbeats(progress.fleet, capabilities.timings.heartbeat_s)
-    await _work(job, capabilities, progress, lease, workers, end)
+    borrowed = job.held is not None and lease.id == job.held.id
+    bill = monitor.Bill(ready_at if borrowed else lease.billed_from or ready_at, progress.spent_usd)
+    await _work(job, capabilities, progress, lease, workers, end, bill)
 
 
 async def _obtain(job: JobRun, capabilities: Capabilities, progress: JobProgress) -> Lease:
@@ -123,6 +125,7 @@ async def _work(
     lease: Lease,
     workers: tuple[WorkerAddress, ...],
     end: monitor.End,
+    bill: monitor.Bill,
 ) -> None:
     fleet = progress.fleet
     assert fleet is not None
@@ -153,7 +156,7 @@ async def _work(
             progress.detached = True
             return
         try:
-            await monitor.monitor(lease, fleet, phase.name, end, job.run.id, tasks, stall_s=job.stall_s)
+            await monitor.monitor(lease, fleet, phase.name, end, job.run.id, tasks, bill=bill, stall_s=job.stall_s)
         except (PayloadFailed, DeadlineExceeded) as error:
             failure = error
         except SliceLost as lost:
@@ -166,6 +169,7 @@ async def _work(
         await saving.stop()
     await renewal.tick()
     await progress.enter("collect")
+    await Report("collect", "collecting the results", passing=True)
     # A ledger that cannot be written, such as on a full disk, must not cost the results.
     await try_record(Moved(progress.attempt.id, await Now(), AttemptState.COLLECTING))
     try:

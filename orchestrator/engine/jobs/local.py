@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from orchestrator.core.lease.lease import CANCEL
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, Began, Moved, RunRecord
+from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState, Began, Moved, RunRecord
 from orchestrator.core.text import scripts
-from orchestrator.engine.effects.base import Effect, Lock, Now, Record, Report, World
+from orchestrator.core.text.durations import format_duration
+from orchestrator.engine.effects.base import Effect, JobClock, Lock, Now, Record, Report, World
 from orchestrator.engine.jobs import monitor
 from orchestrator.engine.jobs.collection import check_collected
 from orchestrator.engine.jobs.finish import capture, finish
@@ -130,6 +131,9 @@ async def _attempt(job: LocalRun, progress: JobProgress) -> None:
 
 
 async def _follow(job: LocalRun, phase: str, end_at: float) -> None:
+    left_s = end_at - await Now()
+    clock = JobClock(job.run.id, LOCAL, phase, 0.0, left_s, None, None)
+    await Report(phase, f"at most {format_duration(left_s)} left", passing=True, job=clock)
     while (ended := await WaitLocal(job.worker, WAIT_S)) is None:
         if job.worker.canceled():
             raise Canceled(CANCEL)
@@ -147,6 +151,7 @@ async def _follow(job: LocalRun, phase: str, end_at: float) -> None:
 
 async def _collect(job: LocalRun, progress: JobProgress) -> None:
     await progress.enter("collect")
+    await Report("collect", "collecting the results", passing=True)
     await Record(Moved(job.attempt.id, await Now(), AttemptState.COLLECTING))
     progress.collected = await CollectLocal(job.worker, Path(job.run.directory), job.artifacts, job.most_bytes)
 

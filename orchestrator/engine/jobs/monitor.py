@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from orchestrator.core.lease.cloud_api import SliceState, SliceView
 from orchestrator.core.lease.lease import Lease, LeaseState
 from orchestrator.core.text.durations import format_duration
-from orchestrator.engine.effects.base import Now, ReadLease, Report, Sleep
+from orchestrator.engine.effects.base import JobClock, Now, ReadLease, Report, Sleep
 from orchestrator.engine.effects.cloud import Get, GetGuestAttributes
 from orchestrator.engine.effects.workers import StopPhase, WaitForWorkers
 from orchestrator.errors import (
@@ -56,6 +56,19 @@ def end_of(lease: Lease, began: float, max_duration_s: float) -> End:
     return End(lease.deadline - spare_s, "limits.max_cost")
 
 
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What a run has cost: `spent_usd` by attempts before, and its slice from `since` on (unix seconds)."""
+
+    since: float
+    spent_usd: float = 0.0
+
+    def at(self, now: float, lease: Lease) -> float | None:
+        """Return the dollars so far; None without a known price."""
+        price = lease.usd_per_hour
+        return None if price is None else self.spent_usd + price * max(now - self.since, 0.0) / 3600
+
+
 class PeriodicTask(Protocol):
     """Work that is done in small steps while a job runs."""
 
@@ -71,9 +84,13 @@ async def monitor(
     run: str,
     tasks: Sequence[PeriodicTask] = (),
     *,
+    bill: Bill,
+    began: float | None = None,
     stall_s: float | None = None,
 ) -> None:
-    """Return when the phase has succeeded on every worker. The end of a log stream ends nothing. `run`: its id, for hints.
+    """Return when the phase has succeeded on every worker. The end of a log stream ends nothing. `run`: its id.
+
+    `began`: when the phase began, None for now.
 
     Raises PayloadFailed when it failed on one worker (the others are stopped), DeadlineExceeded at its end, SliceLost or
     Vanished for what is not the job's own failure: no output for `stall_s`, a worker or the slice that is gone.
@@ -81,7 +98,9 @@ async def monitor(
     looked_at = printed_at = await Now()
     printed = -1
     problem_since: float | None = None
+    began = looked_at if began is None else began
     last_s = end.at - looked_at  # no report of the two hours that a short job never had
+    reported_s: float | None = None  # the extension that the last report of the job's clock had
     while True:
         status = await WaitForWorkers(fleet, WATCH_S)
         current = await check_lease(lease)
@@ -100,6 +119,10 @@ async def monitor(
         if status.all_succeeded:
             return
         now = await Now()
+        if extended_s != reported_s:
+            reported_s, left_s = extended_s, end.at + extended_s - now
+            clock = JobClock(run, lease.cloud, phase, now - began, left_s, bill.at(now, lease), lease.usd_per_hour)
+            await Report(phase, f"at most {format_duration(left_s)} left", passing=True, job=clock)
         if status.log_bytes != printed:
             printed, printed_at = status.log_bytes, now
         elif stall_s is not None and now - printed_at > stall_s:

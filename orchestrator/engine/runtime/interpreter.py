@@ -145,13 +145,14 @@ class Interpreter:
 
     def _interrupt(self, received: _Signal) -> None:
         self._received.append(received.number)
+        name = received.by or signal.Signals(received.number).name
         if not self._shielded:
+            self.world.report(Report("stop", f"{name}: stopping; what this command owes is released first"))
             raise Interrupted(received.number, by=received.by)
         self.pending = self.pending or Interrupted(received.number, by=received.by)
         more = 3 - len(self._received)
         if more <= 0:
             raise Abandoned
-        name = received.by or signal.Signals(received.number).name
         text = f"{name}: already deleting; {more} more to leave before the proof"
         self.world.report(Report("release", f"{text} (the next tpujob command goes on with it)"))
 

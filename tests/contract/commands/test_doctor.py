@@ -73,7 +73,7 @@ def test_what_is_alive_is_shown_with_its_watchdogs_and_its_worst_case(tpujob: Tp
     assert found["worst_usd"] == pytest.approx(9.6 * 24, rel=0.01) and said["worst_usd"] == found["worst_usd"]
     assert check(said, "watchdog")["live"] is True
     text = tpujob("doctor").stdout
-    assert "watchdog armed on 1 of 1" in text and "emulated, not billed" in text and "worst case" in text
+    assert "watchdog armed on 1 of 1" in text and " emulated\n" in text and "worst case" in text
     assert tpujob("down", "alice").returncode == 0
 
 

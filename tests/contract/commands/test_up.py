@@ -92,7 +92,7 @@ def test_a_stopped_slice_is_not_called_idle_and_its_end_is_that_of_its_hold(tpuj
     (row,) = json.loads(tpujob("status", "--json").stdout)["slices"]
     assert (row["state"], row["idle_ends_at"], row["ends_at"]) == ("STOPPED", None, ready["ends_at"])
     *_, line = tpujob("status").stdout.splitlines()
-    assert "  held, until " in line and "idle" not in line and "unused" not in line
+    assert "\theld, until " in line and "idle" not in line and "unused" not in line
     assert "no watchdog while it is stopped" in line and "its full price is counted" in line
     (bill,) = tpujob.bills()  # the meter counts it too
     assert bill["until"] is None

@@ -88,6 +88,17 @@ def test_the_help_of_tpujob_names_its_own_options_as_typer_has_them() -> None:
     assert help_text.options(typer_app.root()) == list(help_text.OPTIONS)
 
 
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_every_command_has_the_options_of_output_and_no_other_of_their_names(name: str) -> None:
+    command = typer_app.everything()[name]
+    names = [
+        opt
+        for param in command.get_params(command.make_context(name, [], resilient_parsing=True))
+        for opt in param.opts
+    ]
+    assert len(names) == len(set(names)) and {"-q", "--quiet", "-v", "--verbose", "--timestamps"} <= set(names)
+
+
 @pytest.mark.parametrize("columns", [80, 200])
 def test_no_help_page_cuts_a_line_or_is_wider_than_80_columns(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -190,7 +201,7 @@ def complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         ("tpujob emulator fa", ["fault"]),
         ("tpujob emulator fault ", ["add", "load", "list", "clear"]),
         ("tpujob run --js", ["--json"]),
-        ("tpujob --ver", ["--version"]),
+        ("tpujob --vers", ["--version"]),
     ],
 )
 def test_completion_knows_commands_and_options(

@@ -8,7 +8,6 @@ import sys
 import pytest
 from rich.cells import cell_len
 
-from orchestrator.cli import tables
 from orchestrator.cli.tables import print_table
 
 HEAD = ("SLICE", "ZONE", "STATE", "CLAIM", "NODE")
@@ -26,7 +25,7 @@ def drawn(
     monkeypatch.setenv("COLUMNS", str(width))
     for name, value in {"TERM": "xterm-256color", "NO_COLOR": "", **env}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(tables, "on_terminal", lambda: True)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     print_table(HEAD, rows, states=(2,), optional=(4,), wraps=(3,))  # type: ignore[arg-type]
     return capsys.readouterr().out
 

@@ -22,18 +22,19 @@ def gc(
     local: Annotated[
         bool, Option("--local", help="Only finish what this machine's ledger owes: what the timer runs.")
     ] = False,
-    quiet: Annotated[bool, Option("--quiet", help="Print nothing unless there is something to do.")] = False,
     as_json: Json = False,
     cloud: Cloud = None,
     project: Project = None,
 ) -> int:
     """Delete every slice of tpujob in the project whose claim is over, whichever machine made it. Needs no local state.
 
-    Exits with 75 unless every zone's list was complete and everything unclaimed is proven absent.
+    With --quiet it prints nothing unless there is something to do. Exits with 75 unless every zone's list was complete and
+    everything unclaimed is proven absent.
     """
+    quiet = console().is_quiet
     if local:
         if zone or all_zones or dry_run or as_json:
-            raise UserError("--local goes with --quiet, --cloud and --project only")
+            raise UserError("--local goes with --cloud and --project only")
         own = finish_own(Session.open(cloud, project, reporter=console().reporter, quiet=quiet, light=True))
         if not quiet:
             emit(f"{own.released} released, {own.unproven} not proven, {own.claimed} claimed")

@@ -1,0 +1,118 @@
+"""The line about a job that runs: its step, its figures, what it cost so far, and how long it may go on."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from orchestrator.client.events import Running
+from orchestrator.core.lease.run_and_attempt import LOCAL
+from orchestrator.core.text.durations import format_duration
+from orchestrator.report.layout import format_cost
+
+RATE_S = 30.0  # the rate of steps is that of this time
+MAX_NAME, MAX_VALUES = 20, 4
+STAGES = {"main": "train"}  # other phases are called as they are
+PER_S = "_per_s"  # how names of rates end
+
+
+class JobLine:
+    """Follows a job by its events. `now`: seconds of a steady clock."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._running: Running | None = None
+        self._since = 0.0
+        self._step: int | None = None
+        self._values: Mapping[str, float] = {}
+        self._steps: deque[tuple[float, int]] = deque()
+
+    @property
+    def active(self) -> bool:
+        """Whether a job runs."""
+        return self._running is not None
+
+    def begin(self, event: Running) -> None:
+        """A phase begins, or its end was moved."""
+        if self._running is None or self._running.phase != event.phase:
+            self.end()
+        self._running, self._since = event, self._now()
+
+    def measure(self, step: int | None, values: Mapping[str, float]) -> None:
+        """The job measured these values at this step."""
+        self._values = values
+        if step is not None:
+            now, self._step = self._now(), step
+            self._steps.append((now, step))
+            while now - self._steps[0][0] > RATE_S and len(self._steps) > 2:
+                self._steps.popleft()
+
+    def end(self) -> None:
+        """No job runs any more."""
+        self._running, self._step, self._values = None, None, {}
+        self._steps.clear()
+
+    def text(self, width: int | None = None) -> str:
+        """Return the line, without what does not fit into `width`; empty if no job runs."""
+        running = self._running
+        if running is None:
+            return ""
+        passed_s = self._now() - self._since
+        figures = [f"step {self._step:,}"] if self._step is not None else []
+        figures += _values(self._values) + self._rate()
+        time_and_money = [format_duration(round(running.elapsed_s + passed_s))] if len(figures) < MAX_VALUES else []
+        if running.cloud != LOCAL:
+            usd = running.usd_so_far
+            if usd is not None and running.usd_per_hour is not None:
+                usd += running.usd_per_hour * passed_s / 3600
+            time_and_money.append(format_cost(usd, running.cloud))
+        time_and_money.append(f"at most {_rough(running.left_s - passed_s)} left")
+        stage = STAGES.get(running.phase, running.phase)
+        while width is not None and len(_line(stage, figures, time_and_money)) > width and len(figures) > 1:
+            figures.pop()
+        return _line(stage, figures, time_and_money)
+
+    def _rate(self) -> list[str]:
+        """Return the steps per second, unless the job measures a rate of its own."""
+        if any(name.endswith(PER_S) for name in self._values) or len(self._steps) < 2:
+            return []
+        (began, first), (ended, last) = self._steps[0], self._steps[-1]
+        if ended <= began or last <= first:
+            return []
+        rate = (last - first) / (ended - began)
+        return [f"{rate:,.3g} steps/s" if rate >= 1 else f"{format_duration(1 / rate)} a step"]
+
+
+def _line(stage: str, figures: list[str], others: list[str]) -> str:
+    return f"{stage:<8} {'  '.join([*figures, *others])}"
+
+
+def _values(values: Mapping[str, float]) -> list[str]:
+    """Return at most MAX_VALUES values, the loss first and rates last."""
+
+    def rank(name: str) -> int:
+        return 0 if "loss" in name else 2 if name.endswith(PER_S) else 1
+
+    shown = sorted(values, key=rank)[:MAX_VALUES]
+    return [
+        _rate_text(name, values[name]) if name.endswith(PER_S) else _value_text(name, values[name]) for name in shown
+    ]
+
+
+def _value_text(name: str, value: float) -> str:
+    number = f"{value:,.0f}" if value == round(value) and abs(value) < 1e15 else f"{value:.4g}"
+    return f"{name[:MAX_NAME]} {number}"
+
+
+def _rate_text(name: str, value: float) -> str:
+    return (
+        f"{value:,.3g} {name.removesuffix(PER_S)[:MAX_NAME]}/s"
+        if value < 100
+        else (f"{value:,.0f} {name.removesuffix(PER_S)[:MAX_NAME]}/s")
+    )
+
+
+def _rough(seconds: float) -> str:
+    """Return whole minutes from two minutes on, so that the line is calm."""
+    return format_duration(max(round(seconds), 0) if seconds < 120 else round(seconds / 60) * 60)

@@ -1,0 +1,121 @@
+"""What goes on now, on stderr: one line below the log that is replaced on a terminal, plain lines at a calm rate elsewhere.
+
+The line is a step of the work (`Progress`) or a job that runs (`Running`). It hides no cursor: a process that is killed leaves
+at most its text on the terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from orchestrator.cli.job_line import JobLine
+from orchestrator.client.events import Running
+
+CALM_S = 30.0  # between two plain lines
+DRAWN_EVERY_S = 0.2
+ERASE = "\r\x1b[K"
+SPINNER = "|/-\\"
+BESIDE_A_JOB = ("save",)  # the stages of work that is done while the job runs
+
+
+class LiveView:
+    """`lock` is that of the console, `print_plain` prints a line of a stage, `clean` makes text safe for a terminal."""
+
+    def __init__(
+        self,
+        lock: threading.RLock,
+        clean: Callable[[str], str],
+        print_plain: Callable[[str], None],
+        *,
+        on_terminal: bool,
+    ) -> None:
+        self._lock, self._clean, self._print_plain = lock, clean, print_plain
+        self._on_terminal = on_terminal
+        self._job = JobLine()
+        self._stage, self._text = "", ""
+        self._drawn = False
+        self._turn = 0
+        self._plain_at = 0.0
+        self._ticker: threading.Thread | None = None
+
+    def progress(self, stage: str, text: str) -> None:
+        """Show how far a step is, until the next event."""
+        if self._job.active and stage not in BESIDE_A_JOB:
+            self._job.end()
+        if stage != self._stage:
+            self._plain_at = time.monotonic()  # worth a plain line only if it lasts
+        self._stage, self._text = stage, self._clean(f"{stage:<8} {text}")
+        self._show()
+
+    def job_runs(self, event: Running) -> None:
+        """Show a job from now on, until it ends."""
+        if not self._job.active:
+            self._plain_at = time.monotonic()
+        self._job.begin(event)
+        self._stage = self._text = ""
+        self._show()
+
+    def step_done(self) -> None:
+        """The last step is over: what follows is written by the caller."""
+        self._stage = self._text = ""
+
+    def forget(self) -> None:
+        """Nothing goes on any more."""
+        self.erase()
+        self.step_done()
+        self._job.end()
+
+    def erase(self) -> None:
+        """Remove the line before anything else is written; it comes back if it still holds."""
+        if self._drawn:
+            self._drawn = False
+            _write(ERASE)
+
+    def _show(self) -> None:
+        if self._ticker is None:
+            if self._on_terminal:
+                self._draw()
+            self._ticker = threading.Thread(target=self._tick, name="live line", daemon=True)
+            self._ticker.start()
+        elif not self._on_terminal:
+            self._say()
+
+    def _tick(self) -> None:
+        while True:
+            time.sleep(DRAWN_EVERY_S if self._on_terminal else 1.0)
+            with self._lock:
+                if not (self._text or self._job.active):
+                    self._ticker = None
+                    return
+                if self._on_terminal:
+                    self._draw()
+                else:
+                    self._say()
+
+    def _say(self) -> None:
+        """Print a plain line, if the last one is long ago."""
+        if time.monotonic() - self._plain_at >= CALM_S:
+            self._plain_at = time.monotonic()
+            self._print_plain(self._text or self._job.text())
+
+    def _draw(self) -> None:
+        from rich.cells import cell_len, set_cell_size
+
+        width = max(shutil.get_terminal_size().columns - 3, 20)
+        text = self._text or self._clean(self._job.text(width))
+        if cell_len(text) > width:
+            text = set_cell_size(text, width)
+        self._turn += 1
+        self._drawn = True
+        _write(f"{ERASE}{text} {SPINNER[self._turn % len(SPINNER)]}")
+
+
+def _write(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # a terminal that is gone must not stop a teardown
+        sys.stderr.write(text)
+        sys.stderr.flush()

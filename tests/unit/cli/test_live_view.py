@@ -1,0 +1,177 @@
+"""What goes on: one line in place on a terminal, calm plain lines elsewhere, and nothing that a job measures steers it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from orchestrator.cli import live_view
+from orchestrator.cli.console import Console
+from orchestrator.cli.job_line import JobLine
+from orchestrator.client.events import LogLines, Notice, Progress, Running
+from tests import ROOT
+from tests.waiting import HANG_S, until
+
+STARTED = Running("x6qn33t5b8", "main", "google", 0.0, 1800.0, 0.10, 9.6)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def line(clock: Clock) -> JobLine:
+    made = JobLine(clock)
+    made.begin(STARTED)
+    return made
+
+
+def test_a_job_without_figures_shows_its_time_its_cost_and_what_is_left(line: JobLine, clock: Clock) -> None:
+    clock.now += 375
+    assert line.text() == "train    6 m 15 s  $1.10  at most 24 m left"
+
+
+def test_a_job_with_figures_shows_them_and_a_rate_of_its_own(line: JobLine) -> None:
+    line.measure(1200, {"images_per_s": 671.4, "acc": 0.9, "loss": 0.41234})
+    assert line.text() == "train    step 1,200  loss 0.4123  acc 0.9  671 images/s  $0.10  at most 30 m left"
+
+
+def test_a_job_that_measures_no_rate_shows_that_of_its_steps(line: JobLine, clock: Clock) -> None:
+    line.measure(10, {"loss": 2.0})
+    clock.now += 4
+    line.measure(30, {"loss": 1.5})
+    assert "step 30  loss 1.5  5 steps/s" in line.text()
+    clock.now += 1000
+    line.measure(31, {"loss": 1.5})
+    assert "16 m 40 s a step" in line.text()
+
+
+@pytest.mark.parametrize(
+    ("cloud", "shown"), [("emulated", "$0.10 emulated"), ("local", "train    0 s  at most 30 m left")]
+)
+def test_the_cost_says_what_it_is(clock: Clock, cloud: str, shown: str) -> None:
+    line = JobLine(clock)
+    line.begin(Running("r", "main", cloud, 0.0, 1800.0, None if cloud == "local" else 0.1, 0.0))
+    assert shown in line.text()
+
+
+def test_a_narrow_line_leaves_out_the_least_important_figures_and_keeps_the_money(line: JobLine) -> None:
+    line.measure(1200, {"loss": 0.4, "accuracy_of_the_first_head": 0.9, "images_per_s": 671.4})
+    text = line.text(60)
+    assert len(text) <= 60 and "step 1,200" in text and "$0.10" in text and "left" in text
+
+
+def test_the_next_phase_begins_without_the_figures_of_the_last_one(line: JobLine) -> None:
+    line.measure(3, {"loss": 0.4})
+    line.begin(Running("r", "setup", "google", 0.0, 60.0, 0.1, 9.6))
+    assert line.text() == "setup    0 s  $0.10  at most 1 m left"
+
+
+@pytest.fixture
+def console(monkeypatch: pytest.MonkeyPatch) -> Iterator[Console]:
+    monkeypatch.setattr(live_view, "CALM_S", 0.0)
+    made = Console()
+    yield made
+    made.quiet()
+
+
+def test_without_a_terminal_what_goes_on_is_a_plain_line(console: Console, capsys: pytest.CaptureFixture[str]) -> None:
+    console.show(STARTED)
+    console.show(Running("x6qn33t5b8", "main", "google", 0.0, 3600.0, 0.10, 9.6))
+    assert "train    0 s  $0.10  at most 1 h left\n" in capsys.readouterr().err
+
+
+def test_a_short_step_is_worth_no_plain_line(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console()
+    console.show(Progress("ship", "1 of 2 MB"))
+    console.show(Progress("ship", "2 of 2 MB"))
+    console.quiet()
+    assert capsys.readouterr().err == ""
+
+
+def test_quiet_leaves_what_needs_action(console: Console, capsys: pytest.CaptureFixture[str]) -> None:
+    console.be_quiet()
+    console.show(Notice("plan", "v5litepod-8"))
+    console.show(STARTED)
+    console.show(LogLines(0, ("step 1",)))
+    console.show(Notice("warning", "the disk is full"))
+    console.alert("!! NOT VERIFIED GONE")
+    assert capsys.readouterr() == ("", "warning  the disk is full\n!! NOT VERIFIED GONE\n")
+
+
+def test_timestamps_stand_before_every_line_of_stderr_and_of_the_log(
+    console: Console, capsys: pytest.CaptureFixture[str]
+) -> None:
+    console.print_times()
+    console.show(Notice("plan", "one\ntwo"))
+    console.show(LogLines(0, ("step 1",)))
+    out, err = capsys.readouterr()
+    at = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d "
+    assert re.fullmatch(f"{at}plan     one\n{at}two\n", err) and re.fullmatch(f"{at}worker0 \\| step 1\n", out)
+
+
+def test_verbose_prints_every_step(console: Console, capsys: pytest.CaptureFixture[str]) -> None:
+    console.be_verbose()
+    console.show(Progress("ship", "1 of 2 MB"))
+    assert capsys.readouterr().err == "ship     1 of 2 MB\n"
+
+
+PROGRAM = """
+import time
+from orchestrator.cli.console import console
+from orchestrator.client.events import *
+c = console()
+c.show(Running("x6qn33t5b8", "main", "google", 0.0, 1800.0, 0.10, 9.6))
+c.show(LogLines(0, ("first",)))
+c.show(Notice("watchdog", "armed"))
+input()
+c.show(Progress("collect", "[bold]1[/bold] of 2\\x1b]0;pwned\\x07"))
+input()
+c.quiet()
+"""
+
+
+def test_on_a_terminal_the_line_is_below_the_log_and_leaves_nothing_behind() -> None:
+    ours, terminal = pty.openpty()
+    env = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=terminal, stderr=terminal, env=env
+    )
+    os.close(terminal)
+    seen = b""
+
+    def read(word: bytes) -> None:
+        nonlocal seen
+        deadline = time.monotonic() + HANG_S
+        while word not in seen and time.monotonic() < deadline and select.select([ours], [], [], 1.0)[0] is not None:
+            seen += os.read(ours, 4096)
+
+    assert process.stdin is not None
+    read(b"armed\r\n\r\x1b[Ktrain    ")
+    assert seen.index(b"worker0 | first\r\n") < seen.index(b"watchdog armed\r\n")
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+    read(b"collect  [bold]1[/bold] of 2")
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+    until(lambda: process.poll() is not None, "the end")
+    seen += os.read(ours, 4096)
+    os.close(ours)
+    assert seen.endswith(b"\r\x1b[K") and b"pwned" not in seen and b"\x1b[?25l" not in seen
