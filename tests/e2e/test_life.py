@@ -37,7 +37,7 @@ def test_a_run_takes_a_slice_of_its_own_and_ends_with_its_proven_absence(cli: Cl
     assert done.returncode == 0, done.stderr
     assert "worker0 | worker 0 of 1 on tpujob-" in done.stdout
     *_, result, spans, cost, released = done.stdout.splitlines()
-    assert result.startswith("result   succeeded") and spans.startswith("spans ") and cost.startswith("cost     $0.00")
+    assert result.startswith("result   succeeded") and spans.startswith("spans ") and cost.startswith("cost     ")
     assert released.startswith("released tpujob-") and "absent (checked" in released
     assert "EMULATED" in done.stderr.splitlines()[0]
     assert cli.alive() == [] and cli.lived() == 1

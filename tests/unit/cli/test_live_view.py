@@ -17,6 +17,7 @@ from orchestrator.cli import live_view
 from orchestrator.cli.console import Console
 from orchestrator.cli.job_line import JobLine
 from orchestrator.client.events import LogLines, Notice, Progress, Running
+from orchestrator.clouds.tpu.calls import CALL_LOG, logged
 from tests import ROOT
 from tests.waiting import HANG_S, until
 
@@ -127,10 +128,17 @@ def test_timestamps_stand_before_every_line_of_stderr_and_of_the_log(
     assert re.fullmatch(f"{at}plan     one\n{at}two\n", err) and re.fullmatch(f"{at}worker0 \\| step 1\n", out)
 
 
-def test_verbose_prints_every_step(console: Console, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbose_prints_every_step_and_every_call_to_the_api(
+    console: Console, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CALL_LOG, "handlers", [])
+    monkeypatch.setattr(CALL_LOG, "level", CALL_LOG.level)
     console.be_verbose()
     console.show(Progress("ship", "1 of 2 MB"))
-    assert capsys.readouterr().err == "ship     1 of 2 MB\n"
+    with logged("GET", "https://tpu.googleapis.com/v2/projects/p/locations/-/nodes") as status:
+        status.append(200)
+    first, call = capsys.readouterr().err.splitlines()
+    assert first == "ship     1 of 2 MB" and call.startswith("api      GET /v2/projects/p/locations/-/nodes 200 in ")
 
 
 PROGRAM = """

@@ -51,6 +51,6 @@ def _slice_line(each: SliceHealth) -> str:
             f"claimed until {day_clock(each.claimed_until)}",
             f"deadline {day_clock(lease.deadline)}",
             f"watchdog armed on {armed} of {len(each.watchdogs)}",
-            f"worst case {format_cost(each.worst_usd, lease.cloud)} more",
+            f"worst case {format_cost(each.worst_usd, lease.cloud)}",
         )
     )
