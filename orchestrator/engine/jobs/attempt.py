@@ -33,7 +33,7 @@ SAVES_PER_RENEWAL = 6
 
 async def attempt(job: JobRun, capabilities: Capabilities, progress: JobProgress) -> None:
     """Run the job once. Raises whatever kept it from succeeding."""
-    began = await Now()
+    asked_at = began = await Now()
     await progress.enter("wait")
     lease = progress.lease = await _obtain(job, capabilities, progress)
     ready_at = await Now()
@@ -53,8 +53,7 @@ async def attempt(job: JobRun, capabilities: Capabilities, progress: JobProgress
         workers = progress.fleet.workers
     if lease.mode is Mode.RUN:
         await SendHeartbeats(progress.fleet, capabilities.timings.heartbeat_s)
-    borrowed = job.held is not None and lease.id == job.held.id
-    bill = monitor.Bill(ready_at if borrowed else lease.billed_from or ready_at, progress.spent_usd)
+    bill = monitor.Bill(max(lease.billed_from or ready_at, asked_at), progress.spent_usd)
     await _work(job, capabilities, progress, lease, workers, end, bill)
 
 
