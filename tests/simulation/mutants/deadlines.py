@@ -8,12 +8,11 @@ from typing import Any
 from unittest.mock import patch
 
 from orchestrator.core.lease.cloud_api import SliceState
-from orchestrator.core.lease.lease import (
-    Held,
-)
+from orchestrator.core.lease.lease import Held
 from orchestrator.engine.effects.base import Now, ReadLease, Record, Unlock
 from orchestrator.engine.effects.cloud import Get
-from orchestrator.engine.jobs import collection
+from orchestrator.engine.jobs import collection, run
+from orchestrator.engine.jobs.progress import JobProgress
 from orchestrator.engine.provision import acquire
 from orchestrator.errors import CloudUnavailable
 from tests.simulation.model.world import (
@@ -74,6 +73,19 @@ def results_left_behind() -> Plays:
     yield "of a detached run", one(replace(full, kind="detached"), layers=WATCHDOG_ONLY)
 
 
+@scenario
+def kept_after_failure() -> Plays:
+    """The slice of a failed job is held for a limited time, or until the next run on it has ended."""
+    failed = Workload("failing", lasts_s=10.0, rc=7, hold_s=60.0, keeps_failed=True)
+    yield "the guardian ends the hold", one(failed, layers=GUARDIAN_ONLY)
+    yield "the watchdog ends the hold", one(failed, layers=WATCHDOG_ONLY, crashes=[(None, 60.0, "machine")])
+    yield "run again", one(replace(failed, again_at=50.0), layers=NO_LAYER)
+    long = replace(failed, lasts_s=200.0, again_at=240.0)
+    yield "run again, for longer than the hold", one(long, layers=WATCHDOG_ONLY)
+    yield "it fails again", one(replace(failed, again_at=50.0, fails_again=True), layers=GUARDIAN_ONLY)
+    yield "killed while it runs again", one(long, layers=WATCHDOG_ONLY, crashes=[("again", 40, "cli")])
+
+
 # -- mutants ---------------------------------------------------------------------------------------------------------
 
 
@@ -106,6 +118,10 @@ def collects_past_deadline() -> Iterator[None]:
 
 @mutant("a slice with uncollected results is held to its deadline", "results_left_behind")
 def results_held_to_deadline() -> Iterator[None]:
+    yield from _held_to_deadline()
+
+
+def _held_to_deadline() -> Iterator[None]:
     real = collection.keep_slice
 
     async def keep(owed: Any, until: float, capabilities: Any, held_for: Any) -> Any:
@@ -125,4 +141,22 @@ def results_held_in_ledger_only() -> Iterator[None]:
         return await ReadLease(lease.id)
 
     with patch.object(collection, "keep_slice", keep):
+        yield
+
+
+@mutant("the slice of a failed job is held to its deadline", "kept_after_failure")
+def failed_held_to_deadline() -> Iterator[None]:
+    yield from _held_to_deadline()
+
+
+@mutant("the next run leaves the slice of a failed one as it found it, like one of `tpujob up`", "kept_after_failure")
+def taken_over_not_released() -> Iterator[None]:
+    real = run.hold_slice
+
+    async def leave(progress: JobProgress, *args: Any, **settings: Any) -> None:
+        if progress.taken_over_at is not None:
+            progress.owed.lease = None
+        await real(progress, *args, **settings)
+
+    with patch.object(run, "hold_slice", leave):
         yield

@@ -306,12 +306,18 @@ class Oracle:
         ahead_s = max(lease.ends_at - writer.now(), 0.0)
         if isinstance(event, Held):
             claim.detached_at = None  # its job has ended, and its results have to be collected
-        if isinstance(event, Held) and not claim.for_hold and claim.keep_s is None:
-            most_s = periods.periods(self.world).linger_s * 1.01 + 5.0
+        if isinstance(event, Held) and not claim.for_hold:
+            timings = periods.periods(self.world)
+            most_s = max(timings.linger_s, timings.ttl_s, claim.keep_s or 0.0) * 1.01 + 5.0
             if ahead_s > most_s:
                 self.violated(
                     Invariant.DEADLINE,
-                    f"{lease.name.node} is held for {ahead_s:.0f} s, its results for at most {most_s:.0f} s",
+                    f"{lease.name.node} is held for {ahead_s:.0f} s, its results or its user for at most {most_s:.0f} s",
                 )
+            for (
+                taker
+            ) in self.claims:  # the next run of a job that failed on it: its exit code speaks for this slice, too
+                if taker.owner is not None and taker.owner is self.world.acting and lease.id not in taker.lease_ids:
+                    taker.lease_ids.append(lease.id)
         claim.hold_s, claim.hold_until, claim.kept = ahead_s, now + ahead_s * 1.01, lease.id
         self.world.watch_resources()

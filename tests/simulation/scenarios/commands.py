@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceRequest
-from orchestrator.core.lease.lease import Lease, Purpose
+from orchestrator.core.lease.lease import HeldFor, Lease, LeaseState, Purpose
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, has_uncollected_results
 from orchestrator.core.text import names
 from orchestrator.emulator.model.records import Node
@@ -115,15 +115,17 @@ def type_run(
     rc: int = 0,
     life_s: float = 1200.0,
     keep_s: float | None = None,
+    keep_on_failure_s: float | None = None,
+    held: Lease | None = None,
     detach: bool = False,
     name: str = "run",
 ) -> None:
-    """Type `tpujob run`."""
+    """Type `tpujob run`. `held`: the slice on which the job failed before."""
     claim = Claim(
         name,
         life_s,
         world.timeline.now,
-        keep_s=keep_s,
+        keep_s=keep_s if rc == 0 else keep_on_failure_s,
         detach=detach,
         saves_work=candidates.restarts > 0,
         wait_s=candidates.in_queue_s,
@@ -141,10 +143,11 @@ def type_run(
         return JobPhase(title, state, request)
 
     job = JobRun(
-        run=run, attempt=attempt, drafts=drafter.make(), held=None, bundle=None,
+        run=run, attempt=attempt, drafts=drafter.make(), held=held, bundle=None,
         phases=(phase("setup", AttemptState.SETUP, setup_s, 0), phase("main", AttemptState.RUNNING, lasts_s, rc)),
         artifacts=("*",), directory=Path("runs"), sink=_no_sink, max_duration_s=life_s, keep_s=keep_s, detach=detach,
-        wait_s=candidates.wait_s, race=candidates.race, max_restarts=candidates.restarts, drafter=drafter,
+        keep_on_failure_s=keep_on_failure_s, wait_s=candidates.wait_s, race=candidates.race,
+        max_restarts=candidates.restarts, drafter=drafter,
         saved_work=SimSavedWork() if candidates.restarts else None,  # type: ignore[arg-type]
     )  # fmt: skip
     world.queues |= candidates.queued > 0
@@ -152,8 +155,18 @@ def type_run(
     world.oracle.claims.append(claim)
     claim.owner = world.laptop.type_command(lambda: run_job(job, world.capabilities), name)
     world.main = world.main or claim.owner
+    if held is not None and claim.owner is not None:
+        world.authorized.add(claim.owner)  # it may release the slice of the run that failed
     if detach and claim.owner is not None:
         claim.owner.on_exit = lambda process: start_collector(world, process, job)
+
+
+def type_again(world: World, **job: Any) -> None:
+    """Type `tpujob run` again for the job whose slice is held since it failed; nothing if there is none (any more)."""
+    for lease in world.laptop.ledger.open_leases():
+        if lease.state is LeaseState.READY and lease.held_for is HeldFor.FAILURE:
+            type_run(world, held=lease, name="again", **job)
+            return
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ def _dropped(hidden: bool) -> dict[str, Any]:
 
 RACE = replace(JOB, candidates=Candidates(RACE_ZONES[:3], 3, 30.0, race=True))
 LATER: dict[str, Any] = {"full": [(RACE_ZONES[0], 0.0, 60.0), (RACE_ZONES[2], 0.0, 3.5)]}
+FAILED = Workload("failing", lasts_s=3.0, rc=7, hold_s=30.0, boot_s=0.5, keeps_failed=True)
 HELD = Workload("up", hold_s=30.0, down_at=20.0, boot_s=0.5)
 SCENARIOS = (
     Scenario("a run"),
@@ -63,6 +64,9 @@ SCENARIOS = (
         "the delete's operation fails", rest={"delete_effects": [cloud_fault("operation_fails", "nodes.delete")] * 2}
     ),
     Scenario("a run that is kept", Workload("keep", lasts_s=3.0, hold_s=30.0, boot_s=0.5)),
+    Scenario("a job that fails and keeps its slice", FAILED),
+    Scenario("the next run on that slice", replace(FAILED, again_at=20.0), victim="again"),
+    Scenario("a next run that fails, too", replace(FAILED, again_at=20.0, fails_again=True), victim="again"),
     Scenario("a slice that is held", HELD, victim="up"),
     Scenario("a hold that expires", replace(HELD, down_at=None), victim="up"),
     Scenario("the end of a hold", HELD, victim="down"),

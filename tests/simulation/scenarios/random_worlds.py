@@ -18,6 +18,7 @@ from tests.simulation.scenarios.scarcity import scarce
 
 SCARCE = 0.4  # of all worlds
 STEPPED = 0.3  # of all worlds: the wall clock of the laptop is set during the world
+KEPT = 0.7  # of all worlds with a job that fails: its slice is held
 LEFT = 0.15  # of all worlds with a job: the disk is full, or collecting takes long
 LAPTOP_S = 25.0  # rough length of a world without faults
 
@@ -41,6 +42,9 @@ class Workload:
     collect_s: float = 1.0  # how long collecting takes
     no_room_until: float = 0.0  # until then the laptop has no disk space for results
     collect_at: float | None = None  # when `tpujob collect` is typed
+    keeps_failed: bool = False  # is the slice of a failing job held (`keep_on_failure`)?
+    again_at: float | None = None  # when that job is run again
+    fails_again: bool = False
     foreign_slices: bool = False  # are there slices in the project that tpujob did not create?
     candidates: Candidates | None = None  # None: plain nodes, one candidate more than stockouts
 
@@ -55,10 +59,16 @@ class Workload:
             world.zones = candidates.zones
         match self.kind:
             case "run" | "failing":
-                commands.type_run(world, lasts_s=self.lasts_s, rc=self.rc, candidates=candidates, life_s=self.life_s)
+                keep = {"keep_on_failure_s": self.hold_s if self.keeps_failed else None, "life_s": self.life_s}
+                commands.type_run(world, lasts_s=self.lasts_s, rc=self.rc, candidates=candidates, **keep)
+                if self.again_at is not None:
+                    rc = self.rc if self.fails_again else 0
+                    again = {"lasts_s": self.lasts_s, "rc": rc, "candidates": candidates, **keep}
+                    world.at(self.again_at, lambda: commands.type_again(world, **again))
             case "keep":
-                keep = {"keep_s": self.hold_s, "life_s": self.life_s}
-                commands.type_run(world, lasts_s=self.lasts_s, candidates=candidates, **keep)
+                commands.type_run(
+                    world, lasts_s=self.lasts_s, candidates=candidates, life_s=self.life_s, keep_s=self.hold_s
+                )
             case "detached":
                 commands.type_run(
                     world, lasts_s=self.lasts_s, rc=self.rc, candidates=candidates, life_s=self.life_s, detach=True
@@ -321,6 +331,16 @@ def left_behind(rng: Random, plan: FaultPlan, workload: Workload) -> Workload:
     )
 
 
+def kept_after_failure(rng: Random, plan: FaultPlan, workload: Workload) -> Workload:
+    """The slice of a failing job is held; possibly the job is run again on it, or after it."""
+    if workload.kind != "failing" or rng.random() >= KEPT:
+        return workload
+    plan.families = (*plan.families, "kept_failed")
+    ends_s = LAPTOP_S + workload.lasts_s
+    again_at = ends_s + rng.uniform(0.0, 1.2 * workload.hold_s) if rng.random() < 0.7 else None
+    return replace(workload, rc=workload.rc or 7, keeps_failed=True, again_at=again_at, fails_again=rng.random() < 0.3)
+
+
 CRASHES = ("crash", "crash_again", "signals")
 
 
@@ -360,6 +380,8 @@ def world_of(
         workload = scarce(more, plan, workload)
     if not plain and "left_results" not in without:
         workload = left_behind(Random(seed ^ 0x1EF7), plan, workload)
+    if not plain and "kept_failed" not in without:
+        workload = kept_after_failure(Random(seed ^ 0xFA11), plan, workload)
     count = rng.choice((0, 1, 2, 2, 3, 3, 4, 5))
     chosen = rng.sample(list(FAMILIES), count)
     if count and not set(chosen) & set(CRASHES) and rng.random() < 0.6:
