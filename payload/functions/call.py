@@ -33,14 +33,19 @@ def main(backend: Any, run: Any) -> dict[str, Any]:
     offered = {"backend": backend, "run": run}
     given = {name: offered[name] for name in call["given"]}
     is_first = (run if backend is None else backend).rank == 0
+    stand_in.install()
+    file = call["file"]
     try:
-        value = _function(call)(*call["args"], **call["kwargs"], **given)
+        function = _function(call)
+        if call["module"] is not None:
+            file = str(sys.modules[call["module"]].__file__)
+        value = function(*call["args"], **call["kwargs"], **given)
         plain = outcome.as_json(value, "the result") if is_first else None
         content = outcome.content({"schema": 1, "value": plain}) if is_first else b""
     except (PeerLost, TrainingInterrupted):
         raise  # a consequence of what happened elsewhere
     except BaseException as error:
-        outcome.write_error(run.artifacts, error.with_traceback(own_frames(error.__traceback__)), call["file"])
+        outcome.write_error(run.artifacts, error.with_traceback(own_frames(error.__traceback__)), file)
         raise
     if is_first:
         artifacts.write_whole(run.artifacts / artifacts.RESULT, lambda file: file.write(content))
@@ -48,7 +53,6 @@ def main(backend: Any, run: Any) -> dict[str, Any]:
 
 
 def _function(call: dict[str, Any]) -> Callable[..., Any]:
-    stand_in.install()
     if call["module"] is not None:
         module = importlib.import_module(call["module"])
         return getattr(module, call["name"])

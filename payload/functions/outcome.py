@@ -78,7 +78,7 @@ def write_error(directory: Path, error: BaseException, file: str) -> None:
         "type": kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
         "message": _text(error)[:MAX_MESSAGE_CHARS],
         "traceback": text,
-        "file": own[-1].filename if own else "",
+        "file": own[-1].filename.removeprefix(f"{Path.cwd()}{os.sep}") if own else "",
         "line": own[-1].lineno if own else None,
     }
     draft = directory / f".{artifacts.ERROR}.{os.getpid()}.tmp"

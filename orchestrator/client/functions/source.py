@@ -22,13 +22,14 @@ from orchestrator.client.functions.outside_names import advice, outside_names
 from orchestrator.client.functions.values import as_json
 from orchestrator.errors import UserError
 
+NOTEBOOK = "<notebook>"  # whose cells have files of names that change with each kernel
 MAINS = ("__main__", "__mp_main__")
 WHY = "a function of a script or notebook travels as its own source"
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionSource:
-    """Where the worker finds a function: `module` in the directory `root`, or its `source`. `file` is for tracebacks."""
+    """Where the worker finds a function: `module` in the directory `root`, or its `source`. `file` is for messages."""
 
     name: str
     file: str
@@ -40,14 +41,14 @@ class FunctionSource:
     kwdefaults: dict[str, Any] | None = None
 
     def __str__(self) -> str:
-        return f"`{self.name}` ({Path(self.file).name}:{self.line})"
+        return f"`{self.name}` ({self.file}:{self.line})"
 
 
 def examine(function: object) -> FunctionSource:
     """Return how the function travels. Raises UserError, with the reason and a fix, for what cannot."""
     fn = _plain_function(function)
     code = fn.__code__
-    place = FunctionSource(fn.__name__, code.co_filename, code.co_firstlineno)
+    place = FunctionSource(fn.__name__, _label(code.co_filename), code.co_firstlineno)
     module = sys.modules.get(fn.__module__)
     file = getattr(module, "__file__", None)
     if fn.__module__ in MAINS or "<locals>" in fn.__qualname__ or file is None:
@@ -87,6 +88,12 @@ def _plain_function(function: object) -> FunctionType:
     if outer and outer[-1] != "<locals>":
         raise UserError(f"`{function.__qualname__}` is a method; write a function that makes the object and calls it")
     return function
+
+
+def _label(file: str) -> str:
+    """Return what messages and tracebacks call the file. It is the same on every machine and in every kernel."""
+    path = Path(file)
+    return NOTEBOOK if path.parent.name.startswith("ipykernel_") or file.startswith("<ipython") else path.name
 
 
 # -- with its module ---------------------------------------------------------------------------------------------------
