@@ -133,6 +133,8 @@ class Job(_Values):
     name: str = ""  # "": the name of the file, or "job"
     on: Literal["tpu", "local"] | None = None
     setup: str | Sequence[str] | None = None
+    requirements: StrPath | Sequence[str] | None = None  # a file, or packages
+    python: str | None = None  # such as "3.12"
     env: Mapping[str, str | float] | None = None  # a number is text, as Python writes it
     code: StrPath | None = None
     artifacts: Sequence[str] | None = None
@@ -158,6 +160,7 @@ class Job(_Values):
         values: dict[str, Any] = _plain(self)
         del values["directory"]
         _make_relative(values, "code", directory)
+        _make_relative(values, "requirements", directory)
         _make_relative(values.get("train"), "data_dir", directory)
         object.__setattr__(self, "_checked", _checked(plain_values.source_of(values), ""))
         object.__setattr__(self, "name", self._checked.name)
@@ -176,7 +179,8 @@ class Job(_Values):
         source = yaml_source.read(read_file(file))
         checked = _checked(source, str(file))
         values = with_any_of(source).data
-        own = {"name": checked.name, "env": _texts(source) or None}
+        python = source.written.get(("python",), values.get("python"))  # 3.10 is no number
+        own = {"name": checked.name, "env": _texts(source) or None, "python": python}
         job = cls(**{**_arguments(values), **own}, directory=file.absolute().parent)
         object.__setattr__(job, "path", file.absolute())
         object.__setattr__(job, "_checked", checked)  # whose mistakes have lines

@@ -84,14 +84,15 @@ def lines_of(session: Session, plan: Plan, emulated_cores: int | None = None, sp
     """Return the plan in sentences."""
     emulated = session.target.kind == "emulated"
     has_code = spec is not None and (spec.train is None or spec.train.entry is not None)
+    has_python = spec is not None and spec.python is not None
     lines = plan_lines(
         plan,
         session.now(),
         emulated=emulated,
         emulated_cores=emulated_cores,
         overlap_s=session.target.timings.absent_s,
-        python="{}.{}".format(*sys.version_info) if emulated and has_code else None,
-        torch_tpu=spec is not None and spec.train is not None and spec.train.backend == "tpu",
+        python="{}.{}".format(*sys.version_info) if emulated and has_code and not has_python else None,
+        torch_tpu=spec is not None and spec.train is not None and spec.train.backend == "tpu" and not has_python,
     )
     if spec is not None and spec.keep_on_failure is not None:
         for_s = format_duration(spec.keep_on_failure)

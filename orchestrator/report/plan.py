@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator import catalog
 from orchestrator.core.planning.plan import Candidate, CandidateOrder, Dropped, Plan
 from orchestrator.core.text.durations import format_duration, format_usd
-from orchestrator.core.text.scripts import VM_PYTHON
+from orchestrator.core.text.environments import VM_PYTHON
 from orchestrator.report.layout import Table, day_clock
 
 SHOWN_OTHERS = 4
@@ -56,7 +56,8 @@ def plan_lines(
         lines.append(f"the job's own code gets Python {python} here; a TPU VM has Python {VM_PYTHON}")
     if torch_tpu:
         lines.append(
-            f"backend: tpu needs Python 3.11 or newer, and a TPU VM has {VM_PYTHON}: the job ends in its setup"
+            f"backend: tpu needs Python 3.11 or newer, and a TPU VM has {VM_PYTHON}: the job ends in its setup; "
+            'write `python: "3.12"`'
         )
     if len(plan.racing) > 1 and overlap_s is not None:
         lines.append(_race_line(plan, overlap_s))

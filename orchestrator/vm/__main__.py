@@ -19,6 +19,7 @@ VERBS = {  # verb: the module that has a function of that name
     "follow": "stream",
     "pack": "pack",
     "upload": "upload",
+    "environment": "environment",
     "heartbeat": "presence",
     "local": "local",
 }

@@ -78,7 +78,7 @@ EMULATOR_MAY_IMPORT: dict[str, set[str]] = {
 PURE = {
     *("__future__", "collections", "dataclasses", "enum", "functools", "itertools", "typing", "math", "statistics"),
     *("re", "string", "textwrap", "unicodedata", "difflib", "shlex", "json", "hashlib", "base64", "urllib.parse"),
-    *("pathlib.PurePath", "pathlib.PurePosixPath", "yaml", "pydantic", "pydantic_core"),
+    *("pathlib.PurePath", "pathlib.PurePosixPath", "tomllib", "yaml", "pydantic", "pydantic_core"),
 }
 LOOKS_OUTSIDE = {"open", "input", "print", "__import__", "exec", "eval"}
 

@@ -11,7 +11,7 @@ from orchestrator.client.events import RunResult
 from orchestrator.client.jobs.log_output import JobOutput, make_directory
 from orchestrator.client.jobs.results import finish
 from orchestrator.core.lease.run_and_attempt import LOCAL
-from orchestrator.engine.jobs import local, prepare
+from orchestrator.engine.jobs import local, prepare, requirements
 from orchestrator.remote.fleet.local import LocalWorker, free_port, remove_leftovers
 
 if TYPE_CHECKING:
@@ -35,6 +35,9 @@ def run_here(
     make_directory(Path(run.directory))
     with closing(JobOutput(Path(run.directory), session.reporter)) as output:
         worker = LocalWorker(working, attempt.id)
-        job = local.prepare(spec, run, attempt, worker, shipped=bundle, env=env, port=free_port(), sink=output)
+        asked = requirements.read(spec, path, code_sha256=bundle.sha256 if bundle else None)
+        job = local.prepare(
+            spec, run, attempt, worker, shipped=bundle, env=env, asked=asked, port=free_port(), sink=output
+        )
         outcome = session.run(local.run_local(job), LOCAL)
     return finish(session, outcome)

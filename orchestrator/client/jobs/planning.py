@@ -96,6 +96,7 @@ def preview(session: Session, spec: JobSpec, path: Path | None = None) -> PlanPr
     if spec.on == "local":
         return PlanPreview(None, (), _local_shape(spec), notes=("this machine: no cloud is asked for anything",))
     prepare.check_bucket(spec, session.target.kind, os.environ)
+    prepare.check_python(spec, session.target.kind)
     plan = plan_of(session, spec)
     drafter = PlanDrafter(plan, plans.place(session), handle=str(spec.name), purpose=Purpose.RUN)
     requests = tuple(session.preview(draft.request) for draft in drafter.make())

@@ -85,6 +85,7 @@ def _run_on_slice(
             "on_preemption: restart has no effect on a detached run: no process starts the next attempt",
             hint="run it attached (`tpujob run`), or leave on_preemption out",
         )
+    prepare.check_python(spec, session.target.kind)
     if emulated and spec.train is not None:
         prepare.check_local_training("none" if spec.train.backend == "none" else "xla")
     env = {**env, **prepare.check_bucket(spec, session.target.kind, os.environ)}
@@ -121,7 +122,7 @@ def _run_on_slice(
             drafter=drafter,
             held=None if options.detach else _held(session, plan, spec),
             shipped=bundle,
-            phases=prepare.phases(spec, run, shipped=bundle, env=env, emulation=emulation),
+            phases=prepare.phases(spec, run, shipped=bundle, env=env, emulation=emulation, job_path=path),
             sink=output,
             keep_s=options.keep_s,
             detach=options.detach,

@@ -17,6 +17,7 @@ TEXTS: dict[str, Any] = {"type": "array", "items": TEXT, "minItems": 1}
 TEXT_OR_TEXTS: dict[str, Any] = {"anyOf": [TEXT, TEXTS]}
 ALL_OR_NUMBER: dict[str, Any] = {"anyOf": [{"const": "all"}, {"type": "integer", "minimum": 1}]}
 OR_NULL: dict[str, Any] = {"anyOf": [TEXT, TEXTS, {"type": "null"}]}
+VERSION_OR_NULL: dict[str, Any] = {"anyOf": [TEXT, {"type": "number"}, {"type": "null"}]}
 TEXT_OR_NULL: dict[str, Any] = {"anyOf": [TEXT, {"type": "null"}]}
 VARIABLES: dict[str, Any] = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
 CHANGES: dict[str, Any] = {"type": "object", "additionalProperties": {"type": ["object", "null"]}}

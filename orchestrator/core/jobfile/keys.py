@@ -176,6 +176,19 @@ class JobSpec(Section):
         description="Commands that prepare a worker before the job. With `train:` on a TPU they follow the making of its "
         "environment with torch_xla, and `pip` and `python` are that environment's.",
     )
+    requirements: Annotated[
+        str | tuple[str, ...] | None, BeforeValidator(value_rules.requirements), Shape(shapes.OR_NULL)
+    ] = Field(
+        default=None,
+        description="What to install on each worker before `setup`: a file relative to this one (`requirements.txt`, or "
+        "`pyproject.toml` for the dependencies of its project), or a list of packages. In an environment of its own, made with "
+        "uv where there is uv, and used again by later runs on the same slice; with `train:` it has torch, too.",
+    )
+    python: Annotated[str | None, BeforeValidator(value_rules.python), Shape(shapes.VERSION_OR_NULL)] = Field(
+        default=None,
+        description="The Python of that environment, such as `3.12`: one of the worker's, or downloaded by uv. Left out: its "
+        "`python3`.",
+    )
     env: Annotated[Mapping[str, str], Shape(shapes.VARIABLES)] = Field(
         default_factory=dict,
         description="Environment variables of the job; numbers and `true` are text as written. `${env:NAME}` is replaced by "
@@ -285,6 +298,8 @@ def check(source: YamlSource, *, path: str) -> JobSpec:
     data = _with_sections(source.data)
     if isinstance(env := data.get("env"), Mapping):
         data["env"] = value_rules.env_texts(env, source.written)
+    if isinstance(data.get("python"), float):  # 3.10 is no number
+        data["python"] = source.written.get(("python",), data["python"])
     spec: JobSpec | None = None
     if () not in source.invalid:
         try:

@@ -26,6 +26,7 @@ BATCH_SIZE, MNIST_EXAMPLES = 128, 60_000  # the default; the size of every data 
 ENV_REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED_ENV = re.compile(r"TPUJOB_.*|TPU_NAME")
+_PYTHON = re.compile(r"3\.([89]|[1-9]\d)")
 _BUCKET = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[A-Za-z0-9._=-]+)*/?")
 _RISKY_ENV = re.compile(r"LD_PRELOAD|LD_LIBRARY_PATH|PYTHON.*|PATH|HOME|BASH_ENV")
 
@@ -81,6 +82,32 @@ def commands(value: Any) -> tuple[str, ...] | None:
         if not isinstance(command, str) or not command.strip():
             raise ValueError(f"command {number} is not text that could be run; write one command per list item")
     return tuple(each)
+
+
+def requirements(value: Any) -> str | tuple[str, ...] | None:
+    """Return the file or the packages of `requirements:`; None if there are none."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        path = directory(value)
+        if not path.endswith((".txt", ".in", ".toml")):
+            raise ValueError(
+                f"`{shown(path)}` is no requirements file (.txt, .in, .toml); write packages as a list: [{shown(path)}]"
+            )
+        return path
+    if not isinstance(value, (list, tuple)):
+        raise ValueError("expected a file, such as requirements.txt, or a list of packages")
+    for number, package in enumerate(value, 1):
+        if not isinstance(package, str) or not package.strip() or "\n" in package:
+            raise ValueError(f"package {number} of the list is not text; write for example numpy>=1.26")
+    return tuple(package.strip() for package in value)
+
+
+def python(value: Any) -> str | None:
+    """Return the version of `python:`; None if there is none."""
+    if value is None or (isinstance(value, str) and _PYTHON.fullmatch(value)):
+        return value
+    raise ValueError(f'`{shown(as_written(value))}` is not a version of Python from 3.8 on; write for example "3.12"')
 
 
 def max_duration(value: Any) -> float:
@@ -143,6 +170,7 @@ def cross_field_problems(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     """Yield what is wrong between several values of the file; they may still be of wrong types."""
     yield from _train_or_command(data)
     local = data.get("on") == "local"
+    yield from _environment(data, local)
     if local and data.get("bucket") is not None:
         yield ("bucket",), "has no use with `on: local`: the artifacts are on this machine anyway; remove it"
     yield from tpu_value_rules.cross_field_problems(_mapping(data, "tpu"), {} if local else _mapping(data, "train"))
@@ -209,6 +237,21 @@ def _batch(train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
             yield path, f"is less than the batch_size of {size:,}, so there would be no step"
     if size > MNIST_EXAMPLES and train.get("data_dir") is None:
         yield ("train", "batch_size"), f"is more than the {MNIST_EXAMPLES:,} training examples"
+
+
+def _environment(data: Mapping[str, Any], local: bool) -> Iterator[tuple[Path, str]]:
+    backend = _mapping(data, "train").get("backend")
+    if "train" not in data or backend == "none":
+        return
+    for key in ("requirements", "python"):
+        if local and data.get(key) is not None:
+            text = (
+                "`train:` with `on: local` runs in the Python of tpujob; install there what it needs, and remove this"
+            )
+            yield (key,), text
+    least = "3.11" if backend == "tpu" else "3.10"
+    if data.get("python") in ("3.8", "3.9", "3.10") and data["python"] != least:
+        yield ("python",), f"`train:` needs Python {least} or newer"
 
 
 def _fallback(train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:

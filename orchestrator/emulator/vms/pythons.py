@@ -5,6 +5,9 @@ of tpujob's own packages is in them. Lent packages (pip, and torch with its requ
 they are a directory of links into tpujob's environment, which Python searches after the worker's own packages. pip changes
 nothing outside its own environment, so another version of a lent package is installed beside it and found first, and a lent
 package cannot be uninstalled.
+
+Virtual environments that a job makes from such a Python are lent the same: `tpujob-lent/` beside its `bin/` holds what
+`vm.environment_tools` adds to them, for Python the path of the links, for pip and uv the metadata of the packages.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ log = logging.getLogger(__name__)
 COMMANDS, TRAINING = "python", "training"  # beside the home directory of each worker
 TORCH = ("torch", "torch_xla", "torch_tpu", "numpy")  # what a `train:` job installs on a TPU VM
 COMPLETE = "tpujob-complete"
+LENT = "tpujob-lent"
 # As pip writes them: the path may be too long for a first line of the kernel's, and may contain spaces.
 SCRIPT = """#!/bin/sh
 '''exec' {python} "$0" "$@"
@@ -47,6 +51,7 @@ class LentPackages:
 
     name: str
     directory: Path
+    metadata: Path  # a directory: what names these packages to Python, pip and uv
     scripts: Mapping[str, str]  # from their names to "module:function"
 
 
@@ -73,12 +78,17 @@ class Pythons:
 
 
 def make(place: Path, lent: Sequence[LentPackages]) -> None:
-    """Make a virtual environment that finds lent packages; replace what is at `place`."""
+    """Make a virtual environment that finds lent packages, and uv; replace what is at `place`."""
     import venv  # 50 ms
 
     venv.EnvBuilder(clear=True, symlinks=True).create(place)
+    to_others = place / LENT / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    to_others.mkdir(parents=True)
+    if uv := _uv():
+        (place / "bin" / "uv").symlink_to(uv)
     for one in lent:
-        _pth(place, one.name).write_text(f"import site; site.addsitedir({str(one.directory)!a})\n")
+        (to_others / one.name).symlink_to(one.metadata)
+        shutil.copy(one.metadata / _pth(place, one.name).name, _pth(place, one.name))
         for script, function in one.scripts.items():
             _write_script(place / "bin" / script, place / "bin" / "python", function)
     (place / COMPLETE).write_text(_mark(place))
@@ -91,7 +101,7 @@ def _is_complete(place: Path) -> bool:
 
 
 def _mark(place: Path) -> str:
-    return "\n".join((str(place), sys.base_prefix, sys.version))
+    return "\n".join((str(place), sys.base_prefix, sys.version, LENT))
 
 
 def lends_torch(worker: Path) -> bool:
@@ -120,7 +130,7 @@ def _write_script(path: Path, python: Path, entry: str) -> None:
 def _torch(directory: Path) -> LentPackages:
     found = _with_requirements(TORCH)
     scripts = {point.name: point.value for one in found for point in one.entry_points.select(group="console_scripts")}
-    return LentPackages("torch", _linked(directory, "torch", found), scripts)
+    return _lent("torch", _linked(directory, "torch", found), scripts)
 
 
 def _pip(directory: Path) -> LentPackages:
@@ -130,12 +140,38 @@ def _pip(directory: Path) -> LentPackages:
     found = _with_requirements(["pip"])
     wheel = None if found else _bundled_pip()
     if wheel is not None:
-        return LentPackages("pip", _unpacked(directory, wheel), scripts)
+        return _lent("pip", _unpacked(directory, wheel), scripts)
     if not found:
         log.warning(
             "this Python has neither pip nor ensurepip, so emulated workers have no pip; install one of the two"
         )
-    return LentPackages("pip", _linked(directory, "pip", found), scripts)
+    return _lent("pip", _linked(directory, "pip", found), scripts)
+
+
+def _uv() -> str | None:
+    """Return the uv of this machine: that of PATH, or the one beside tpujob."""
+    return shutil.which("uv") or shutil.which("uv", path=sysconfig.get_path("scripts"))
+
+
+def _lent(name: str, directory: Path, scripts: Mapping[str, str]) -> LentPackages:
+    """Return the packages in this directory, with their metadata beside it.
+
+    Their RECORD names only themselves: who replaces such a package in a virtual environment deletes nothing of this machine.
+    """
+
+    def fill(draft: Path) -> None:
+        (draft / f"tpujob-lends-{name}.pth").write_text(f"import site; site.addsitedir({str(directory)!a})\n")
+        for original in directory.glob("*.dist-info"):
+            copy = draft / original.name
+            copy.mkdir()
+            for file in ("METADATA", "WHEEL", "entry_points.txt"):
+                if (original / file).is_file():
+                    shutil.copyfile(original / file, copy / file)
+            (copy / "INSTALLER").write_text("tpujob\n")
+            names = sorted({*(path.name for path in copy.iterdir()), "RECORD"})
+            (copy / "RECORD").write_text("".join(f"{copy.name}/{file},,\n" for file in names))
+
+    return LentPackages(name, directory, _complete(directory.with_name(f"{directory.name}-metadata"), fill), scripts)
 
 
 def _bundled_pip() -> Path | None:

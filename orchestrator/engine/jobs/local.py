@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -17,6 +17,7 @@ from orchestrator.core.lease.lease import CANCEL
 from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState, Began, Moved, RunRecord
 from orchestrator.core.text import scripts
 from orchestrator.core.text.durations import format_duration
+from orchestrator.core.text.environments import Environment
 from orchestrator.engine.effects.base import Effect, JobClock, Lock, Now, Record, Report, World
 from orchestrator.engine.jobs import monitor
 from orchestrator.engine.jobs.collection import check_collected
@@ -66,23 +67,32 @@ def prepare(
     *,
     shipped: Bundle | None,
     env: Mapping[str, str],
+    asked: Environment,
     port: int,
     sink: Callable[[int, bytes], None],
 ) -> LocalRun:
     """Return what `run_local` runs. `port`: a free one of this machine, for the coordinator of the job's processes."""
+    from orchestrator.remote.fleet.local import AGENT
+
     variables = {
         "TPUJOB_RUN": run.id,
         "TPUJOB_WORKER": "0",
         "TPUJOB_WORKERS": "1",
         "TPUJOB_COORDINATOR": f"127.0.0.1:{port}",
     }
-    main = f"{spec.command}\n" if spec.train is None else scripts.train_main(shlex.quote(sys.executable))
-    setup = [LocalPhase("setup", AttemptState.SETUP, scripts.chain(spec.setup))] if spec.setup else []
+    python = "python3" if asked.is_asked_for else shlex.quote(sys.executable)
+    main = f"{spec.command}\n" if spec.train is None else scripts.train_main(python)
+    setup = scripts.chain(spec.setup) if spec.setup else ""
+    if asked.is_asked_for:
+        environment = replace(asked, root=str(worker.runs.with_name("envs")))
+        setup = environment.setup(shlex.join([*AGENT, "environment"])) + (environment.use(setup) if setup else "")
+        main = environment.use(main)
+    first = [LocalPhase("setup", AttemptState.SETUP, setup)] if setup else []
     return LocalRun(
         run=run,
         attempt=attempt,
         worker=worker,
-        phases=(*setup, LocalPhase("main", AttemptState.RUNNING, main)),
+        phases=(*first, LocalPhase("main", AttemptState.RUNNING, main)),
         env={**variables, **env},
         bundle=shipped.path if shipped else None,
         artifacts=tuple(spec.artifacts),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import secrets
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ from orchestrator.core.lease.timings import Timings
 from orchestrator.core.planning.capacity_request import CapacityRequest
 from orchestrator.core.planning.plan import Plan
 from orchestrator.core.text import names, scripts
+from orchestrator.core.text.environments import Environment, of_training
+from orchestrator.engine.jobs import requirements
 from orchestrator.engine.jobs.environment import Emulation, worker_environment
 from orchestrator.engine.jobs.job_run import JobPhase, JobRun
 from orchestrator.engine.provision.drafts import Drafter
@@ -138,20 +141,26 @@ def phases(
     shipped: Bundle | None,
     env: Mapping[str, str],
     emulation: Emulation | None,
+    job_path: Path,
 ) -> tuple[JobPhase, ...]:
-    """Return `setup` (if there is anything to set up) and `main`, each the same script on every worker."""
-    own = scripts.chain(spec.setup) if spec.setup else ""
-    if spec.train is None:
-        main, setup = f"{spec.command}\n", own
-        if emulation is not None:
-            main = scripts.announce_lent_device(main)
-    elif spec.train.backend == "none":
-        main, setup = scripts.train_main("python3"), own
+    """Return `setup` (if there is anything to set up) and `main`, each the same script on every worker.
+
+    Raises JobSpecError for `requirements:` that no worker can install.
+    """
+    asked = requirements.read(spec, job_path, code_sha256=shipped.sha256 if shipped else None)
+    setup = scripts.chain(spec.setup) if spec.setup else ""
+    if spec.train is not None:
+        main = scripts.train_main("python3")
     else:
-        wanted = None if emulation is not None else scripts.requirements_of(spec.train.backend)
-        main = scripts.train_main(scripts.train_python(wanted))
-        setup = "" if wanted is None else scripts.train_setup(wanted)
-        setup += scripts.in_train_environment(own, wanted) if own else ""
+        main = f"{spec.command}\n" if emulation is None else scripts.announce_lent_device(f"{spec.command}\n")
+    environment = _environment(spec, asked, emulation)
+    if environment is not None:
+        from orchestrator.remote.ssh import agent
+
+        setup = environment.setup(agent.command("environment")) + (environment.use(setup) if setup else "")
+        main = environment.use(main)
+    elif _trains_with_torch(spec):
+        setup, main = scripts.in_lent_environment(setup) if setup else "", scripts.in_lent_environment(main)
 
     def script(phase: str, text: str, bucket: str | None = None) -> PhaseScript:
         sha256 = shipped.sha256 if shipped else None
@@ -159,6 +168,20 @@ def phases(
 
     first = [JobPhase("setup", AttemptState.SETUP, script("setup", setup))] if setup else []
     return (*first, JobPhase("main", AttemptState.RUNNING, script("main", main, spec.bucket)))
+
+
+def _environment(spec: JobSpec, asked: Environment, emulation: Emulation | None) -> Environment | None:
+    """Return the environment that the job needs on a worker; None where it needs none but those that are there."""
+    asked = replace(asked, install_uv=emulation is None)
+    if spec.train is None or not _trains_with_torch(spec):
+        return asked if asked.is_asked_for else None
+    if emulation is None:
+        return of_training(spec.train.backend, asked)
+    return replace(asked, base=scripts.LENT_PYTHON) if asked.is_asked_for else None
+
+
+def _trains_with_torch(spec: JobSpec) -> bool:
+    return spec.train is not None and spec.train.backend != "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,15 +230,27 @@ def check_bucket(spec: JobSpec, cloud: str, environ: Mapping[str, str]) -> dict[
     return {"STORAGE_EMULATOR_HOST": host}
 
 
+def check_python(spec: JobSpec, cloud: str) -> None:
+    """Raise JobSpecError for a training that is to run on another Python than the one whose torch the emulator lends."""
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if cloud == "emulated" and _trains_with_torch(spec) and spec.python not in (None, own):
+        text = f"emulated workers train with the torch of tpujob's own Python, {own}; leave this out here"
+        raise JobSpecError([spec.mistake(("python",), text)])
+
+
 def _printable(path: Path) -> str:
     return str(path).encode("utf-8", "replace").decode()
 
 
 def check_directories(spec: JobSpec, job_path: Path) -> None:
-    """Raise JobSpecError for a directory that the job ships and that is missing, with the line that names it."""
+    """Raise JobSpecError for a directory that the job ships and that is missing, with the line that names it.
+
+    The same for `requirements:`.
+    """
     for field, value in ((("code",), spec.code), (("train", "data_dir"), spec.train.data_dir if spec.train else None)):
         if value is not None:
             _directory(spec, job_path, value, field)
+    requirements.read(spec, job_path)
 
 
 def new_run(

@@ -159,3 +159,13 @@ def test_a_job_is_a_value() -> None:
         job.command = "false"  # type: ignore[misc]
     with pytest.raises(TypeError, match="acclerator"):
         Tpu(acclerator="v5e-8")  # type: ignore[call-arg]
+
+
+def test_a_version_of_python_and_requirements_of_a_file_are_kept_as_they_are_written(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("command: x\npython: 3.10\nrequirements: [numpy]\n")
+    job = Job.load(file)
+    assert (job.python, job.requirements) == ("3.10", ["numpy"])
+    assert spec_of(dataclasses.replace(job)).python == "3.10"
+    made = Job(command="x", requirements=tmp_path / "requirements.txt", directory=tmp_path)
+    assert spec_of(made).requirements == "requirements.txt"

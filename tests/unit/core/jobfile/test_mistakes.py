@@ -115,8 +115,8 @@ def test_text_that_is_no_job_file_gets_one_line(text: str | bytes, line: str) ->
         (
             COMMAND + "colour: red\n",
             "job.yaml:2: colour: unknown key; known here: "
-            "name, on, tpu, train, command, setup, env, code, artifacts, bucket, allow_egress, limits, keep_on_failure, "
-            "on_preemption, max_restarts, params, matrix, variants, parallel",
+            "name, on, tpu, train, command, setup, requirements, python, env, code, artifacts, bucket, allow_egress, limits, "
+            "keep_on_failure, on_preemption, max_restarts, params, matrix, variants, parallel",
         ),
         (
             COMMAND + "tpu: [v5litepod-8]\n",
@@ -395,3 +395,40 @@ def test_the_form_of_an_unlisted_type_is_checked() -> None:
     assert line == (
         "job.yaml:2: tpu.accelerator: `$(id)` is not an accelerator type; they look like v5litepod-8, v5p-8 or v6e-8"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("python: 3.7", 'python: `3.7` is not a version of Python from 3.8 on; write for example "3.12"'),
+        ("python: 3", 'python: `3` is not a version of Python from 3.8 on; write for example "3.12"'),
+        ("python: 3.12.1", 'python: `3.12.1` is not a version of Python from 3.8 on; write for example "3.12"'),
+        (
+            "requirements: numpy",
+            "requirements: `numpy` is no requirements file (.txt, .in, .toml); write packages as a list: [numpy]",
+        ),
+        (
+            "requirements: /home/me/requirements.txt",
+            "requirements: `/home/me/requirements.txt` is not relative to this file; write a path such as `src` or `../src`",
+        ),
+        ("requirements: 7", "requirements: expected a file, such as requirements.txt, or a list of packages"),
+        ("requirements: [numpy, 7]", "requirements: package 2 of the list is not text; write for example numpy>=1.26"),
+    ],
+)
+def test_a_bad_environment_gets_advice(text: str, line: str) -> None:
+    assert problems(f"command: x\n{text}\n") == [f"job.yaml:2: {line}"]
+
+
+def test_a_version_of_python_is_taken_as_it_is_written() -> None:
+    assert [keys.load(f"command: x\npython: {text}\n", path="j").python for text in ("3.10", "'3.9'")] == [
+        "3.10",
+        "3.9",
+    ]
+
+
+def test_a_local_training_has_the_python_of_tpujob() -> None:
+    (line,) = problems("train: {}\non: local\nrequirements: [numpy]\n")
+    assert line.startswith("job.yaml:3: requirements: `train:` with `on: local` runs in the Python of tpujob")
+    assert problems("train: {backend: tpu}\npython: 3.10\n") == [
+        "job.yaml:2: python: `train:` needs Python 3.11 or newer"
+    ]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from orchestrator.emulator.vms import pythons
-from orchestrator.emulator.vms.pythons import COMMANDS, TRAINING, LentPackages, Pythons, lends_torch
+from orchestrator.emulator.vms.pythons import COMMANDS, TRAINING, Pythons, lends_torch
 from tests.death import dies_at
 from tests.waiting import HANG_S
 from tests.wheels import wheel
@@ -177,5 +177,5 @@ def make_one(directory: Path) -> Path:
         directory / "lent" / "one",
         lambda draft: (draft / "module.py").symlink_to(directory / "package" / "module.py"),
     )
-    pythons.make(directory / "python", [LentPackages("one", links, {"tool": "module:main"})])
+    pythons.make(directory / "python", [pythons._lent("one", links, {"tool": "module:main"})])
     return directory / "python"

@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.core.jobfile import keys
 from orchestrator.core.lease.run_and_attempt import LOCAL, AttemptState
+from orchestrator.core.text.environments import Environment
 from orchestrator.engine.jobs import local
 from orchestrator.engine.jobs.prepare import new_run
 from orchestrator.errors import Canceled, DeadlineExceeded, Interrupted, PayloadFailed, RemoteError, TpujobError
@@ -78,7 +79,9 @@ def ready(directory: Path, *ends: LocalExit, text: str = "command: echo hi\n", *
     spec = keys.load(f"on: local\n{text}", path="job.yaml")
     run, attempt = new_run(spec, directory / "job.yaml", LOCAL, directory / "runs", world.time)
     here: Any = Machine(world, list(ends), **machine)
-    prepared = local.prepare(spec, run, attempt, here, shipped=None, env={}, port=4711, sink=lambda *_: None)
+    prepared = local.prepare(
+        spec, run, attempt, here, shipped=None, env={}, asked=Environment(), port=4711, sink=lambda *_: None
+    )
     return world, here, prepared
 
 

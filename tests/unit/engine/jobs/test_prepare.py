@@ -65,7 +65,14 @@ def test_a_job_finds_the_addresses_of_all_hosts_and_how_the_chips_are_wired(tmp_
     plan = make([CapacityRequest("v5litepod-16", ("us-central1-a",))])
     ((lease, _),) = PlanDrafter(plan, place(tmp_path), handle="mnist", purpose=Purpose.RUN).make()
     run = RunRecord("r1", "mnist", "job.yaml", "google", 0.0, str(tmp_path))
-    (main,) = phases(keys.load("command: 'true'\n", path="job.yaml"), run, shipped=None, env={}, emulation=None)
+    (main,) = phases(
+        keys.load("command: 'true'\n", path="job.yaml"),
+        run,
+        shipped=None,
+        env={},
+        emulation=None,
+        job_path=tmp_path / "job.yaml",
+    )
     hosts = ("10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5")
     seen = main.request(Attempt("r1-1", "r1"), lease, hosts, "10.0.0.2:8476").env_by_worker
     assert [variables["TPUJOB_WORKER"] for variables in seen] == ["0", "1", "2", "3"]

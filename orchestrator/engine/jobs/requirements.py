@@ -1,0 +1,68 @@
+"""What `requirements:` and `python:` of a job ask for: the files that they name, read and checked, as an Environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.core.jobfile.requirement_lines import Reader, Refused, Requirements
+from orchestrator.core.text.environments import Environment
+from orchestrator.errors import JobSpecError
+
+if TYPE_CHECKING:
+    from orchestrator.core.jobfile.keys import JobSpec
+
+KEY = ("requirements",)
+
+
+def read(spec: JobSpec, job_path: Path, *, code_sha256: str | None = None) -> Environment:
+    """Return the environment that the job asks for; it is empty for a job without these keys.
+
+    `code_sha256`: of what is shipped, for requirements that are installed from it. Raises JobSpecError for what cannot be read,
+    or cannot be installed on a worker.
+    """
+    if spec.requirements is None:
+        return Environment(python=spec.python)
+    directory = job_path.parent.absolute()
+    code = (directory / spec.code).resolve() if spec.code is not None else None
+    reader = Reader(lambda path: _text(Path(path)), lambda path: _in_code(Path(path), code))
+    try:
+        found, what = _read(reader, spec.requirements, directory)
+    except Refused as error:
+        raise JobSpecError([spec.mistake(KEY, str(error))]) from None
+    return Environment(
+        what=what,
+        requirements="".join(f"{line}\n" for line in found.lines),
+        constraints="".join(f"{line}\n" for line in found.constraints),
+        needs_pip=found.needs_pip,
+        python=spec.python,
+        code_sha256=code_sha256 if found.uses_code else None,
+    )
+
+
+def _read(reader: Reader, named: str | tuple[str, ...], directory: Path) -> tuple[Requirements, str]:
+    if not isinstance(named, str):
+        count = len(named)
+        return reader.packages(named, directory), f"{count} requirement{'' if count == 1 else 's'}"
+    path = directory / named
+    return (reader.pyproject if path.suffix == ".toml" else reader.file)(path, named), path.name
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError("is not UTF-8; save it as UTF-8") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
+
+
+def _in_code(path: Path, code: Path | None) -> str:
+    if not path.exists():
+        raise ValueError(f"{path} does not exist")
+    if code is None:
+        raise ValueError(f"{path} is not on the workers; name a directory above it in `code:`")
+    try:
+        return path.resolve().relative_to(code).as_posix()
+    except ValueError:
+        raise ValueError(f"{path} is not on the workers, because it lies outside of `code:`, {code}") from None

@@ -1,0 +1,164 @@
+"""Makes the virtual environment of a job on a worker, once: later runs with the same requirements find it complete.
+
+The setup script of a job runs this verb, and one line says what it did. Each environment has a lock file beside it: who makes
+the environment holds the lock alone, and the scripts of the job share it, so that none is deleted while it is used. An
+environment without its mark is half made, and is made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from . import environment_tools as tools
+from .environment_tools import Failed, say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+KEPT = 3  # environments; one with torch takes 7 GB
+MARK = ".complete"
+
+
+def environment() -> None:
+    """Make the environment that stdin describes, unless it is there. Exits with the code of the tool that failed."""
+    request = json.loads(sys.stdin.buffer.read())
+    os.umask(0o022)
+    maker = Maker(request)
+    try:
+        maker.make()
+    except Failed as error:
+        say(str(error))
+        sys.exit(error.code)
+    except OSError as error:
+        say(f"the environment {maker.place} cannot be made: {error.strerror or error}")
+        sys.exit(2)
+
+
+class Maker:
+    """One environment. `core.text.environments` writes the request and describes its keys."""
+
+    def __init__(self, request: Mapping[str, Any]) -> None:
+        self.request = request
+        self.root = Path(request["root"]).expanduser()
+        self.place = self.root / request["name"]
+        self.what: str = request["what"]
+        self.is_first = os.environ.get("TPUJOB_WORKER", "0") == "0"  # the others would say the same
+
+    def make(self) -> None:
+        """Make it unless it is complete; delete old ones. Raises Failed and OSError."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        if not self._is_there():
+            with self._locked(fcntl.LOCK_EX) as lock:
+                if not self._is_complete():
+                    self._build(lock)
+        self._prune()
+
+    def _is_there(self) -> bool:
+        with self._locked(fcntl.LOCK_SH):  # a job that uses it shares this lock for hours
+            if not self._is_complete():
+                return False
+            os.utime(self.place / MARK)
+            if self.is_first:
+                say(f"{json.loads((self.place / MARK).read_text())['said']}, is there already")
+            return True
+
+    def _is_complete(self) -> bool:
+        """Also false when its interpreter was removed since."""
+        return (self.place / MARK).exists() and tools.version_of(self.place / "bin" / "python") is not None
+
+    @contextlib.contextmanager
+    def _locked(self, how: int) -> Iterator[int]:
+        lock = os.open(f"{self.place}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, how)
+            yield lock
+        finally:
+            os.close(lock)
+
+    def _build(self, lock: int) -> None:
+        began = time.monotonic()
+        shutil.rmtree(self.place, ignore_errors=True)
+        try:
+            said = self._fill(lock)
+        except BaseException:
+            shutil.rmtree(self.place, ignore_errors=True)  # gigabytes, perhaps on a full disk
+            raise
+        draft = self.place / f"{MARK}.new"
+        draft.write_text(json.dumps({"said": said}))
+        draft.rename(self.place / MARK)
+        if self.is_first:
+            say(f"{said} in {time.monotonic() - began:.1f} s")
+
+    def _fill(self, lock: int) -> str:
+        """Create it and install everything; return what was done, in words."""
+        request, base = self.request, tools.base_python(self.request["base"])
+        uv = None if request["needs_pip"] else tools.find_uv(self.root)
+        if uv is None and request["install_uv"] and not request["needs_pip"]:
+            uv = tools.install_uv(self.root, base)
+        python = self._interpreter(base, uv)
+        lent = tools.lent_to(base, python)
+        tool = tools.Tool(uv, self.place, lock, self.what or "the environment", self.is_first)
+        tool.create(python, with_pip=lent is None)
+        if lent is not None:
+            tools.lend(lent, self.place)
+        tool.ensure_pip()
+        before = tools.packages(self.place)
+        if request["requirements"]:
+            tool.install(request["requirements"], request["constraints"])
+        if request["imports"]:
+            tool.check_import(request["imports"])
+        return ", ".join(self._parts(uv, lent, len(tools.packages(self.place) - before)))
+
+    def _parts(self, uv: str | None, lent: Path | None, count: int) -> Iterator[str]:
+        yield "uv venv" if uv else "venv"
+        if self.request["python"]:
+            yield f"Python {tools.version_of(self.place / 'bin' / 'python', full=True)}"
+        if self.what:
+            yield f"{self.what}: {count} package{'' if count == 1 else 's'}"
+        torch = [] if lent is None else [path.name for path in lent.glob("*/torch-*.dist-info")]
+        if any(name in tools.packages(self.place) for name in torch):
+            yield "torch of this machine lent (emulated)"
+
+    def _interpreter(self, base: Path, uv: str | None) -> Path:
+        """Return the Python to make it of. Raises Failed if the worker has none of the version that is asked for."""
+        wanted = self.request["python"]
+        found = base if wanted is None else tools.find_python(wanted, base, uv) or tools.download_python(wanted, uv)
+        version, least = tools.version_of(found), self.request["least_python"]
+        if version is None:
+            raise Failed(f"{found} does not run")
+        if least and tools.numbers(version) < tools.numbers(least):
+            raise Failed(self.request["too_old"].replace("{version}", tools.version_of(found, full=True) or version))
+        return found
+
+    def _prune(self) -> None:
+        """Delete what was never completed, and all but the newest environments, if no job uses them."""
+        used_at: dict[Path, float] = {}
+        for path in self.root.iterdir():
+            if path.is_dir() and path != self.place:
+                with contextlib.suppress(FileNotFoundError):
+                    used_at[path] = 0.0
+                    used_at[path] = (path / MARK).stat().st_mtime
+        newest = sorted(used_at, key=lambda path: used_at[path], reverse=True)
+        for number, path in enumerate(newest, 2):  # the first is that of this job
+            if number > KEPT or not used_at[path]:
+                _delete_unused(path)
+
+
+def _delete_unused(path: Path) -> None:
+    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(path, ignore_errors=True)
+    except BlockingIOError:
+        pass  # a job uses it, or makes it
+    finally:
+        os.close(lock)

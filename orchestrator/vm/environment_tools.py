@@ -1,0 +1,313 @@
+"""The tools that make a virtual environment: uv, or venv and pip, and the search for them and for other Pythons.
+
+`environment` decides, this module calls. What a tool prints goes to the log of the job as it comes; what it says is wrong is
+the message of a failure.
+"""
+
+from __future__ import annotations
+
+import collections
+import configparser
+import contextlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+FIRST_LINE_S, NEXT_LINE_S = 5.0, 60.0  # a long installation says that it goes on
+LOOK_S = 0.05
+REMEMBERED_LINES = 200
+# uv does not read pip's variables. An index that a job sets for pip must not be replaced by the public one.
+UV_FROM_PIP = {
+    "UV_DEFAULT_INDEX": ("PIP_INDEX_URL", " "),
+    "UV_INDEX": ("PIP_EXTRA_INDEX_URL", " "),
+    "UV_FIND_LINKS": ("PIP_FIND_LINKS", ","),
+    "UV_CONSTRAINT": ("PIP_CONSTRAINT", " "),
+}
+PIP_OPTIONS = ("--quiet", "--no-input", "--disable-pip-version-check", "--progress-bar", "off")
+BUNDLED_PIP = (
+    "import ensurepip, os, sysconfig; "
+    "print(sysconfig.get_config_var('WHEEL_PKG_DIR') or os.path.join(ensurepip.__path__[0], '_bundled'))"
+)
+APT = "sudo apt-get -qq update && sudo DEBIAN_FRONTEND=noninteractive apt-get -qq install -y python3-venv"
+SCRIPT = """#!/bin/sh
+'''exec' {python} "$0" "$@"
+' '''
+import sys
+from {module} import {name}
+sys.exit({function}())
+"""
+
+
+class Failed(Exception):
+    """The environment cannot be made; `code` is that of the tool."""
+
+    def __init__(self, why: str, code: int = 2) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+class Tool:
+    """uv, or venv and pip if `uv` is None, at work on one environment."""
+
+    def __init__(self, uv: str | None, place: Path, lock: int, what: str, is_first: bool) -> None:
+        self.uv, self.place, self.lock, self.what, self.is_first = uv, place, lock, what, is_first
+        self.began = time.monotonic()
+        self.python = place / "bin" / "python"
+
+    def create(self, python: Path, *, with_pip: bool) -> None:
+        """Create the environment, empty but for pip. Raises Failed."""
+        if self.uv is not None:
+            return self._call([self.uv, "venv", "--quiet", "--python", str(python), str(self.place)], "created")
+        argv = [str(python), "-m", "venv", *([] if with_pip else ["--without-pip"]), str(self.place)]
+        if ask(argv).returncode == 0:
+            return None
+        shutil.rmtree(self.place, ignore_errors=True)
+        if shutil.which("apt-get"):
+            say("this image lacks python3-venv; installing it")
+            with contextlib.suppress(Failed):  # the next call tells what is wrong
+                self._call(["bash", "-c", APT], "created")
+        return self._call(argv, "created")
+
+    def ensure_pip(self) -> None:
+        """Put pip into it, for the job's own `setup:`. Without it, `pip` would be that of the system."""
+        if (self.place / "bin" / "pip").exists() or self.uv is None:
+            return
+        install = [self.uv, "pip", "install", "--quiet", "--python", str(self.python), "pip"]
+        bundled = ask([str(self.python), "-IS", "-c", BUNDLED_PIP]).stdout.strip()  # "" on Ubuntu without python3-venv
+        if bundled and ask([*install, "--offline", "--no-index", "--find-links", bundled]).returncode == 0:
+            return
+        if ask(install).returncode != 0:
+            script = self.place / "bin" / "pip"
+            script.write_text(f"#!/bin/sh\nVIRTUAL_ENV='{self.place}' exec '{self.uv}' pip \"$@\"\n")
+            script.chmod(0o755)
+
+    def install(self, requirements: str, constraints: str) -> None:
+        """Install the lines of a requirements file. Raises Failed."""
+        files: list[str] = []
+        for option, name, text in (("-r", "requirements.txt", requirements), ("-c", "constraints.txt", constraints)):
+            if text:
+                (self.place / name).write_text(text)
+                files += [option, str(self.place / name)]
+        if self.uv is None:
+            argv = [str(self.python), "-m", "pip", "install", *PIP_OPTIONS, *files]
+        else:
+            no_index = (
+                ["--no-index"] if os.environ.get("PIP_NO_INDEX", "").lower() in ("1", "true", "yes", "on") else []
+            )
+            argv = [self.uv, "pip", "install", "--quiet", "--python", str(self.python), *no_index, *files]
+        self._call(argv, "installed")
+
+    def check_import(self, modules: str) -> None:
+        """Import these modules once, before anything relies on them. Raises Failed."""
+        self._call([str(self.python), "-c", f"import {modules}"], "imported")
+
+    def _call(self, argv: Sequence[str], done: str) -> None:
+        """Run the tool, pass its output on, and report that it goes on. Raises Failed."""
+        # It inherits the lock: if this program is killed, no other begins while the tool still writes.
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=_environment(),
+            pass_fds=(self.lock,),
+        )
+        assert process.stdout is not None
+        os.set_blocking(process.stdout.fileno(), False)
+        lines: collections.deque[str] = collections.deque(maxlen=REMEMBERED_LINES)
+        rest, is_open, next_line = b"", True, time.monotonic() + FIRST_LINE_S
+        while is_open:
+            piece = process.stdout.read()
+            is_open = piece != b""
+            *ended, rest = (rest + (piece or b"")).split(b"\n") if is_open else [rest, b""]
+            for line in ended:
+                lines.append(line.decode("utf-8", "replace"))
+                if lines[-1].strip():
+                    print(lines[-1], flush=True)
+            if time.monotonic() >= next_line:
+                next_line += NEXT_LINE_S
+                took_s = time.monotonic() - self.began
+                if self.is_first or took_s >= NEXT_LINE_S:
+                    say(f"{self.what}: still being {done} after {took_s:.0f} s")
+            if piece is None:
+                time.sleep(LOOK_S)
+        code = process.wait()
+        if code != 0:
+            why = problem(lines) or f"{Path(argv[0]).name} ended with code {code}"
+            raise Failed(f"{self.what} cannot be {done}: {why}", code if code > 0 else 128 - code)
+
+
+# -- what the worker has ---------------------------------------------------------------------------------------------
+
+
+def base_python(named: str | None) -> Path:
+    """Return the Python that environments are made of: the worker's, or one that a variable names."""
+    return Path(os.path.expandvars(named) if named else shutil.which("python3") or sys.executable)
+
+
+def find_uv(root: Path) -> str | None:
+    """Return the path of uv: that of the system, of the user, or the one that `install_uv` installed."""
+    places = ("~/.local/bin/uv", "~/.cargo/bin/uv", str(_own_uv(root) / "bin" / "uv"))
+    found = shutil.which("uv")
+    return found or next((path for path in map(os.path.expanduser, places) if os.access(path, os.X_OK)), None)
+
+
+def install_uv(root: Path, python: Path) -> str | None:
+    """Install uv in a directory of its own, which needs neither a venv module nor root; None if pip cannot get it."""
+    place = _own_uv(root)
+    draft = place.with_name(f"uv.{os.getpid()}")
+    options = ("--quiet", "--no-input", "--disable-pip-version-check", "--no-deps", "--retries", "1", "--timeout", "10")
+    done = ask([str(python), "-m", "pip", "install", *options, "--target", str(draft), "uv"])
+    if done.returncode == 0 and ask([str(draft / "bin" / "uv"), "--version"]).returncode == 0:
+        with contextlib.suppress(OSError):  # another one was first
+            draft.rename(place)
+    shutil.rmtree(draft, ignore_errors=True)
+    return find_uv(root)
+
+
+def _own_uv(root: Path) -> Path:
+    return root.with_name("tools") / "uv"
+
+
+def find_python(wanted: str, base: Path, uv: str | None) -> Path | None:
+    """Return an interpreter of this version that runs: a shim of pyenv may have nothing behind it."""
+    name = f"python{wanted}"
+    versions = Path(os.environ.get("PYENV_ROOT") or "~/.pyenv").expanduser() / "versions"
+    candidates = [base, *(Path(path) for path in [shutil.which(name)] if path)]
+    candidates += sorted(versions.glob(f"{wanted}*/bin/{name}"), reverse=True)
+    found = next((path for path in candidates if version_of(path) == wanted), None)
+    if found is None and uv is not None:
+        done = ask([uv, "python", "find", "--no-python-downloads", wanted])
+        found = Path(done.stdout.strip()) if done.returncode == 0 else None
+    return found
+
+
+def download_python(wanted: str, uv: str | None) -> Path:
+    """Return an interpreter that uv downloads. Raises Failed."""
+    missing = f"there is no Python {wanted} on this worker (in PATH, or of pyenv)"
+    if uv is None:
+        raise Failed(f"{missing}, and no uv to download it")
+    done = ask([uv, "python", "install", wanted])
+    found = find_python(wanted, Path(f"python{wanted}"), uv) if done.returncode == 0 else None
+    if found is None:
+        why = problem(done.stderr.splitlines()) or f"it ended with code {done.returncode}"
+        raise Failed(f"{missing}, and uv cannot download it: {why}", done.returncode or 2)
+    return found
+
+
+def version_of(python: Path, *, full: bool = False) -> str | None:
+    """Return the version of an interpreter, such as 3.12, or 3.12.1 in full; None if it does not run."""
+    done = ask([str(python), "-IS", "-c", "import platform; print(platform.python_version())"])
+    found = done.stdout.strip()
+    return None if done.returncode != 0 else found if full else ".".join(found.split(".")[:2])
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Return major and minor version, to compare."""
+    return tuple(int(part) for part in version.split(".")[:2])
+
+
+def packages(place: Path) -> set[str]:
+    """Return the names of the metadata directories in the environment, one for each package."""
+    return {path.name for path in _site_packages(place).glob("*.dist-info")}
+
+
+def _site_packages(place: Path) -> Path:
+    return next(iter(place.glob("lib/python*/site-packages")))
+
+
+# -- what an emulated worker lends ------------------------------------------------------------------------------------
+
+
+def lent_to(base: Path, python: Path) -> Path | None:
+    """Return the directory of what an emulated worker lends to environments of this Python; None where that is nothing."""
+    lent = base.parent.parent / "tpujob-lent"  # emulator.vms.pythons writes it
+    if not lent.is_dir():
+        return None
+    version = version_of(python)
+    found = lent / f"python{version}"
+    if found.is_dir():
+        return found
+    if any(lent.glob("*/*/torch-*.dist-info")):
+        say(f"emulated: torch is not lent to Python {version}, only to the one that tpujob runs on")
+    return None
+
+
+def lend(lent: Path, place: Path) -> None:
+    """Add what names the lent packages to the environment: for Python a .pth file, for pip and uv their metadata.
+
+    The metadata list no files of the packages, so that replacing a package by another version deletes none of them.
+    """
+    site = _site_packages(place)
+    for path in lent.glob("*/*"):
+        if path.is_dir():
+            shutil.copytree(str(path), str(site / path.name))
+            _write_scripts(path / "entry_points.txt", place)
+        else:
+            shutil.copy(str(path), str(site / path.name))
+
+
+def _write_scripts(entry_points: Path, place: Path) -> None:
+    python = shlex.quote(str(place / "bin" / "python"))
+    points = configparser.ConfigParser(delimiters=("=",), interpolation=None)
+    points.read(str(entry_points))
+    for name, entry in points.items("console_scripts") if points.has_section("console_scripts") else ():
+        module, _, function = entry.partition("[")[0].strip().partition(":")
+        path = place / "bin" / name
+        first = function.partition(".")[0]
+        path.write_text(SCRIPT.format(python=python, module=module, name=first, function=function))
+        path.chmod(0o755)
+
+
+# -- calls ------------------------------------------------------------------------------------------------------------
+
+
+def ask(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a program whose failure is an answer, too."""
+    try:
+        return subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=_environment(),
+            check=False,
+        )
+    except OSError as error:
+        return subprocess.CompletedProcess(argv, 127, "", str(error))
+
+
+def _environment() -> dict[str, str]:
+    found = dict(os.environ)
+    for name, (of_pip, separator) in UV_FROM_PIP.items():
+        if of_pip in found:
+            found.setdefault(name, separator.join(found[of_pip].split()))
+    return {**found, "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
+
+
+def problem(lines: Iterable[str]) -> str:
+    """Return what is wrong by the output of pip or uv, on one line; "" if it does not say."""
+    error, cause, of_pip = "", "", ""
+    for line in lines:
+        text = line.strip()
+        begin, _, rest = text.partition(" ")
+        if begin == "ERROR:":
+            of_pip = rest
+        elif begin in ("error:", "×"):
+            error = error or rest.rstrip(":")
+        elif begin in ("cause:", "╰─▶", "├─▶") or text.startswith("Caused by:"):
+            cause = cause or rest.replace("by: ", "", 1).strip()
+    return of_pip or ": ".join(part for part in (error, cause) if part)
+
+
+def say(line: str) -> None:
+    """Print a line of the setup."""
+    print(f"setup    {line}", flush=True)

@@ -1,0 +1,48 @@
+"""`requirements:` on a slice that is held: an environment is made once, used again, and made anew when they change."""
+
+from __future__ import annotations
+
+from tests.cli_fixture import Cli
+from tests.wheels import wheel
+
+JOB = """
+tpu: {{zone: us-central1-a}}
+requirements: requirements.txt
+env: {{PIP_NO_INDEX: 1, PIP_FIND_LINKS: {wheels}}}
+setup: pip --version
+command: python -c "import alpha, sys; print('alpha', alpha.__version__, 'in', sys.prefix)"
+limits: {{max_duration: 6m}}
+"""
+
+
+def test_requirements_are_installed_once_on_a_held_slice_and_again_when_they_change(cli: Cli) -> None:
+    wheels = cli.directory / "the wheels"
+    wheel(wheels, "alpha")
+    text = JOB.format(wheels=f"file://{wheels}".replace(" ", "%20"))
+    listed = cli.directory / "requirements.txt"
+    listed.write_text("alpha\n")
+    job = cli.job(text)
+    assert cli("up", "--zone", "us-central1-a").returncode == 0
+    first = cli("run", job)
+    assert first.returncode == 0, first.text
+    assert "requirements.txt: 1 package in " in first.stdout and "worker0 | alpha 0.0.1 in " in first.stdout
+    again = cli("run", job)
+    assert "requirements.txt: 1 package, is there already" in again.stdout and "alpha 0.0.1 in" in again.stdout
+    wheel(wheels, "alpha", "2.0")
+    listed.write_text("alpha==2.0\n")
+    changed = cli("run", job)
+    assert "requirements.txt: 1 package in " in changed.stdout and "alpha 2.0 in" in changed.stdout, changed.text
+    listed.write_text("alpha\nnosuch\n")
+    failed = cli("run", job)
+    assert failed.returncode == 1, failed.text
+    assert "setup    requirements.txt cannot be installed: " in failed.stdout and "nosuch" in failed.stdout
+    assert "the setup failed on worker0 with code 1" in failed.text
+
+
+def test_a_plan_finds_mistakes_in_the_requirements_before_anything_is_created(cli: Cli) -> None:
+    (cli.directory / "requirements.txt").write_text("numpy\n-e ../lib\n")
+    (cli.directory.parent / "lib").mkdir()
+    refused = cli("plan", cli.job(JOB.format(wheels="/x")))
+    assert refused.returncode == 64
+    assert refused.stderr.startswith("job.yaml:3: requirements: requirements.txt:2: "), refused.stderr
+    assert "is not on the workers; name a directory above it in `code:`" in refused.stderr

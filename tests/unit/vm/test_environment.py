@@ -1,0 +1,344 @@
+"""Environments of jobs, made by the real verb with uv and with pip, from wheels of the test and without a network."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.text.environments import Environment
+from orchestrator.emulator.vms import pythons
+from orchestrator.vm import environment_tools as tools
+from tests import ROOT
+from tests.waiting import HANG_S, until
+from tests.wheels import wheel
+
+UV = (
+    shutil.which("uv")
+    or shutil.which("uv", path=str(Path(sys.executable).parent))
+    or shutil.which("uv", path=sys.prefix)
+)
+PYENV = Path(os.environ.get("PYENV_ROOT") or "~/.pyenv").expanduser()
+OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
+ALPHA = Environment(what="requirements.txt", requirements="alpha\n")
+
+
+class Worker:
+    """A home directory, and the programs that are in PATH there."""
+
+    def __init__(self, directory: Path, uv: str | None) -> None:
+        self.home, self.bin = directory / "home", directory / "bin"
+        self.wheels = directory / "wheels"
+        for path in (self.home, self.bin):
+            path.mkdir(parents=True)
+        self.env = {
+            "HOME": str(self.home),
+            "PYTHONPATH": str(ROOT),
+            "PYENV_ROOT": str(directory / "none"),
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(self.wheels),
+            "UV_PYTHON_DOWNLOADS": "never",
+        }
+        if uv is not None:
+            (self.bin / "uv").symlink_to(uv)
+        python = directory / "python"
+        pythons.make(python, [pythons._pip(directory / "links")])  # whose pip is there at once
+        (python / "bin" / "uv").unlink(missing_ok=True)
+        self.env["PATH"] = f"{self.bin}:{python / 'bin'}:/usr/bin:/bin"
+        wheel(self.wheels, "alpha")
+
+    def start(self, asked: Environment) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "orchestrator.vm", "environment"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self.env,
+            cwd=self.home,
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(asdict(asked) | {"name": asked.name}))
+        process.stdin.close()
+        process.stdin = None
+        return process
+
+    def make(self, asked: Environment) -> tuple[int, str]:
+        process = self.start(asked)
+        said, _ = process.communicate(timeout=HANG_S)
+        return process.returncode, said
+
+    def place(self, asked: Environment) -> Path:
+        return self.home / "tpujob" / "envs" / asked.name
+
+    def run(self, asked: Environment, code: str) -> str:
+        argv = [str(self.place(asked) / "bin" / "python"), "-c", code]
+        env = {name: value for name, value in self.env.items() if name != "PYTHONPATH"}
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=HANG_S, check=False)
+        return done.stdout.strip() or done.stderr
+
+    @property
+    def environments(self) -> set[str]:
+        return {path.name for path in (self.home / "tpujob" / "envs").iterdir() if path.is_dir()}
+
+
+@pytest.fixture(params=["uv", "pip"])
+def worker(request: pytest.FixtureRequest, tmp_path: Path) -> Worker:
+    if request.param == "uv" and UV is None:
+        pytest.skip("needs uv (the `test` extra)")
+    return Worker(tmp_path, UV if request.param == "uv" else None)
+
+
+@pytest.fixture
+def with_pip(tmp_path: Path) -> Worker:
+    return Worker(tmp_path, None)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("uv", [None, UV])
+def test_a_python_that_lends_nothing_makes_a_whole_environment(tmp_path: Path, uv: str | None) -> None:
+    """As on a TPU VM; here the venv module takes seconds to unpack pip."""
+    worker = Worker(tmp_path, uv)
+    (worker.bin / "python3").symlink_to(sys._base_executable)  # type: ignore[attr-defined]
+    code, said = worker.make(ALPHA)
+    assert code == 0 and "requirements.txt: 1 package in " in said
+    assert str(worker.place(ALPHA)) in worker.run(ALPHA, "import pip; print(pip.__file__)")
+    assert (worker.place(ALPHA) / "bin" / "pip").exists()
+
+
+def test_an_environment_is_made_once_and_one_line_says_so(worker: Worker) -> None:
+    code, said = worker.make(ALPHA)
+    venv = "uv venv" if (worker.bin / "uv").exists() else "venv"
+    assert code == 0 and said.startswith(f"setup    {venv}, requirements.txt: 1 package in "), said
+    assert worker.run(ALPHA, "import alpha; print(alpha.__version__)") == "0.0.1"
+    assert (worker.place(ALPHA) / "bin" / "pip").exists()
+    shutil.rmtree(worker.wheels)
+    assert worker.make(ALPHA) == (0, f"setup    {venv}, requirements.txt: 1 package, is there already\n")
+
+
+def test_other_workers_than_the_first_say_only_what_is_wrong(with_pip: Worker) -> None:
+    with_pip.env["TPUJOB_WORKER"] = "3"
+    assert with_pip.make(ALPHA) == (0, "")
+    code, said = with_pip.make(Environment(what="requirements.txt", requirements="nosuch\n"))
+    assert code != 0 and "nosuch" in said
+
+
+def test_a_failed_install_names_the_package_and_ends_with_the_code_of_the_tool(worker: Worker) -> None:
+    asked = Environment(what="requirements.txt", requirements="alpha\nnosuch>=3\n")
+    code, said = worker.make(asked)
+    last = said.splitlines()[-1]
+    assert code == 1 and last.startswith("setup    requirements.txt cannot be installed: "), said
+    assert "nosuch" in last
+    assert worker.environments == set(), "what is half made takes no room"
+
+
+def test_constraints_hold(worker: Worker) -> None:
+    wheel(worker.wheels, "alpha", "2.0")
+    asked = Environment(what="requirements.txt", requirements="alpha\n", constraints="alpha<1\n")
+    assert worker.make(asked)[0] == 0
+    assert worker.run(asked, "import alpha; print(alpha.__version__)") == "0.0.1"
+
+
+def test_a_path_of_the_code_is_installed_from_the_working_directory(worker: Worker) -> None:
+    wheel(worker.home / "vendor", "local", "7.0")
+    asked = Environment(what="requirements.txt", requirements="./vendor/local-7.0-py3-none-any.whl\n")
+    assert worker.make(asked)[0] == 0
+    assert worker.run(asked, "import local; print(local.__version__)") == "7.0"
+
+
+def test_an_environment_whose_python_is_gone_is_made_again(with_pip: Worker) -> None:
+    with_pip.make(ALPHA)
+    (with_pip.place(ALPHA) / "bin" / "python").unlink()
+    code, said = with_pip.make(ALPHA)
+    assert code == 0 and "1 package in" in said
+
+
+SLOW_UV = """#!/bin/bash
+if [ "$1" = venv ]; then exec {python} -m venv --without-pip "${{@: -1}}"; fi
+[[ "$*" == *" -r "* ]] || exit 1
+touch {started}
+while [ ! -e {go_on} ]; do sleep 0.02; done
+touch {wrote}
+exit 1
+"""
+
+
+@pytest.fixture
+def killed(with_pip: Worker, tmp_path: Path) -> Callable[[], None]:
+    """Kill -9 the verb while its tool installs; the tool itself goes on. Call it to let the tool end."""
+    started, go_on, wrote = tmp_path / "started", tmp_path / "go-on", tmp_path / "wrote"
+    uv = with_pip.bin / "uv"
+    uv.write_text(SLOW_UV.format(python=sys.executable, started=started, go_on=go_on, wrote=wrote))
+    uv.chmod(0o755)
+    process = with_pip.start(ALPHA)
+    until(started.exists, "the installation")
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    uv.unlink()
+
+    def end() -> None:
+        go_on.touch()
+        until(wrote.exists, "the end of the tool")
+
+    return end
+
+
+def test_after_kill_9_in_the_middle_the_half_environment_is_not_used(
+    with_pip: Worker, killed: Callable[[], None]
+) -> None:
+    assert (with_pip.place(ALPHA) / "bin" / "python").exists(), "it is half made"
+    killed()
+    code, said = with_pip.make(ALPHA)
+    assert code == 0 and "1 package in" in said
+    assert with_pip.run(ALPHA, "import alpha; print(alpha.__version__)") == "0.0.1"
+
+
+def test_nobody_begins_again_while_the_tool_of_a_killed_one_still_writes(
+    with_pip: Worker, killed: Callable[[], None]
+) -> None:
+    with Path(f"{with_pip.place(ALPHA)}.lock").open() as lock:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        killed()
+        until(lambda: fcntl.flock(lock, fcntl.LOCK_EX) is None, "the lock")
+
+
+def test_two_at_once_make_it_once(with_pip: Worker) -> None:
+    both = [with_pip.start(ALPHA) for _ in range(2)]
+    said = sorted(process.communicate(timeout=HANG_S)[0] for process in both)
+    assert [process.returncode for process in both] == [0, 0]
+    assert sum("1 package in" in text for text in said) == 1, said
+
+
+def others(worker: Worker, count: int) -> list[Environment]:
+    return [Environment(what=f"number {number}", requirements=f"alpha\n# {number}\n") for number in range(count)]
+
+
+def test_old_environments_are_deleted_but_for_the_newest_and_those_in_use(with_pip: Worker) -> None:
+    root = with_pip.home / "tpujob" / "envs"
+    for number, name in enumerate(("old", "used", "newer", "newest")):
+        (root / name).mkdir(parents=True)
+        (root / name / ".complete").touch()
+        os.utime(root / name / ".complete", (1_000 + number, 1_000 + number))
+    (root / "half").mkdir()
+    with (root / "used.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        with_pip.make(ALPHA)
+    assert with_pip.environments == {ALPHA.name, "newest", "newer", "used"}
+
+
+def test_a_python_that_the_worker_does_not_have_is_one_line(worker: Worker) -> None:
+    code, said = worker.make(Environment(python="3.99"))
+    assert code != 0
+    assert said.splitlines()[-1].startswith(
+        "setup    there is no Python 3.99 on this worker (in PATH, or of pyenv), and "
+    )
+
+
+def test_a_python_of_the_worker_is_found_in_path_although_a_shim_there_has_nothing_behind_it(worker: Worker) -> None:
+    asked = Environment(python=OWN)
+    other = worker.bin / "python3"
+    other.write_text("#!/bin/sh\necho 'pyenv: no such version' >&2; exit 127\n")
+    other.chmod(0o755)
+    (worker.bin / f"python{OWN}").symlink_to(sys._base_executable)  # type: ignore[attr-defined]
+    code, said = worker.make(asked)
+    assert code == 0 and f", Python {OWN}." in said, said
+
+
+@pytest.mark.parametrize(
+    "version", [pytest.param(v, marks=pytest.mark.exhaustive) for v in ("3.10", "3.13")] + ["3.12"]
+)
+def test_another_python_of_pyenv_is_used(worker: Worker, version: str) -> None:
+    if version == OWN or not any((PYENV / "versions").glob(f"{version}*/bin/python{version}")):
+        pytest.skip(f"needs pyenv's Python {version} beside {OWN}")
+    worker.env["PYENV_ROOT"] = str(PYENV)
+    asked = Environment(what="requirements.txt", requirements="alpha\n", python=version)
+    code, said = worker.make(asked)
+    assert code == 0 and f"Python {version}." in said, said
+    assert worker.run(asked, "import alpha, sys; print('%d.%d' % sys.version_info[:2])") == version
+
+
+def test_a_python_that_is_too_old_is_refused_before_anything_is_installed(with_pip: Worker) -> None:
+    asked = Environment(what="torch", requirements="nosuch\n", least_python="3.99", too_old="too old: {version}")
+    assert with_pip.make(asked) == (2, f"setup    too old: {sys.version.split()[0]}\n")
+
+
+def lend(worker: Worker, directory: Path) -> Environment:
+    """Lend packages of this test in place of torch, as the emulator does; return what asks for them."""
+    for name, needs in (("torch-2.9.0+own", "Requires-Dist: parts"), ("parts-1.0", "")):
+        package = directory / name.partition("-")[0]
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("__version__ = 'lent'\n")
+        info = directory / f"{name}.dist-info"
+        info.mkdir()
+        version = name.partition("-")[2]
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package.name}\nVersion: {version}\n{needs}\n")
+        (info / "entry_points.txt").write_text(f"[console_scripts]\nrun-{package.name} = {package.name}:run\n")
+    pip = pythons._pip(directory.parent / "links")
+    pythons.make(worker.home.parent / "python", [pip, pythons._lent("torch", directory, {})])
+    base = str(worker.home.parent / "python" / "bin" / "python")
+    return Environment(what="requirements.txt", requirements="needs-torch\ntorch>=2\n", base=base)
+
+
+def test_what_an_emulated_worker_lends_is_installed_already_for_pip_and_uv(worker: Worker, tmp_path: Path) -> None:
+    asked = lend(worker, tmp_path / "lent")
+    wheel(worker.wheels, "needs_torch", requires=("torch>=2.1", "parts"))
+    code, said = worker.make(asked)
+    assert code == 0 and ": 1 package, torch of this machine lent (emulated) in " in said, said
+    assert worker.run(asked, "import needs_torch, torch, parts; print(torch.__version__)") == "lent"
+    assert (worker.place(asked) / "bin" / "run-torch").exists()
+
+
+def test_another_version_of_what_is_lent_replaces_it_here_and_deletes_nothing_there(
+    worker: Worker, tmp_path: Path
+) -> None:
+    lent = lend(worker, tmp_path / "lent")
+    wheel(worker.wheels, "torch", "1.5")
+    asked = Environment(what="requirements.txt", requirements="torch<2\n", base=lent.base)
+    code, said = worker.make(asked)
+    assert code == 0 and "lent" not in said, said
+    assert worker.run(asked, "import torch; print(torch.__version__)") == "1.5"
+    assert (tmp_path / "lent" / "torch" / "__init__.py").exists()
+
+
+def test_an_index_that_a_job_sets_for_pip_is_that_of_uv_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "https://index.example/simple")
+    monkeypatch.setenv("PIP_FIND_LINKS", "/a /b")
+    monkeypatch.setenv("UV_INDEX", "https://own.example")
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://more.example")
+    found = tools._environment()
+    assert found["UV_DEFAULT_INDEX"] == "https://index.example/simple"
+    assert found["UV_FIND_LINKS"] == "/a,/b" and found["UV_INDEX"] == "https://own.example"
+
+
+@pytest.mark.parametrize(
+    ("output", "why"),
+    [
+        (
+            "ERROR: Could not find a version that satisfies the requirement x (from versions: none)\n"
+            "ERROR: No matching distribution found for x\n",
+            "No matching distribution found for x",
+        ),
+        (
+            "error: Request failed after 3 retries in 7.2s\n  cause: Failed to fetch: https://i/x/\n  cause: refused\n",
+            "Request failed after 3 retries in 7.2s: Failed to fetch: https://i/x/",
+        ),
+        (
+            "  × No solution found when resolving dependencies:\n  ╰─▶ Because x was not found\n",
+            "No solution found when resolving dependencies: Because x was not found",
+        ),
+        ("error: Failed to fetch\n  Caused by: no route\n", "Failed to fetch: no route"),
+        ("Killed\n", ""),
+    ],
+)
+def test_what_is_wrong_is_read_from_the_output_of_each_tool(output: str, why: str) -> None:
+    assert tools.problem(output.splitlines()) == why
