@@ -27,9 +27,9 @@ to `ended_at`, which follows the release of its slice, or is the moment of its c
 with headings, in its width, and one line below the log says what goes on: a step, or the job with its figures, its cost and
 the time until its limit. Elsewhere a table is one line a row with tabs between its cells, without headings, and what goes on
 is a line every 30 seconds. `NO_COLOR` and `TERM=dumb` are respected. Every command takes `-q` (results, and what needs
-action), `-v` (every step, and every call to the API) and `--timestamps`. Every command but `plan`, `init`, `forget`,
-`emulator` and `drill` also finishes teardowns that an earlier command left unproven; `gc` does so at its end, and not in a
-dry run.
+action), `-v` (every step, and every call to the API) and `--timestamps`. Every command but `plan`, `init`, `schema`,
+`forget`, `emulator` and `drill` also finishes teardowns that an earlier command left unproven; `gc` does so at its end, and
+not in a dry run.
 """
 
 EXIT_CODES = {

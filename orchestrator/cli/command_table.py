@@ -65,8 +65,17 @@ GROUPS: dict[str, dict[str, Command]] = {
             ("tpujob bench jobs/mnist-compare.yaml", "tpujob bench jobs/mnist-compare.yaml --markdown"),
         ),
         "init": Command(
-            "Copy an example job with the files that it names, or list the examples.",
-            ("tpujob init --example", "tpujob init --example mnist", "tpujob init --example jax my-jobs"),
+            "Write a commented job file for a script of this directory.",
+            (
+                "tpujob init  # for the only script here",
+                "tpujob init src/train.py",
+                "tpujob init --example  # list the examples",
+                "tpujob init --example jax my-jobs",
+            ),
+        ),
+        "schema": Command(
+            "Print the JSON Schema of the job file, with which editors complete keys and underline mistakes.",
+            ("tpujob schema > job.schema.json",),
         ),
     },
     "Slices": {

@@ -1,4 +1,4 @@
-"""`tpujob init`: an example job to begin with."""
+"""`tpujob init`: a job file for a script of this directory, or an example job."""
 
 from __future__ import annotations
 
@@ -8,18 +8,48 @@ from typing import Annotated
 from orchestrator.cli.console import console, emit
 from orchestrator.cli.options import Argument, Option
 from orchestrator.client import examples
+from orchestrator.client.jobs import new_job_file
+from orchestrator.errors import UserError
 
 
 def init(
-    name: Annotated[str | None, Argument(help="The example; without it, list the examples.")] = None,
+    script: Annotated[
+        str | None,
+        Argument(help="The script; without it, the only one of this directory. With --example, the example."),
+    ] = None,
     directory: Annotated[
-        Path, Argument(metavar="DIR", help="The directory to copy it to; created if it is missing.")
-    ] = Path("jobs"),
+        Path | None,
+        Argument(metavar="DIR", help="With --example: the directory to copy it to, jobs by default."),
+    ] = None,
     example: Annotated[
-        bool, Option("--example", help="NAME is an example that comes with tpujob. This is the default.")
+        bool, Option("--example", help="Copy an example job with the files that it names; without a name, list them.")
     ] = False,
 ) -> None:
-    """Copy an example job with the files that it names, or list the examples. It never overwrites a file."""
+    """Write a commented job file for a script of this directory. It never overwrites a file.
+
+    The file has what runs the script, its requirements.txt or pyproject.toml, and comments for the keys that people change
+    first.
+    """
+    if example:
+        _copy_example(script, directory or Path("jobs"))
+        return
+    if directory is not None:
+        raise UserError(
+            f"unexpected {directory}", hint=f"`tpujob init --example {script} {directory}` copies an example"
+        )
+    if script in examples.find_all() and not Path(script).exists():
+        raise UserError(f"there is no file {script}", hint=f"`tpujob init --example {script}` copies the example")
+    written = new_job_file.write(Path(script) if script is not None else None)
+    emit(str(written.path))
+    if not written.ignores:
+        text = (
+            "there is no .gitignore: everything in this directory is shipped; it (or .tpujobignore) names what is not"
+        )
+        console().notice("note", text)
+    console().notice("next", f"tpujob plan {written.path}, then tpujob run {written.path}")
+
+
+def _copy_example(name: str | None, directory: Path) -> None:
     if name is None:
         for each in examples.find_all().values():
             emit(f"{each.name}\t{each.description}")

@@ -1,0 +1,15 @@
+"""`tpujob schema`: the JSON Schema of the job file."""
+
+from __future__ import annotations
+
+from orchestrator.cli.console import emit_json
+from orchestrator.core.jobfile import keys
+
+
+def schema() -> None:
+    """Print the JSON Schema of the job file, with which editors complete keys and underline mistakes.
+
+    Save it beside the job file (`tpujob schema > job.schema.json`) and begin the job file with the line
+    `# yaml-language-server: $schema=job.schema.json`. Editors with yaml-language-server read it (VS Code: the YAML extension).
+    """
+    emit_json(keys.schema())

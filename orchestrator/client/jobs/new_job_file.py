@@ -1,0 +1,135 @@
+"""A first job file for a script: what runs it, what it needs, and the keys that people change first, as comments."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from orchestrator.core.jobfile import yaml_source
+from orchestrator.errors import ConfigError, UserError
+
+RUNNERS = {".py": "python", ".sh": "bash"}
+NO_SCRIPTS = re.compile(r"(setup|conftest|noxfile|fabfile|__init__|test_.*|.*_test)\.py")
+READ_BYTES = 1024 * 1024
+# What a file has that is to be run, not imported.
+_MAIN = re.compile(
+    rb"^if __name__ == [\"']__main__[\"']|^(import|from) (argparse|click|typer|fire|tyro|hydra|absl)\b", re.MULTILINE
+)
+IGNORE_FILES = (".gitignore", ".tpujobignore")
+
+_TEMPLATE = """\
+# Runs {script} on a Cloud TPU: `tpujob run {file}`; `tpujob plan {file}` checks it and shows the price.
+# An option changes one run: --zone us-east5, --set limits.max_cost=5, -- {command_line} --help
+# All keys: docs/job-file.md. An editor completes them after `tpujob schema > job.schema.json`, with this as the first line:
+# "# yaml-language-server: $schema=job.schema.json"
+
+command: {command}
+code: .                         # shipped to every worker, without what .gitignore and .tpujobignore name
+{needs}
+tpu:
+  accelerator: v5e-8            # types, zones and prices: `tpujob offers`
+  # zone: us-central1           # a zone, a region, a list of them, or any; left out: that of your settings, else any
+  # spot: true                  # cheaper, and may be preempted at any time
+
+limits:
+  max_duration: 8h              # then the TPU is deleted, whatever happens
+  # max_cost: 10                # dollars, by the price table
+
+# artifacts: [out/*]            # collected, besides what the script writes to $TPUJOB_ARTIFACTS
+# env:
+#   WANDB_API_KEY: ${{env:WANDB_API_KEY}}   # your own variable, which stays out of files and logs
+# keep_on_failure: 30m          # keep the TPU of a job that fails, to look and to run again
+# on_preemption: restart        # get another TPU, with what the script saved to $TPUJOB_ARTIFACTS
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class NewJobFile:
+    """A job file that was written. `ignores`: whether a file says what is not shipped."""
+
+    path: Path
+    ignores: bool
+
+
+def write(script: Path | None = None) -> NewJobFile:
+    """Write the job file of a script, or of the only one in the working directory, into the working directory.
+
+    Raises UserError if no script or several could be meant, or if the file exists; ConfigError if it cannot be written.
+    """
+    relative = PurePath(_named(script) if script is not None else _found(Path()))
+    path = Path(f"{relative.stem}.yaml")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text_of(relative, path.name, needs=needs_of(Path())))
+    except FileExistsError as error:
+        raise UserError(
+            f"{path} exists; nothing was written", hint=f"`tpujob plan {shlex.quote(str(path))}` checks it"
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
+    return NewJobFile(path, any(Path(name).is_file() for name in IGNORE_FILES))
+
+
+def text_of(script: PurePath, file: str, *, needs: str | None) -> str:
+    """Return the text of the job file. `needs`: the file with what the script needs."""
+    words = [RUNNERS[script.suffix], script.as_posix()]
+    return _TEMPLATE.format(
+        script=script.as_posix(),
+        file=shlex.quote(file),
+        command_line=shlex.join(words),
+        command=_as_yaml(shlex.join(words)),
+        needs=f"setup: pip install -r {needs}\n"
+        if needs == "requirements.txt"
+        else "setup: pip install .\n"
+        if needs
+        else "",
+    )
+
+
+def needs_of(directory: Path) -> str | None:
+    """Return the name of the file in the directory that says which packages the script needs; None if there is none."""
+    return next((name for name in ("requirements.txt", "pyproject.toml") if (directory / name).is_file()), None)
+
+
+def _named(script: Path) -> Path:
+    if script.suffix not in RUNNERS:
+        hint = "`tpujob init train.py`; `tpujob init --example` lists the examples"
+        raise UserError(f"{script} is neither a Python nor a shell script", hint=hint)
+    if not str(script).isprintable():
+        raise UserError(f"{str(script)!r}: a name with control characters", hint="rename it")
+    if not script.is_file():
+        raise UserError(f"{script}: there is no such file")
+    try:
+        return script.resolve().relative_to(Path.cwd().resolve())
+    except ValueError as error:
+        hint = "change into the directory of its project first: the job ships that"
+        raise UserError(f"{script} is not below the working directory", hint=hint) from error
+
+
+def _found(directory: Path) -> Path:
+    """Return the only script of the directory."""
+    every = [path for path in sorted(directory.glob("*.py")) if not NO_SCRIPTS.fullmatch(path.name)]
+    if not every:
+        hint = "`tpujob init src/train.py` names one; `tpujob init --example` lists the examples"
+        raise UserError("there is no Python script in this directory", hint=hint)
+    scripts = [path for path in every if _is_script(path)] or every
+    if len(scripts) > 1:
+        listed = ", ".join(path.name for path in scripts)
+        raise UserError(f"several scripts could be meant: {listed}", hint=f"name one: `tpujob init {scripts[0].name}`")
+    return scripts[0]
+
+
+def _is_script(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return _MAIN.search(file.read(READ_BYTES)) is not None
+    except OSError:
+        return False
+
+
+def _as_yaml(text: str) -> str:
+    plain, source = yaml_source.read_value(text, ("command",))
+    return text if plain == text and not source.mistakes else json.dumps(text)

@@ -1,0 +1,152 @@
+"""The job file that `tpujob init` writes for a script."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from orchestrator.client.jobs import new_job_file
+from orchestrator.core.jobfile import keys
+from orchestrator.core.jobfile.keys import JobSpec
+from orchestrator.errors import ConfigError, UserError
+
+MAIN = 'def main():\n    pass\n\nif __name__ == "__main__":\n    main()\n'
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def put(name: str, text: str = MAIN) -> Path:
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def written(script: str | None = None) -> tuple[str, JobSpec]:
+    made = new_job_file.write(Path(script) if script else None)
+    return made.path.name, keys.load(made.path.read_bytes(), path=str(made.path))
+
+
+def test_it_is_a_job_that_runs_the_script_of_this_directory() -> None:
+    put("train.py")
+    name, spec = written()
+    assert name == "train.yaml"
+    assert (spec.name, spec.command, spec.code, spec.setup) == ("train", "python train.py", ".", None)
+    assert spec.tpu.accelerator == "v5litepod-8" and spec.limits.max_duration_s == 8 * 3600
+    assert spec.warnings() == []
+
+
+def test_every_key_in_its_comments_is_a_key_of_the_file() -> None:
+    put("train.py")
+    text = new_job_file.write().path.read_text()
+    commented = re.sub(r"^( *)# ( *[a-zA-Z_]+:)", r"\1\2", text.partition("\ncommand:")[2], flags=re.MULTILINE)
+    spec = keys.load("command:" + commented, path="train.yaml")
+    assert (spec.tpu.zone, spec.tpu.spot, spec.keep_on_failure) == (("us-central1",), True, 1800)
+    assert dict(spec.env) == {"WANDB_API_KEY": "${env:WANDB_API_KEY}"}
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({"train.py": MAIN, "model.py": "class Model: ...\n"}, "train"),
+        ({"run.py": "import argparse\n", "util.py": ""}, "run"),
+        ({"only.py": "print(1)\n"}, "only"),
+        ({"train.py": MAIN, "setup.py": MAIN, "test_train.py": MAIN, "conftest.py": ""}, "train"),
+    ],
+)
+def test_the_script_is_the_only_one_that_is_to_be_run(files: dict[str, str], found: str) -> None:
+    for name, text in files.items():
+        put(name, text)
+    assert written()[1].name == found
+
+
+def test_of_several_scripts_it_asks_for_one() -> None:
+    put("eval.py")
+    put("train.py")
+    with pytest.raises(UserError, match=r"several scripts could be meant: eval\.py, train\.py"):
+        new_job_file.write()
+    assert written("train.py")[0] == "train.yaml"
+
+
+def test_without_a_script_it_says_what_to_type() -> None:
+    with pytest.raises(UserError, match="no Python script in this directory") as caught:
+        new_job_file.write()
+    assert "tpujob init src/train.py" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("script", "command"),
+    [
+        ("src/train.py", "python src/train.py"),
+        ("go.sh", "bash go.sh"),
+        ("my train.py", "python 'my train.py'"),
+        ("a: b #c.py", "python 'a: b #c.py'"),
+    ],
+)
+def test_a_script_may_have_any_name_and_be_in_any_directory_below(script: str, command: str) -> None:
+    put(script)
+    name, spec = written(script)
+    assert spec.command == command and name == f"{Path(script).stem}.yaml"
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("../train.py", "is not below the working directory"),
+        ("none.py", "there is no such file"),
+        ("data.csv", "is neither a Python nor a shell script"),
+    ],
+)
+def test_a_script_that_cannot_be_one_is_refused(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
+) -> None:
+    inside = directory / "inside"
+    inside.mkdir()
+    put("train.py")
+    put("inside/data.csv", "1,2")
+    monkeypatch.chdir(inside)
+    with pytest.raises(UserError, match=message):
+        new_job_file.write(Path(script))
+    assert [path.name for path in inside.iterdir()] == ["data.csv"]
+
+
+@pytest.mark.parametrize(
+    ("file", "setup"), [("requirements.txt", "pip install -r requirements.txt"), ("pyproject.toml", "pip install .")]
+)
+def test_what_the_script_needs_is_installed(file: str, setup: str) -> None:
+    put("train.py")
+    put(file, "")
+    assert written()[1].setup == (setup,)
+
+
+def test_it_never_overwrites_a_file() -> None:
+    put("train.py")
+    put("train.yaml", "mine")
+    with pytest.raises(UserError, match=r"train\.yaml exists; nothing was written"):
+        new_job_file.write()
+    assert Path("train.yaml").read_text() == "mine"
+
+
+def test_a_directory_that_cannot_be_written_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    put("train.py")
+
+    def full(*args: object, **settings: object) -> object:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(ConfigError, match=r"train\.yaml cannot be written: No space left on device"):
+        new_job_file.write(None)
+
+
+def test_it_says_whether_a_file_names_what_is_not_shipped() -> None:
+    put("train.py")
+    assert not new_job_file.write().ignores
+    put("eval.py")
+    put(".gitignore", "runs/\n")
+    assert new_job_file.write(Path("eval.py")).ignores
