@@ -57,12 +57,12 @@ def while_create_is_unanswered(scene: Scene) -> None:
 
 
 def while_shipping(scene: Scene) -> None:
-    bundles = "vms/*/worker*/home/tpujob/bundles/.*"
+    drafts = "vms/*/worker*/home/tpujob/store/drafts/*"
 
     def begun() -> bool:
-        return sum(_size_bytes(path) for path in scene.here.emulator_directory.glob(bundles)) > BEGUN_BYTES
+        return sum(_size_bytes(path) for path in scene.here.emulator_directory.glob(drafts)) > BEGUN_BYTES
 
-    wait_for("the bundle begins to arrive", begun)
+    wait_for("the code begins to arrive", begun)
 
 
 def while_streaming(scene: Scene) -> None:

@@ -11,7 +11,6 @@ import json
 import os
 import sys
 import threading
-from pathlib import Path
 
 from .phase import PhaseFiles
 from .supervisor import SHUTDOWN_GRACE_S, Supervisor, inherit_orphans, unpack
@@ -26,7 +25,7 @@ def local() -> None:
     phase.dir.mkdir(parents=True)
     phase.lock(fcntl.LOCK_EX)  # as long as this process lives
     inherit_orphans()
-    unpack(phase, None if request["bundle"] is None else Path(request["bundle"]))
+    unpack(phase, request["manifest"], place=request["store"])
     supervisor = Supervisor(phase, request)
     threading.Thread(target=_read_stop_request, args=(phase,), daemon=True).start()
     code = 1

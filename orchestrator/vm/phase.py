@@ -22,12 +22,6 @@ def root() -> Path:
     return Path.home() / "tpujob"
 
 
-def bundle_path(sha256: str) -> Path:
-    if not re.fullmatch(r"[0-9a-f]{64}", sha256):
-        raise ValueError(f"bad sha256 {sha256!r}")
-    return root() / "bundles" / f"{sha256}.tar.gz"
-
-
 def private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from . import process_tree, stream
 from .frames import reply
-from .phase import PhaseFiles, boot_id, boot_s, bundle_path, private
+from .phase import PhaseFiles, boot_id, boot_s, private
 
 TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LEFTOVER_GRACE_S = 2.0  # for what a job left running when its main process ended by itself
 SHUTDOWN_GRACE_S = 5.0  # the machine itself is going down
-START_WAIT_S = 300.0  # while another launcher unpacks a large bundle
+START_WAIT_S = 300.0  # while another launcher unpacks a large shipment
 STOP_WAIT_S = 15.0  # beyond its grace
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -96,8 +96,7 @@ def _supervise(phase: PhaseFiles, request: dict[str, Any], tell: int) -> NoRetur
     try:
         inherit_orphans()
         try:
-            shas = (request.get("bundle_sha256"), request.get("saved_sha256"))
-            unpack(phase, *(None if sha256 is None else bundle_path(sha256) for sha256 in shas))
+            unpack(phase, request.get("manifest"), request.get("saved"))
             supervisor = Supervisor(phase, request)
         except Exception as error:
             _say(tell, {"error": f"{type(error).__name__}: {error}"})
@@ -127,23 +126,39 @@ def _say(fd: int, word: dict[str, Any]) -> None:
     os.close(fd)
 
 
-def unpack(phase: PhaseFiles, bundle: Path | None, saved: Path | None = None) -> None:
-    """The bundle into `work/`, once per attempt, and over it what an earlier attempt left in `work/` and `artifacts/`.
+def unpack(phase: PhaseFiles, manifest: str | None, saved: str | None = None, place: str | None = None) -> None:
+    """Make `work/` of a manifest, once per attempt, and over it what an earlier attempt left in `work/` and `artifacts/`.
 
-    Their content was checked against their names when they arrived.
+    `place`: the store, if that is not the worker's. Raises Damaged, and OSError for a full disk.
     """
     work, artifacts = phase.run / "work", phase.run / "artifacts"
     if work.exists():
         return
-    import shutil  # only the first phase pays for this
+    import shutil  # only the first phase pays for these
+
+    from .store import Store, free_bytes, is_full
 
     draft = phase.run / f".draft.{os.getpid()}"
     for name in ("work", "artifacts"):
         (draft / name).mkdir(parents=True)
-    if bundle is not None:
-        _extract(bundle, draft / "work")
-    if saved is not None:
-        _extract(saved, draft)
+    if manifest is not None or saved is not None:
+        store = Store(place)
+        lock = store.lock()
+        try:
+            if manifest is not None:
+                store.make_tree(manifest, str(draft / "work"))
+            if saved is not None:
+                store.make_tree(saved, str(draft), take=True)
+        except OSError as error:
+            shutil.rmtree(draft, ignore_errors=True)
+            if is_full(error):
+                raise OSError(
+                    f"no room to unpack the code: {free_bytes() / 1e6:,.0f} MB are free on this disk"
+                ) from error
+            raise
+        finally:
+            if lock is not None:
+                os.close(lock)  # the supervisor lives on
     if not artifacts.exists():
         (draft / "artifacts").rename(artifacts)
     try:
@@ -152,14 +167,6 @@ def unpack(phase: PhaseFiles, bundle: Path | None, saved: Path | None = None) ->
         if not work.exists():  # else another phase was first
             raise
     shutil.rmtree(draft)
-
-
-def _extract(archive: Path, into: Path) -> None:
-    import tarfile
-
-    with tarfile.open(archive) as tar:
-        safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-        tar.extractall(into, **safely)  # noqa: S202 (our own archive, its hash checked)
 
 
 class Supervisor:

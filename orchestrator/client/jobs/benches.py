@@ -6,10 +6,12 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.client.jobs.code import shipment_of
 from orchestrator.client.jobs.job_files import environment, read_file
 from orchestrator.client.jobs.results import command_exit_code
 from orchestrator.client.jobs.runs import RunOptions, start_run
@@ -86,10 +88,10 @@ def _check(session: Session, specs: Mapping[str, JobSpec], base: Path) -> None:
 
 def _key(session: Session, spec: JobSpec, base: Path) -> str:
     """Return the same key for the same work: the job as resolved (secrets by name only), its code and data, the cloud."""
-    emulated = spec.on == "tpu" and session.target.kind == "emulated"
-    bundle = prepare.bundle(spec, base, session.directory / "bundles", emulated=emulated)
+    with ExitStack() as stack:
+        shipment = shipment_of(session, spec, base, stack)
     cloud = LOCAL if spec.on == "local" else f"{session.target.kind} {session.target.project}"
-    work = {"job": spec.model_dump(mode="json"), "bundle": bundle.sha256 if bundle else None, "cloud": cloud}
+    work = {"job": spec.model_dump(mode="json"), "code": shipment.id if shipment else None, "cloud": cloud}
     return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.client.events import RunResult
+from orchestrator.client.jobs.code import shipment_of
 from orchestrator.client.jobs.log_output import JobOutput, make_directory
 from orchestrator.client.jobs.results import finish
 from orchestrator.core.lease.run_and_attempt import LOCAL
@@ -31,13 +32,14 @@ def run_here(
     remove_leftovers(working, session.locks.is_locked)
 
     run, attempt = prepare.new_run(spec, path, LOCAL, session.runs_directory, session.now(LOCAL), bench=bench)
-    bundle = prepare.bundle(spec, path, session.directory / "bundles")
-    make_directory(Path(run.directory))
-    with closing(JobOutput(Path(run.directory), session.reporter)) as output:
+    with ExitStack() as stack:
+        shipment = shipment_of(session, spec, path, stack)
+        make_directory(Path(run.directory))
+        output = stack.enter_context(closing(JobOutput(Path(run.directory), session.reporter)))
         worker = LocalWorker(working, attempt.id)
-        asked = requirements.read(spec, path, code_sha256=bundle.sha256 if bundle else None)
+        asked = requirements.read(spec, path, code_sha256=shipment.id if shipment else None)
         job = local.prepare(
-            spec, run, attempt, worker, shipped=bundle, env=env, asked=asked, port=free_port(), sink=output
+            spec, run, attempt, worker, shipment=shipment, env=env, asked=asked, port=free_port(), sink=output
         )
         outcome = session.run(local.run_local(job), LOCAL)
     return finish(session, outcome)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.client import plans
 from orchestrator.client.jobs import job_files
+from orchestrator.client.jobs.code import ship_line, ship_shape, survey_of
 from orchestrator.core.lease.lease import Purpose
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.planning.plan import CandidateOrder, make
@@ -90,11 +91,15 @@ def preview(session: Session, spec: JobSpec, path: Path | None = None) -> PlanPr
 
     Raises UserError for a job that cannot be run.
     """
+    found = None
     if path is not None:
         prepare.check_directories(spec, path)
+        found = survey_of(session, spec, path)
     session.recover()
+    ships = () if found is None else (ship_line(found),)
     if spec.on == "local":
-        return PlanPreview(None, (), _local_shape(spec), notes=("this machine: no cloud is asked for anything",))
+        shape = _local_shape(spec) | {"ship": ship_shape(found)}
+        return PlanPreview(None, (), shape, notes=("this machine: no cloud is asked for anything", *ships))
     prepare.check_bucket(spec, session.target.kind, os.environ)
     prepare.check_python(spec, session.target.kind)
     plan = plan_of(session, spec)
@@ -104,8 +109,8 @@ def preview(session: Session, spec: JobSpec, path: Path | None = None) -> PlanPr
     return PlanPreview(
         plan,
         requests,
-        _shape(session, spec, plan, requests),
-        tuple(plans.lines_of(session, plan, spec=spec)),
+        _shape(session, spec, plan, requests) | {"ship": ship_shape(found)},
+        (*plans.lines_of(session, plan, spec=spec), *ships),
         table(plan),
     )
 

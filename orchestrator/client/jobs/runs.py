@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from orchestrator.client import lookup, plans
 from orchestrator.client.events import RunResult
 from orchestrator.client.jobs import job_files, results
+from orchestrator.client.jobs.code import shipment_of
 from orchestrator.client.jobs.local_run import run_here
 from orchestrator.client.jobs.log_output import JobOutput, make_directory
 from orchestrator.client.jobs.planning import plan_of
@@ -102,8 +103,6 @@ def _run_on_slice(
     run, attempt = prepare.new_run(
         spec, path, session.target.kind, session.runs_directory, session.now(), bench=options.bench
     )
-    bundle = prepare.bundle(spec, path, session.directory / "bundles", emulated=emulated)
-    make_directory(Path(run.directory))
     drafter = PlanDrafter(
         plan,
         plans.place(session),
@@ -113,6 +112,8 @@ def _run_on_slice(
         run=run.id,
     )
     with ExitStack() as stack:
+        shipment = shipment_of(session, spec, path, stack)
+        make_directory(Path(run.directory))
         output = stack.enter_context(closing(JobOutput(Path(run.directory), session.reporter)))
         job = prepare.job_run(
             spec,
@@ -121,8 +122,8 @@ def _run_on_slice(
             plan=plan,
             drafter=drafter,
             held=None if options.detach else _held(session, plan, spec),
-            shipped=bundle,
-            phases=prepare.phases(spec, run, shipped=bundle, env=env, emulation=emulation, job_path=path),
+            shipment=shipment,
+            phases=prepare.phases(spec, run, shipment=shipment, env=env, emulation=emulation, job_path=path),
             sink=output,
             keep_s=options.keep_s,
             detach=options.detach,

@@ -195,7 +195,9 @@ class JobSpec(Section):
         "your own variable NAME, and its value is hidden in logs.",
     )
     code: Directory | None = Field(
-        default=None, description="Directory to ship, relative to this file; the job starts in a copy of it."
+        default=None,
+        description="Directory to ship, relative to this file, without what .gitignore and .tpujobignore leave out; "
+        "the job starts in a copy of it.",
     )
     artifacts: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         default=(), description="Patterns of files to collect besides those that the job writes to $TPUJOB_ARTIFACTS."

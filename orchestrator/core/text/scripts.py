@@ -1,6 +1,6 @@
 """The bash scripts that a job's phases run on every worker. Pure text; they are shipped as files, never passed to a shell.
 
-The working directory is the attempt's `work/`, into which the bundle was unpacked.
+The working directory is the attempt's `work/`, into which the code was unpacked.
 """
 
 from __future__ import annotations

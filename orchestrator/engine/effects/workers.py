@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.core.lease.cloud_api import WorkerAddress
@@ -14,7 +13,8 @@ from orchestrator.engine.effects.base import Effect, QuickEffect, Report, T, Wor
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.fleet import Fleet, FleetStatus, StartRequest, WorkerFacts
-    from orchestrator.remote.transfer.bundle import Bundle
+    from orchestrator.remote.shipping.sending import PushResult
+    from orchestrator.remote.shipping.shipment import OnProgress, Shipment
     from orchestrator.remote.transfer.collect import CollectionProgress, CollectRequest, CollectResult
     from orchestrator.remote.transfer.collection import Collection
     from orchestrator.remote.transfer.saved_work import SavedWork
@@ -59,21 +59,13 @@ class FindCoordinator(FleetEffect["WorkerFacts"]):
 
 
 @dataclass(frozen=True, slots=True)
-class Push(FleetEffect[int]):
-    """Ship the bundle to every worker that lacks it; return to how many."""
+class Push(FleetEffect["list[PushResult]"]):
+    """Send each worker what it lacks of the shipment; return what travelled to each."""
 
-    bundle: Bundle
+    shipment: Shipment
 
-    def perform(self, world: World) -> int:
-        sent = 0
-        whole = self.bundle.size_bytes * len(self.fleet.workers)
-
-        def progress(size_bytes: int) -> None:
-            nonlocal sent
-            sent += size_bytes
-            world.report(Report("ship", f"{sent / 1e6:,.1f} of at most {whole / 1e6:,.1f} MB", passing=True))
-
-        return sum(not result.skipped for result in self.fleet.push(self.bundle, progress))
+    def perform(self, world: World) -> list[PushResult]:
+        return self.fleet.push(self.shipment, _progress(world, "ship"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,15 +179,20 @@ class DescribeSaved(QuickEffect["SavedState"]):
 
 @dataclass(frozen=True, slots=True)
 class RestoreWork(FleetEffect["tuple[str | None, ...]"]):
-    """Ship its saved work to each worker; return the hash of each bundle, None for a worker without saved work."""
+    """Send its saved work to each worker; return the id of each shipment, None for a worker without saved work."""
 
     saved_work: SavedWork
-    directory: Path  # for the archives
 
     def perform(self, world: World) -> tuple[str | None, ...]:
-        bundles = self.saved_work.bundles(len(self.fleet.workers), self.directory)
-        self.fleet.push_each(bundles)
-        return tuple(bundle.sha256 if bundle else None for bundle in bundles)
+        shipments = self.saved_work.shipments(len(self.fleet.workers))
+        self.fleet.push_each(shipments, _progress(world, "restore"))
+        return tuple(shipment.id if shipment else None for shipment in shipments)
+
+
+def _progress(world: World, stage: str) -> OnProgress:
+    from orchestrator.remote.shipping.shipment import paced
+
+    return paced(lambda text: world.report(Report(stage, text, passing=True)))
 
 
 @dataclass(frozen=True, slots=True)

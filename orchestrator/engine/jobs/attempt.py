@@ -5,12 +5,15 @@ An attempt releases nothing: it raises what ends it, and `engine.jobs.run` relea
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from orchestrator.core.lease.cloud_api import Capabilities, SliceState, WorkerAddress
 from orchestrator.core.lease.lease import Held, HeldFor, Lease, Mode
 from orchestrator.core.lease.run_and_attempt import AttemptState, Leased, Moved
+from orchestrator.core.text.sizes import format_size
 from orchestrator.engine.effects.base import Lock, Make, Now, Record, Report, Unlock
 from orchestrator.engine.effects.cloud import Get, Workers
 from orchestrator.engine.effects.workers import Connect, FindCoordinator, Push, RestoreWork, SendHeartbeats, StartPhase
@@ -25,6 +28,10 @@ from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.provision.race import LoserRelease
 from orchestrator.engine.runtime import retry
 from orchestrator.errors import CloudError, DeadlineExceeded, PayloadFailed, SliceLost, TpujobError, Vanished
+
+if TYPE_CHECKING:
+    from orchestrator.remote.shipping.sending import PushResult
+    from orchestrator.remote.shipping.shipment import Shipment
 
 CONNECT_S = 300.0  # sshd of a fresh VM may take minutes to come up
 # The work of a job that may be restarted is saved so many times as often as labels are renewed: at least every 5 minutes.
@@ -187,17 +194,28 @@ async def _ship(job: JobRun, progress: JobProgress) -> tuple[str | None, ...]:
     """Ship code and data, and the work that earlier attempts saved. Return the hash of that work for each worker, or ()."""
     assert progress.fleet is not None
     workers = len(progress.fleet.workers) if progress.losses else 0
-    if job.bundle is not None:
+    if job.shipment is not None:
         await progress.enter("ship")
-        shipped = await Push(progress.fleet, job.bundle)
-        size = f"{job.bundle.size_bytes / 1000:,.0f} KB"
-        there = "" if shipped else " (was there already)"
+        sent = await Push(progress.fleet, job.shipment)
         count = len(progress.fleet.workers)
         await progress.enter("connect")
-        await Report("ship", f"{size} → {count} worker{'s'[: count > 1]} in {progress.spans['ship']:.1f} s{there}")
+        what = _shipped(job.shipment, sent)
+        await Report("ship", f"{what} → {count} worker{'s'[: count > 1]} in {progress.spans['ship']:.1f} s")
     if not workers or job.saved_work is None:
         return ()
-    saved = await RestoreWork(progress.fleet, job.saved_work, job.saved_work.directory / "bundles")
-    if count := sum(sha256 is not None for sha256 in saved):
-        await Report("restore", f"saved work → {count} worker{'s'[: count > 1]}")
+    saved = await RestoreWork(progress.fleet, job.saved_work)
+    if some := sum(manifest is not None for manifest in saved):
+        await Report("restore", f"saved work → {some} worker{'s'[: some > 1]}")
     return saved
+
+
+def _shipped(shipment: Shipment, sent: Sequence[PushResult]) -> str:
+    """Return what travelled, in words: `148 files, 1.3 MB (300 MB left out by .gitignore)`, `3 of 148 files, 12 KB changed`."""
+    from orchestrator.remote.shipping.tree import count, left_out_text
+
+    most = max(sent, key=lambda result: (result.files, result.size_bytes), default=None)
+    if most is not None and 0 < most.files < shipment.files:
+        return f"{most.files:,} of {count(shipment.files)}, {format_size(most.size_bytes)} changed"
+    there = ", nothing new" if most is not None and not most.files and shipment.size_bytes else ""
+    left_out = left_out_text(shipment.left_out)
+    return f"{count(shipment.files)}, {format_size(shipment.size_bytes)}{there}{f' ({left_out})' if left_out else ''}"

@@ -14,7 +14,7 @@ from orchestrator.engine.provision.drafts import Draft, Drafter
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.fleet import StartRequest
-    from orchestrator.remote.transfer.bundle import Bundle
+    from orchestrator.remote.shipping.shipment import Shipment
     from orchestrator.remote.transfer.collect import CollectRequest
     from orchestrator.remote.transfer.saved_work import SavedWork
 
@@ -40,7 +40,7 @@ class JobRun:
     drafts: tuple[Draft, ...]  # candidates in order, names already chosen
     held: Lease | None  # a held slice that fits: of `tpujob up`, or of this job since it failed, to be taken over
     lane: Lane | None = field(default=None, kw_only=True)  # of a run that is one of several on the same slice
-    bundle: Bundle | None
+    shipment: Shipment | None
     phases: tuple[JobPhase, ...]
     artifacts: tuple[str, ...]
     directory: Path

@@ -28,7 +28,7 @@ from orchestrator.errors import Canceled, DeadlineExceeded, Interrupted, Payload
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.remote.fleet.local import LocalExit, LocalWorker
-    from orchestrator.remote.transfer.bundle import Bundle
+    from orchestrator.remote.shipping.shipment import Shipment
     from orchestrator.remote.transfer.collect import CollectResult
 
 WAIT_S = 1.0
@@ -52,7 +52,7 @@ class LocalRun:
     worker: LocalWorker
     phases: tuple[LocalPhase, ...]
     env: Mapping[str, str]
-    bundle: Path | None
+    shipment: Shipment | None
     artifacts: tuple[str, ...]
     most_bytes: int | None  # of results
     max_duration_s: float
@@ -65,7 +65,7 @@ def prepare(
     attempt: Attempt,
     worker: LocalWorker,
     *,
-    shipped: Bundle | None,
+    shipment: Shipment | None,
     env: Mapping[str, str],
     asked: Environment,
     port: int,
@@ -94,7 +94,7 @@ def prepare(
         worker=worker,
         phases=(*first, LocalPhase("main", AttemptState.RUNNING, main)),
         env={**variables, **env},
-        bundle=shipped.path if shipped else None,
+        shipment=shipment,
         artifacts=tuple(spec.artifacts),
         most_bytes=spec.limits.max_results,
         max_duration_s=spec.limits.max_duration_s,
@@ -201,7 +201,7 @@ class StartLocal(Effect[None]):
 
     def perform(self, world: World) -> None:
         job = self.job
-        job.worker.start(self.phase.name, self.phase.script, job.env, job.bundle, job.sink)
+        job.worker.start(self.phase.name, self.phase.script, job.env, job.shipment, job.sink)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""From a job and a plan to a `JobRun`: checks, the run's record, bundle, scripts, environment. Sends nothing."""
+"""From a job and a plan to a `JobRun`: checks, the run's record, code, scripts, environment. Sends nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib.util
 import json
 import secrets
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,8 @@ from orchestrator.errors import JobSpecError, UserError
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec, TrainSection
     from orchestrator.remote.fleet.fleet import StartRequest
-    from orchestrator.remote.transfer.bundle import Bundle
+    from orchestrator.remote.shipping.shipment import Shipment
+    from orchestrator.remote.shipping.tree import Source, Survey
 
 
 def capacity_requests(spec: JobSpec, timings: Timings, *, keep_s: float = 0.0) -> tuple[CapacityRequest, ...]:
@@ -86,35 +87,39 @@ def check_local_training(backend: str = "xla", subject: str = "emulated workers 
         )
 
 
-def bundle(spec: JobSpec, job_path: Path, destination: Path, *, emulated: bool = False) -> Bundle | None:
-    """Return the bundle of the payload with its configuration, `code:` and `data_dir:`; None when there is nothing to ship.
+def survey(
+    spec: JobSpec, job_path: Path, *, own_directories: Collection[Path] = (), emulated: bool = False
+) -> Survey | None:
+    """Return what the job ships: the payload with its configuration, `code:` and `data_dir:`; None when that is nothing.
 
-    `emulated`: the job runs on the emulated cloud.
-
-    Raises JobSpecError for a directory that is missing.
+    `own_directories` are tpujob's (runs, state) and not shipped. `emulated`: the job runs on the emulated cloud. Raises
+    JobSpecError for a directory that is missing, and UserError for what is refused, such as a file that looks like a secret.
     """
-    from orchestrator.remote.transfer.bundle import make_bundle
+    from orchestrator.remote.shipping import tree
 
-    sources: dict[str, Path | bytes] = {}
+    sources: dict[str, Source] = {}
     if spec.code is not None:
-        sources["."] = _directory(spec, job_path, spec.code, ("code",))
+        sources["."] = tree.Source(_directory(spec, job_path, spec.code, ("code",)), gitignore=True)
     if spec.train is not None:
         sources |= _payload_files(spec.train, emulated=emulated)
         config = spec.train.model_dump(mode="json")
         if spec.train.data_dir is not None:
-            sources["data"] = _directory(spec, job_path, spec.train.data_dir, ("train", "data_dir"))
+            # Data is seldom in git: a .gitignore says nothing about it.
+            sources["data"] = tree.Source(_directory(spec, job_path, spec.train.data_dir, ("train", "data_dir")))
             config["data_dir"] = "data"
-        sources["train.json"] = json.dumps(config, indent=1, sort_keys=True).encode()
-    return make_bundle(sources, destination) if sources else None
+        sources["train.json"] = tree.Source(json.dumps(config, indent=1, sort_keys=True).encode())
+    return tree.survey(sources, own_directories=own_directories) if sources else None
 
 
-def _payload_files(train: TrainSection, *, emulated: bool) -> dict[str, Path]:
+def _payload_files(train: TrainSection, *, emulated: bool) -> dict[str, Source]:
     """Return the payload's modules, and its sample of MNIST (1.3 MB) where the training may fall back on it."""
+    from orchestrator.remote.shipping.tree import Source
+
     root = _payload_directory()
     files = list(root.rglob("*.py"))
     if (train.entry, train.dataset, train.data_dir) == (None, "mnist", None) and (emulated or train.fallback):
         files += [path for path in (root / "data" / "mnist_sample").iterdir() if path.is_file()]
-    return {f"payload/{path.relative_to(root).as_posix()}": path for path in files}
+    return {f"payload/{path.relative_to(root).as_posix()}": Source(path) for path in files}
 
 
 def _payload_directory() -> Path:
@@ -138,7 +143,7 @@ def phases(
     spec: JobSpec,
     run: RunRecord,
     *,
-    shipped: Bundle | None,
+    shipment: Shipment | None,
     env: Mapping[str, str],
     emulation: Emulation | None,
     job_path: Path,
@@ -147,7 +152,7 @@ def phases(
 
     Raises JobSpecError for `requirements:` that no worker can install.
     """
-    asked = requirements.read(spec, job_path, code_sha256=shipped.sha256 if shipped else None)
+    asked = requirements.read(spec, job_path, code_sha256=shipment.id if shipment else None)
     setup = scripts.chain(spec.setup) if spec.setup else ""
     if spec.train is not None:
         main = scripts.train_main("python3")
@@ -163,8 +168,8 @@ def phases(
         setup, main = scripts.in_lent_environment(setup) if setup else "", scripts.in_lent_environment(main)
 
     def script(phase: str, text: str, bucket: str | None = None) -> PhaseScript:
-        sha256 = shipped.sha256 if shipped else None
-        return PhaseScript(phase, text, run, env, sha256, emulation, bucket, tuple(spec.artifacts))
+        manifest = shipment.id if shipment else None
+        return PhaseScript(phase, text, run, env, manifest, emulation, bucket, tuple(spec.artifacts))
 
     first = [JobPhase("setup", AttemptState.SETUP, script("setup", setup))] if setup else []
     return (*first, JobPhase("main", AttemptState.RUNNING, script("main", main, spec.bucket)))
@@ -192,7 +197,7 @@ class PhaseScript:
     text: str
     run: RunRecord
     env: Mapping[str, str]
-    bundle_sha256: str | None
+    manifest: str | None  # of what is shipped
     emulation: Emulation | None
     bucket: str | None  # upload the artifacts there after the script
     artifacts: tuple[str, ...]
@@ -203,7 +208,7 @@ class PhaseScript:
         return StartRequest(
             attempt=attempt.id,
             phase=self.phase,
-            bundle_sha256=self.bundle_sha256,
+            manifest=self.manifest,
             script=self.text if self.bucket is None else scripts.with_upload(self.text, self._upload(attempt)),
             env_by_worker=[
                 {**worker_environment(self.run, attempt, lease, index, hosts, coordinator, self.emulation), **self.env}
@@ -286,7 +291,7 @@ def job_run(
     plan: Plan,
     drafter: Drafter,
     held: Lease | None,
-    shipped: Bundle | None,
+    shipment: Shipment | None,
     phases: tuple[JobPhase, ...],
     sink: Callable[[int, bytes], None],
     keep_s: float | None,
@@ -302,7 +307,7 @@ def job_run(
         attempt=attempt,
         drafts=drafter.make(),
         held=held,
-        bundle=shipped,
+        shipment=shipment,
         phases=phases,
         artifacts=tuple(spec.artifacts),
         directory=directory,

@@ -19,13 +19,14 @@ from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import RemoteError, Unreachable
 from orchestrator.remote.fleet.follow import Follower, WorkerState, WorkerStatus
 from orchestrator.remote.fleet.heartbeats import Heartbeats
-from orchestrator.remote.fleet.steps import FleetStatus, PushResult, StartRequest, WorkerFacts
+from orchestrator.remote.fleet.steps import FleetStatus, StartRequest, WorkerFacts
+from orchestrator.remote.shipping.sending import PushResult, Sending
+from orchestrator.remote.shipping.shipment import OnProgress, Shipment
 from orchestrator.remote.ssh.call import Completed, WorkerCall, run
 from orchestrator.remote.ssh.connection import Connection, Credentials
 from orchestrator.remote.ssh.fan_out import Wakeup, fan_out
 from orchestrator.remote.ssh.known_hosts import KnownHosts
 from orchestrator.remote.ssh.openssh import openssh_argv
-from orchestrator.remote.transfer.bundle import Bundle
 from orchestrator.remote.transfer.collect import Collector, CollectRequest
 from orchestrator.remote.transfer.collection import Collection
 
@@ -34,12 +35,11 @@ __all__ = ["Fleet", "FleetStatus", "PushResult", "StartRequest", "WorkerFacts", 
 T = TypeVar("T")
 
 PERSIST_S = 60.0  # how long a step goes on trying new connections
-START_S = 300.0  # a large bundle is unpacked
+START_S = 300.0  # a large shipment is unpacked
 SILENCE_S = 30.0
 STOP_EXTRA_S = 30.0
 DRAIN_S = 5.0  # after a stop, for the last lines of the log
 OUTPUT_BYTES = 1 << 20
-PIECE_BYTES = 1 << 20
 RETRY_FIRST_S, RETRY_MOST_S = 0.1, 2.0
 
 
@@ -121,32 +121,23 @@ class Fleet:
 
     # -- the steps of an attempt --
 
-    def push(self, bundle: Bundle, on_progress: Callable[[int], None] | None = None) -> list[PushResult]:
-        """Send the bundle to every worker that lacks it. `on_progress` receives the bytes sent since its last call."""
-        return self.push_each([bundle] * len(self.workers), on_progress)
+    def push(self, shipment: Shipment, on_progress: OnProgress | None = None) -> list[PushResult]:
+        """Send each worker what it lacks of the shipment; return what travelled to each. See `push_each`."""
+        return self.push_each([shipment] * len(self.workers), on_progress)
 
     def push_each(
-        self, bundles: Sequence[Bundle | None], on_progress: Callable[[int], None] | None = None
+        self, shipments: Sequence[Shipment | None], on_progress: OnProgress | None = None
     ) -> list[PushResult]:
-        """Send each worker its bundle, in the order of workers, unless it has it. None: nothing for that worker."""
-        assert len(bundles) == len(self.workers), "one bundle per worker, or None"
+        """Send each worker what it lacks of its shipment, in the order of workers. None: nothing for that worker.
+
+        `on_progress` receives the bytes sent, and those to send. A cut connection costs what was under way at most.
+        """
+        assert len(shipments) == len(self.workers), "one shipment per worker, or None"
+        sending = Sending() if on_progress is None else Sending(on_progress)
 
         def push_one(connection: Connection) -> PushResult:
-            bundle = bundles[self._connections.index(connection)]
-            if bundle is None:
-                return PushResult(skipped=True)
-            with WorkerCall(connection, "receive", bundle.sha256, silence_s=SILENCE_S) as call:
-                skipped = bool(call.answer()["have"])
-                if not skipped:
-                    with bundle.path.open("rb") as file:
-                        while piece := file.read(PIECE_BYTES):
-                            call.send(piece)
-                            if on_progress is not None:
-                                with self._callback_lock:
-                                    on_progress(len(piece))
-                    call.end_input()
-                    call.answer()
-            return PushResult(skipped)
+            shipment = shipments[self._connections.index(connection)]
+            return PushResult() if shipment is None else sending.send(connection, shipment)
 
         return self._on_each(self._connections, push_one)
 
@@ -158,7 +149,7 @@ class Fleet:
             "attempt": request.attempt,
             "phase": request.phase,
             "script": request.script,
-            "bundle_sha256": request.bundle_sha256,
+            "manifest": request.manifest,
         }
 
         def start_one(connection: Connection) -> None:
@@ -167,7 +158,7 @@ class Fleet:
             saved = request.saved_by_worker[position] if request.saved_by_worker else None
             with contextlib.ExitStack() as unless_started:
                 call = unless_started.enter_context(WorkerCall(connection, "start", silence_s=START_S))
-                call.send(json.dumps({**common, "env": env, "saved_sha256": saved}).encode())
+                call.send(json.dumps({**common, "env": env, "saved": saved}).encode())
                 call.end_input()
                 call.answer()
                 self._streams[connection.index] = call  # `follow` reads on from this stream

@@ -24,6 +24,7 @@ from typing import Any
 
 from orchestrator import fork
 from orchestrator.errors import RemoteError
+from orchestrator.remote.shipping.shipment import Shipment
 from orchestrator.remote.ssh.call import PREFIX
 from orchestrator.remote.transfer.collect import ArchivePart, Collector, CollectRequest, CollectResult
 
@@ -52,7 +53,7 @@ class LocalWorker:
         self._read = 0
         self._sink: Sink = lambda worker, data: None
 
-    def start(self, phase: str, script: str, env: Mapping[str, str], bundle: Path | None, sink: Sink) -> None:
+    def start(self, phase: str, script: str, env: Mapping[str, str], shipment: Shipment | None, sink: Sink) -> None:
         """Start the phase; its log goes to `sink` during `wait` and `stop`."""
         self.runs.mkdir(mode=0o700, parents=True, exist_ok=True)
         request = {
@@ -61,7 +62,8 @@ class LocalWorker:
             "phase": phase,
             "script": script,
             "env": dict(env),
-            "bundle": None if bundle is None else str(bundle),
+            "manifest": None if shipment is None else shipment.id,
+            "store": None if shipment is None else str(shipment.store),
         }
         self._log, self._read, self._sink = self.runs / self.attempt / phase / "log", 0, sink
         self._close_pipe()

@@ -16,8 +16,8 @@ class StartRequest:
     phase: str  # "setup" or "main"
     script: str  # bash, run in runs/<attempt>/work
     env_by_worker: Sequence[Mapping[str, str]]
-    bundle_sha256: str | None = None
-    saved_by_worker: Sequence[str | None] = ()  # sha256 of the work saved from an earlier attempt, by worker
+    manifest: str | None = None  # the id of the shipment to unpack first
+    saved_by_worker: Sequence[str | None] = ()  # the id of the work saved from an earlier attempt, by worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,6 @@ class WorkerFacts:
     index: int
     address: str  # by which other workers reach it
     free_port: int
-
-
-@dataclass(frozen=True, slots=True)
-class PushResult:
-    skipped: bool  # the worker had it already, or there is nothing for it
 
 
 @dataclass(frozen=True, slots=True)

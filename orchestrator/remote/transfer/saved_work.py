@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.core.lease.saved_state import SavedState
-from orchestrator.remote.transfer.bundle import Bundle, make_bundle
+from orchestrator.remote.shipping.shipment import Shipment, shipment_in_place
+from orchestrator.remote.shipping.tree import Source, survey
 from orchestrator.remote.transfer.collect import EVERYTHING, THE_REST, CollectRequest, CollectResult
 from orchestrator.remote.transfer.extract import IndexEntry
 
@@ -115,9 +116,9 @@ class SavedWork:
             file.seek(max(0, os.fstat(file.fileno()).st_size - LOOK_BYTES))
             return file.read(LOOK_BYTES)
 
-    def bundles(self, workers: int, into: Path) -> tuple[Bundle | None, ...]:
-        """Return one bundle for each worker of the next attempt; None where nothing was saved."""
-        return tuple(self._bundle(self.of(index), into) for index in range(workers))
+    def shipments(self, workers: int) -> tuple[Shipment | None, ...]:
+        """Return one shipment for each worker of the next attempt; None where nothing was saved."""
+        return tuple(self._shipment(self.of(index)) for index in range(workers))
 
     def of(self, worker: int) -> Path:
         """Return the directory of the last complete copy of this worker; it may not exist."""
@@ -150,10 +151,13 @@ class SavedWork:
         draft.rename(last)
         shutil.rmtree(before, ignore_errors=True)
 
-    @staticmethod
-    def _bundle(directory: Path, into: Path) -> Bundle | None:
-        parts = {name: directory / name for name in ("artifacts", "work") if (directory / name).is_dir()}
-        return make_bundle(parts, into, max_bytes=MAX_BYTES) if parts else None
+    def _shipment(self, directory: Path) -> Shipment | None:
+        parts = {
+            name: Source(directory / name, everything=True)
+            for name in ("artifacts", "work")
+            if (directory / name).is_dir()
+        }
+        return shipment_in_place(survey(parts, max_bytes=MAX_BYTES), self.directory / "hashes") if parts else None
 
 
 def _as_step(value: object) -> int | None:

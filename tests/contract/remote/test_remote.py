@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,9 +20,10 @@ import pytest
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import CommandFailed, HostKeyMismatch, Unreachable
 from orchestrator.remote.fleet.fleet import Fleet, StartRequest, WorkerState
+from orchestrator.remote.shipping.shipment import Shipment, make_shipment
+from orchestrator.remote.shipping.tree import Source, survey
 from orchestrator.remote.ssh import agent
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned
-from orchestrator.remote.transfer.bundle import make_bundle
 from orchestrator.remote.transfer.collect import CollectRequest
 from orchestrator.remote.transfer.saved_work import SavedWork
 from tests.cli_fixture import kill_all
@@ -48,19 +50,23 @@ def request(attempt: str, script: str, workers: int = 1, **env: str) -> StartReq
     return StartRequest(attempt, "main", script, [{**env, "TPUJOB_WORKER": str(index)} for index in range(workers)])
 
 
-def test_a_job_on_four_workers_from_bundle_to_artifacts(four: Slice, tmp_path: Path) -> None:
+def shipment(directory: Path, files: Mapping[str, bytes]) -> Shipment:
+    return make_shipment(survey({name: Source(content) for name, content in files.items()}), directory / "store")
+
+
+def test_a_job_on_four_workers_from_its_code_to_its_artifacts(four: Slice, tmp_path: Path) -> None:
     fleet = four.fleet()
     fleet.connect(HANG_S)
     facts = [fleet.facts(worker.index) for worker in fleet.workers]
     assert [fact.index for fact in facts] == [0, 1, 2, 3]
-    bundle = make_bundle({"code/hello.txt": b"from the bundle\n"}, tmp_path / "bundles")
-    assert [result.skipped for result in fleet.push(bundle)] == [False] * 4
-    assert [result.skipped for result in fleet.push(bundle)] == [True] * 4
+    code = shipment(tmp_path, {"code/hello.txt": b"from the shipment\n"})
+    assert [(result.files, result.size_bytes) for result in fleet.push(code)] == [(1, 18)] * 4
+    assert [(result.files, result.size_bytes) for result in fleet.push(code)] == [(0, 0)] * 4
     script = """
         cat code/hello.txt; echo "I am $TPUJOB_WORKER"
         echo $TPUJOB_WORKER > $TPUJOB_ARTIFACTS/who; mkdir out; echo x > out/a.png
     """
-    start = replace(request("whole", script, 4), bundle_sha256=bundle.sha256)
+    start = replace(request("whole", script, 4), manifest=code.id)
     fleet.start(start)
     fleet.start(start)
     log = Log()
@@ -68,7 +74,7 @@ def test_a_job_on_four_workers_from_bundle_to_artifacts(four: Slice, tmp_path: P
     status = until_ended(fleet)
     assert status.all_succeeded
     assert not status.failed
-    assert log.of == {index: f"from the bundle\nI am {index}\n".encode() for index in range(4)}
+    assert log.of == {index: f"from the shipment\nI am {index}\n".encode() for index in range(4)}
     collected = fleet.collect(CollectRequest("", tmp_path / "run", ("out/*.png",))).within(HANG_S)
     assert collected.problems == ()
     assert len(collected.files) == 8
@@ -278,25 +284,37 @@ def test_wait_returns_early_when_something_changes_and_in_time_when_nothing_does
         pass
 
 
-def test_a_bundle_cut_on_its_way_is_sent_again(
+def test_a_cut_connection_goes_on_with_the_byte_after_the_last_one_that_arrived(
     one: Slice, road: Callable[[WorkerAddress], Road], tmp_path: Path
 ) -> None:
     way = road(one.workers[0])
     fleet = one.fleet([way.worker], "push_hosts")
     fleet.connect(HANG_S)
-    bundle = make_bundle({"noise": os.urandom(3 << 20)}, tmp_path)
+    content = os.urandom(24 << 20)
+    code = shipment(tmp_path, {"a": b"small", "noise": content})
+    drafts, name = one.home() / "tpujob" / "store" / "drafts", hashlib.sha256(content).hexdigest()
     sent: list[int] = []
 
-    def progress(size: int) -> None:
-        sent.append(size)
-        if len(sent) == 1:
+    def progress(done: int, total: int) -> None:
+        if not sent and done:
+            until(lambda: (drafts / name).exists() and (drafts / name).stat().st_size, "the first bytes on the worker")
             way.cut()
+        sent.append(done)
 
-    assert not fleet.push(bundle, progress)[0].skipped
-    assert sum(sent) > bundle.size_bytes
-    stored = list((one.home() / "tpujob" / "bundles").glob(f"*{bundle.sha256}*"))
-    assert [path.name for path in stored if not path.name.startswith(".")] == [f"{bundle.sha256}.tar.gz"]
-    assert next(path for path in stored if not path.name.startswith(".")).read_bytes() == bundle.path.read_bytes()
+    (result,) = fleet.push(code, progress)
+    assert (result.files, result.size_bytes) == (2, len(content) + 5), "over both connections"
+    assert sent[-1] < 2 * len(content), "what had arrived was not sent again"
+    stored = one.home() / "tpujob" / "store" / "objects" / name[:2] / name
+    assert stored.read_bytes() == content and not list(drafts.iterdir())
+
+
+def test_only_what_changed_travels(four: Slice, tmp_path: Path) -> None:
+    fleet = four.fleet()
+    files = {f"{number}.bin": os.urandom(10_000) for number in range(50)}
+    first = shipment(tmp_path, files)
+    fleet.push(first)
+    second = shipment(tmp_path, {**files, "7.bin": os.urandom(9_000), "a copy": files["8.bin"]})
+    assert [(result.files, result.size_bytes) for result in fleet.push(second)] == [(1, 9_000)] * 4
 
 
 def test_hostile_artifacts_are_refused_and_the_others_come(one: Slice, tmp_path: Path) -> None:
@@ -680,13 +698,13 @@ def test_what_one_attempt_made_so_far_is_there_when_the_next_one_begins(four: Sl
 
     until(lambda: save() == 8, "what the job writes")
     fleet.stop(1)
-    bundles = saved_work.bundles(4, tmp_path / "bundles")
-    assert [result.skipped for result in fleet.push_each(bundles)] == [False] * 4
-    code = make_bundle({"out/a.png": b"of the bundle", "run.sh": b""}, tmp_path / "bundles")
+    saved = saved_work.shipments(4)
+    assert [result.files for result in fleet.push_each(saved)] == [2] * 4
+    code = shipment(tmp_path, {"out/a.png": b"of the code", "run.sh": b""})
     fleet.push(code)
-    carried = [bundle.sha256 if bundle else None for bundle in bundles]
+    carried = [each.id if each else None for each in saved]
     show = 'cat "$TPUJOB_ARTIFACTS/checkpoint" out/a.png; ls'
-    fleet.start(replace(request("second", show, 4), bundle_sha256=code.sha256, saved_by_worker=carried))
+    fleet.start(replace(request("second", show, 4), manifest=code.id, saved_by_worker=carried))
     log = Log()
     fleet.follow(log)
     assert until_ended(fleet).all_succeeded

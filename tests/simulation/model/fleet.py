@@ -151,7 +151,7 @@ class SimFleet:
     def facts(self, worker: int) -> SimFacts:
         return SimFacts()
 
-    def push(self, bundle: object, progress: object) -> list[Any]:
+    def push(self, shipment: object, progress: object) -> list[Any]:
         return []
 
     def attach(self, attempt: str, phase: str) -> None:
@@ -203,8 +203,8 @@ class SimFleet:
         job, now = self.vm.workers[0].jobs.get("main"), self.world.timeline.now
         return self.restored_s + (min(now, job.ends_at) - job.started_at if job is not None else 0.0)
 
-    def push_each(self, bundles: Sequence[SimSaved | None]) -> None:
-        self.restored_s = max((bundle.done_s for bundle in bundles if bundle is not None), default=0.0)
+    def push_each(self, shipments: Sequence[SimSaved | None], progress: object) -> None:
+        self.restored_s = max((saved.done_s for saved in shipments if saved is not None), default=0.0)
 
     def collect(self, order: object) -> SimCollection:
         return SimCollection(self)
@@ -229,7 +229,7 @@ class SimSaved:
     """Saved work: the progress of a job."""
 
     done_s: float
-    sha256: str = "saved"
+    id: str = "saved"
 
 
 @dataclass(slots=True)
@@ -251,7 +251,7 @@ class SimSavedWork:
     def state(self) -> SavedState:
         return SavedState() if self.saved is None else SavedState(1, 1, step=round(self.saved.done_s))
 
-    def bundles(self, workers: int, into: Path) -> tuple[SimSaved | None, ...]:
+    def shipments(self, workers: int) -> tuple[SimSaved | None, ...]:
         return (self.saved,) * workers
 
 

@@ -143,7 +143,7 @@ def type_run(
         return JobPhase(title, state, request)
 
     job = JobRun(
-        run=run, attempt=attempt, drafts=drafter.make(), held=held, bundle=None,
+        run=run, attempt=attempt, drafts=drafter.make(), held=held, shipment=None,
         phases=(phase("setup", AttemptState.SETUP, setup_s, 0), phase("main", AttemptState.RUNNING, lasts_s, rc)),
         artifacts=("*",), directory=Path("runs"), sink=_no_sink, max_duration_s=life_s, keep_s=keep_s, detach=detach,
         keep_on_failure_s=keep_on_failure_s, wait_s=candidates.wait_s, race=candidates.race,

@@ -296,10 +296,10 @@ class VirtualFleet:
 
     workers: tuple[Any, ...] = ()
 
-    def push(self, bundle: object, progress: object) -> list[Any]:
+    def push(self, shipment: object, progress: object) -> list[Any]:
         return []
 
-    def push_each(self, bundles: Sequence[object]) -> list[Any]:
+    def push_each(self, shipments: Sequence[object], progress: object) -> list[Any]:
         return []
 
     def start(self, request: object) -> None:
@@ -512,7 +512,7 @@ def job(
         attempt=Attempt("0123456789-1", run.id),
         drafts=drafts,
         held=held,
-        bundle=None,
+        shipment=None,
         phases=(JobPhase("main", _running(), lambda *_: StartRequest("a", "main", "", ({}, {}))),),
         artifacts=(),
         directory=Path("runs/x"),

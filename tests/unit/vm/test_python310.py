@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -14,6 +13,7 @@ import pytest
 
 from orchestrator.remote.ssh import agent
 from tests.unit.vm.conftest import Worker, parsed
+from tests.unit.vm.shipped import Tree
 from tests.waiting import HANG_S
 
 JOB = """
@@ -52,9 +52,9 @@ def test_a_command_runs_from_the_agents_arrival_to_its_artifacts(worker: Worker,
         assert tar.getnames() == ["artifacts/result.txt"]
 
 
-def test_a_bundle_is_stored_and_the_worker_reports_its_python(worker: Worker, shell: Shell) -> None:
+def test_what_is_shipped_is_stored_and_unpacked_and_the_worker_reports_its_python(worker: Worker, shell: Shell) -> None:
     assert parsed(shell(agent.first_command("hello"), agent.archive()))["python"].startswith("3.10.")
-    content = b"a bundle"
-    name = hashlib.sha256(content).hexdigest()
-    assert shell(agent.command("receive", name), content).endswith(b'tpujob:{"stored": 8}\n')
-    assert (worker.home / "tpujob" / "bundles" / f"{name}.tar.gz").read_bytes() == content
+    tree = Tree({"a.txt": b"shipped\n"})
+    assert shell(agent.command("receive", tree.id), tree.stream()).endswith(b'tpujob:{"stored": 1}\n')
+    said = shell(agent.command("start"), worker.request("cat a.txt", manifest=tree.id))
+    assert b"shipped\n" in said and b'"rc": 0' in said

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import hashlib
-import os
 import signal
 import sys
 import time
@@ -97,9 +95,9 @@ def test_what_others_may_not_read_is_private(worker: Worker) -> None:
     assert not [path for path in worker.path("main").iterdir() if path.stat().st_mode & 0o077]
 
 
-def test_a_request_with_a_missing_bundle_reports_that_and_can_be_repeated(worker: Worker) -> None:
-    answer = worker.start("true", bundle_sha256="0" * 64)
-    assert "FileNotFoundError" in answer["error"]
+def test_a_request_without_what_it_unpacks_reports_that_and_can_be_repeated(worker: Worker) -> None:
+    answer = worker.start("true", manifest="0" * 64)
+    assert "is not in its store" in answer["error"]
     assert worker.status()["state"] == "none"
     assert worker.start("true") == {"started": True}
 
@@ -199,15 +197,6 @@ def test_the_machine_going_down_ends_the_job_in_order(worker: Worker) -> None:
     until(lambda: "ready" in worker.log())
     worker.supervisors()[0].terminate()
     assert (worker.ended()["stopped"], worker.ended()["signal"]) == (True, signal.SIGTERM)
-
-
-def test_a_bundle_is_stored_once_and_only_with_its_own_content(worker: Worker) -> None:
-    content = os.urandom(300_000)
-    sha256 = hashlib.sha256(content).hexdigest()
-    assert "cut or changed" in worker.ask("receive", sha256, stdin=content[:-1])["error"]
-    assert not list((worker.home / "tpujob" / "bundles").iterdir())
-    assert worker.ask("receive", sha256, stdin=content) == {"stored": 300_000}
-    assert worker.ask("receive", sha256, stdin=b"") == {"have": True}
 
 
 def test_follow_sends_the_log_from_any_byte_and_ends_with_the_final_status(worker: Worker) -> None:

@@ -38,7 +38,7 @@ class Machine:
     closed: bool = False
     cancel_at: float | None = None
 
-    def start(self, phase: str, script: str, env: Mapping[str, str], bundle: Path | None, sink: Any) -> None:
+    def start(self, phase: str, script: str, env: Mapping[str, str], shipment: object, sink: Any) -> None:
         assert self.running is None
         self.running, self.left_s = phase, self.takes_s
         self.started.append(phase)
@@ -80,7 +80,7 @@ def ready(directory: Path, *ends: LocalExit, text: str = "command: echo hi\n", *
     run, attempt = new_run(spec, directory / "job.yaml", LOCAL, directory / "runs", world.time)
     here: Any = Machine(world, list(ends), **machine)
     prepared = local.prepare(
-        spec, run, attempt, here, shipped=None, env={}, asked=Environment(), port=4711, sink=lambda *_: None
+        spec, run, attempt, here, shipment=None, env={}, asked=Environment(), port=4711, sink=lambda *_: None
     )
     return world, here, prepared
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tarfile
 import time
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.core.planning.capacity_request import CapacityRequest
 from orchestrator.core.planning.plan import make
-from orchestrator.engine.jobs.prepare import bundle, phases
+from orchestrator.engine.jobs.prepare import phases, survey
 from orchestrator.engine.provision import startup_script
 from orchestrator.engine.provision.drafts import Place, PlanDrafter
 
@@ -68,7 +67,7 @@ def test_a_job_finds_the_addresses_of_all_hosts_and_how_the_chips_are_wired(tmp_
     (main,) = phases(
         keys.load("command: 'true'\n", path="job.yaml"),
         run,
-        shipped=None,
+        shipment=None,
         env={},
         emulation=None,
         job_path=tmp_path / "job.yaml",
@@ -102,10 +101,9 @@ def test_no_private_key_is_in_the_request(tmp_path: Path) -> None:
 def test_the_sample_of_mnist_is_shipped_where_the_training_may_fall_back_on_it(
     tmp_path: Path, train: str, emulated: bool, shipped: bool
 ) -> None:
-    made = bundle(keys.load(f"train: {train}\n", path="job.yaml"), tmp_path / "job.yaml", tmp_path, emulated=emulated)
-    assert made is not None
-    with tarfile.open(made.path) as archive:
-        names = set(archive.getnames())
+    found = survey(keys.load(f"train: {train}\n", path="job.yaml"), tmp_path / "job.yaml", emulated=emulated)
+    assert found is not None
+    names = set(found.entries)
     assert "payload/data/sources.py" in names and "train.json" in names
     samples = {name for name in names if "/mnist_sample/" in name}
     assert len(samples) == (5 if shipped else 0), "four files and their license"

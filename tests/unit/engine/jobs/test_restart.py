@@ -35,7 +35,7 @@ def world(tmp_path: Path) -> VirtualWorld:
 
 @dataclass(frozen=True)
 class Saved:
-    sha256: str
+    id: str
 
 
 def test_a_queued_slice_whose_request_is_suspending_was_preempted(world: VirtualWorld) -> None:
@@ -78,7 +78,7 @@ class Bag:
     def state(self) -> SavedState:
         return SavedState(3, 1_200_000, step=self.step) if self.kept_at else SavedState()
 
-    def bundles(self, workers: int, into: Path) -> tuple[Saved | None, ...]:
+    def shipments(self, workers: int) -> tuple[Saved | None, ...]:
         self.unpacked += 1
         return (Saved("a" * 64) if self.kept_at else None, None)
 

@@ -169,7 +169,7 @@ def test_a_kept_slice_is_held_until_then(world: VirtualWorld) -> None:
 
 
 def test_a_bug_of_ours_releases_the_slice_too(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(bundle: object) -> None:
+    def broken(shipment: object) -> None:
         raise ZeroDivisionError("ours")
 
     monkeypatch.setattr(world.fleet, "facts", broken)

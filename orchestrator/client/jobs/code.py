@@ -1,0 +1,70 @@
+"""The code and data of a job: what a run ships, what is left out, and both in words."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.text.sizes import format_size
+from orchestrator.core.text.terminal import printable
+from orchestrator.engine.jobs import prepare
+from orchestrator.remote.shipping.shipment import Shipment, make_shipment, paced
+from orchestrator.remote.shipping.tree import Survey, check_content, count, size_of
+
+if TYPE_CHECKING:
+    from orchestrator.client.session import Session
+    from orchestrator.core.jobfile.keys import JobSpec
+
+NAMED, NAMED_IN_JSON = 4, 50  # of what is left out, the biggest
+
+
+def survey_of(session: Session, spec: JobSpec, path: Path) -> Survey | None:
+    """Return what a run of the job ships, and what is left out; None when there is nothing to ship.
+
+    Raises UserError for what is refused. Files whose content may be a secret are looked at, and no others.
+    """
+    found = _survey(session, spec, path)
+    for entry in found.entries.values() if found is not None else ():
+        check_content(entry)
+    return found
+
+
+def shipment_of(session: Session, spec: JobSpec, path: Path, stack: ExitStack) -> Shipment | None:
+    """Return what a run of the job ships, as it is now; `stack` lets go of it. Raises UserError."""
+    found = _survey(session, spec, path)
+    if found is None:
+        return None
+    progress = paced(lambda text: session.reporter.progress("ship", f"reading the code: {text}"))
+    shipment = make_shipment(found, session.directory / "store", progress)
+    stack.callback(shipment.release)
+    return shipment
+
+
+def ship_line(found: Survey) -> str:
+    """Return what is shipped and left out as a sentence."""
+    line = f"ships {count(found.files)}, {format_size(found.size_bytes)}"
+    if not found.left_out:
+        return line
+    named = [f"{printable(one.path)} {size_of(one)} ({one.rule})" for one in found.left_out[:NAMED]]
+    more = f", and {len(found.left_out) - NAMED} more" if len(found.left_out) > NAMED else ""
+    return f"{line}; left out: {', '.join(named)}{more}"
+
+
+def ship_shape(found: Survey | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "files": found.files,
+        "size_bytes": found.size_bytes,
+        "left_out": [asdict(one) for one in found.left_out[:NAMED_IN_JSON]],
+        "left_out_count": len(found.left_out),
+        "left_out_bytes": sum(one.size_bytes for one in found.left_out),
+    }
+
+
+def _survey(session: Session, spec: JobSpec, path: Path) -> Survey | None:
+    emulated = spec.on == "tpu" and session.target.kind == "emulated"
+    own = (session.runs_directory, session.directory)
+    return prepare.survey(spec, path, own_directories=own, emulated=emulated)

@@ -1,0 +1,164 @@
+"""The contents of what was shipped, on this machine: a run ships what it was when it began, hours later, too.
+
+`objects/` holds each content under its hash, `manifests/` what the shipments consist of; `vm/store.py` reads the same layout
+for local runs. The newest manifests, those of living processes and their contents stay; the rest is deleted. Locks tell who
+lives: the kernel drops those of a killed process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from orchestrator import fork
+from orchestrator.errors import ConfigError, UserError
+from orchestrator.remote.shipping.manifest import Manifest
+
+KEEP = 8  # manifests
+PIECE_BYTES = 1 << 20
+DRAFT = ".draft-"
+
+
+class Store:
+    def __init__(self, root: Path) -> None:
+        """Raise ConfigError if the directory cannot be made."""
+        self.root, self.objects, self.manifests = root, root / "objects", root / "manifests"
+        try:
+            for directory in (self.objects, self.manifests):
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"{root} cannot be created: {error.strerror}", hint="what is shipped is kept there"
+            ) from error
+
+    def content(self, sha256: str) -> Path:
+        return self.objects / sha256[:2] / sha256
+
+    def has(self, sha256: str, size_bytes: int) -> bool:
+        try:
+            return os.stat(self.content(sha256)).st_size == size_bytes  # noqa: PTH116 (faster)
+        except OSError:
+            return False
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Nothing is deleted meanwhile."""
+        lock = self._locked(self.root / "lock", fcntl.LOCK_SH)
+        assert lock is not None
+        try:
+            yield
+        finally:
+            lock.close()
+
+    def add_bytes(self, data: bytes) -> tuple[str, int]:
+        """Store the bytes; return their hash and their size."""
+        sha256 = hashlib.sha256(data).hexdigest()
+        if data and not self.has(sha256, len(data)):
+            with self._draft() as draft:
+                draft.write_bytes(data)
+                self._name(draft, sha256)
+        return sha256, len(data)
+
+    def add_file(self, number: int, on_read: Callable[[int], None]) -> tuple[str, int]:
+        """Store what this descriptor reads; return its hash and its size. `on_read` receives the size of each piece."""
+        first = _read(number)
+        on_read(len(first))
+        if len(first) < PIECE_BYTES:
+            return self.add_bytes(first)
+        digest, size_bytes, piece = hashlib.sha256(), 0, first
+        with self._draft() as draft, draft.open("wb") as file:
+            while piece:
+                digest.update(piece)
+                size_bytes += len(piece)
+                file.write(piece)
+                piece = _read(number)
+                on_read(len(piece))
+            file.close()
+            sha256 = digest.hexdigest()
+            if not self.has(sha256, size_bytes):
+                self._name(draft, sha256)
+        return sha256, size_bytes
+
+    def keep(self, manifest: Manifest) -> fork.Descriptor:
+        """Write the manifest, while `in_use`. Its contents stay until the result is closed, or this process ends."""
+        path = self.manifests / manifest.id
+        if path.exists():  # and perhaps locked: a new file of this name would not be
+            os.utime(path)
+        else:
+            with self._draft() as draft:
+                draft.write_bytes(manifest.text)
+                draft.replace(path)
+        held = self._locked(path, fcntl.LOCK_SH)
+        assert held is not None
+        return held
+
+    def prune(self) -> None:
+        """Delete what neither a living process nor the newest manifests need. Does nothing while another command ships."""
+        lock = self._locked(self.root / "lock", fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if lock is None:
+            return
+        try:
+            for draft in self.objects.glob(f"{DRAFT}*"):  # of killed processes
+                draft.unlink(missing_ok=True)
+            by_age = sorted(self.manifests.iterdir(), key=lambda path: -path.stat().st_mtime)
+            dropped = [self._drop(path) for path in by_age[KEEP:]]
+            if not any(dropped):
+                return
+            needed = {row[1] for path in self.manifests.iterdir() for row in json.loads(path.read_bytes())["files"]}
+            for path in self.objects.glob("*/*"):
+                if path.name not in needed:
+                    path.unlink(missing_ok=True)
+        except (OSError, ValueError):  # the next command tries again
+            return
+        finally:
+            lock.close()
+
+    def _drop(self, path: Path) -> bool:
+        """Delete a manifest, unless a living process holds it."""
+        held = self._locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if held is None:
+            return False
+        path.unlink()
+        held.close()
+        return True
+
+    @contextmanager
+    def _draft(self) -> Iterator[Path]:
+        draft = self.objects / f"{DRAFT}{os.getpid()}-{time.monotonic_ns()}"
+        try:
+            yield draft
+        except OSError as error:
+            raise UserError(f"{self.root}: {error.strerror}: the code is stored there before it is shipped") from error
+        finally:
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+
+    def _name(self, draft: Path, sha256: str) -> None:
+        path = self.content(sha256)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        draft.replace(path)
+
+    @staticmethod
+    def _locked(path: Path, how: int) -> fork.Descriptor | None:
+        descriptor = fork.Descriptor(lambda: os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        try:
+            fcntl.flock(descriptor.fileno(), how)
+        except BlockingIOError:
+            descriptor.close()
+            return None
+        return descriptor
+
+
+def _read(number: int) -> bytes:
+    """Return the next piece; shorter than PIECE_BYTES only at the end of the file."""
+    pieces = b""
+    while len(pieces) < PIECE_BYTES and (more := os.read(number, PIECE_BYTES - len(pieces))):
+        pieces = pieces + more if pieces else more
+    return pieces

@@ -1,0 +1,293 @@
+"""What a job would ship, before anything is read: the entries of its sources, what is left out, and what is refused.
+
+`tpujob plan` shows it, and `shipment` reads and stores it. Surprising sources are refused here: a home directory, a link that
+leads out of the tree, a FIFO, a file that looks like a secret, more than a gigabyte.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from orchestrator.core.text.sizes import format_size
+from orchestrator.core.text.terminal import printable
+from orchestrator.errors import UserError
+from orchestrator.remote.shipping.ignore import BUILT_IN, GIT, OWN, Rules, Verdict, is_environment
+from orchestrator.remote.shipping.sensitive import may_hold_secret, secret_by_content, secret_by_name
+
+MAX_BYTES = 1 << 30
+MEASURE_ENTRIES = 20_000  # of all that is left out, so many are looked at for their sizes
+OWN_DIRECTORY = "of tpujob"
+NAME_IT = f"name it in {OWN}"
+MOST_OF_IT = 0.8  # a directory of which one entry is so much is named by that entry
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A directory, a file or bytes. `gitignore`: its .gitignore files count; `everything`: no rule counts."""
+
+    content: Path | bytes
+    gitignore: bool = False
+    everything: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """`content` is a file to read, the bytes themselves, the target of a link, or None for a directory with nothing in it."""
+
+    path: str
+    content: Path | bytes | str | None
+    size_bytes: int = 0
+    executable: bool = False
+    suspect: str = ""  # how a rule names the file, if its content may be a secret: `check_content` looks at it
+    allowed: bool = False  # a line of a .tpujobignore names the file
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    path: str  # a directory's ends with a slash
+    size_bytes: int
+    rule: str  # such as `.gitignore:3`
+    complete: bool = True  # False: there is more in it than was looked at
+
+
+@dataclass(slots=True)
+class Survey:
+    """What would be shipped, by path, and what would not, the biggest first."""
+
+    roots: tuple[str, ...] = ()  # of the directories
+    entries: dict[str, Entry] = field(default_factory=dict)
+    left_out: list[LeftOut] = field(default_factory=list)
+
+    @property
+    def files(self) -> int:
+        return sum(isinstance(entry.content, Path | bytes) for entry in self.entries.values())
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(entry.size_bytes for entry in self.entries.values())
+
+
+def survey(
+    sources: Mapping[str, Source], *, own_directories: Collection[Path] = (), max_bytes: int = MAX_BYTES
+) -> Survey:
+    """Return what these sources hold. A name maps to its place in the shipment; "." puts a directory's content at the top.
+
+    `own_directories` are tpujob's (runs, state) and left out. Raises UserError for what is refused.
+    """
+    found = Survey(tuple(str(each.content.resolve()) for each in sources.values() if isinstance(each.content, Path)))
+    walk = _Walk(found, frozenset(path.resolve() for path in own_directories), MEASURE_ENTRIES)
+    for top, source in sources.items():
+        name = _name_inside(top)
+        members = (
+            [Entry(name, source.content, len(source.content))]
+            if isinstance(source.content, bytes)
+            else walk.source(name, source, source.content)
+        )
+        for entry in members:
+            if found.entries.setdefault(entry.path, entry).content != entry.content:
+                raise UserError(f"two sources of the job both contain {printable(entry.path)}")
+    found.left_out.sort(key=lambda one: (-one.size_bytes, one.path))
+    _check_size(found, max_bytes)
+    return found
+
+
+def _name_inside(top: str) -> str:
+    path = PurePosixPath(top)
+    if path.is_absolute() or ".." in path.parts:
+        raise UserError(f"{top!r} is not a name inside a shipment")
+    return "" if top == "." else path.as_posix()
+
+
+@dataclass(slots=True)
+class _Walk:
+    found: Survey
+    own_directories: frozenset[Path]
+    left_to_measure: int  # entries
+
+    def source(self, name: str, source: Source, path: Path) -> Iterator[Entry]:
+        if not path.exists():
+            raise UserError(f"{path} does not exist", hint="paths in a job file are relative to that file")
+        root = path.resolve()
+        home = Path.home().resolve()
+        if root in (home, *home.parents):
+            what = "the home directory" if root == home else "a directory above the home directory"
+            raise UserError(f"{path} is {what}; it is not shipped", hint="put the job's code in a directory of its own")
+        if not root.is_dir():
+            yield _entry(root, root.parent, name)
+            return
+        rules = None if source.everything else Rules.at(root, gitignore=source.gitignore)
+        empty = True
+        for entry in self._directory(root, root, f"{name}/" if name else "", "", rules, Verdict()):
+            empty &= entry.content is None
+            yield entry
+        if empty and self.found.left_out:
+            rule = self.found.left_out[0].rule
+            raise UserError(f"nothing of {path} would be shipped: everything in it is left out by {rule}")
+
+    def _directory(
+        self, directory: Path, root: Path, prefix: str, below: str, rules: Rules | None, state: Verdict
+    ) -> Iterator[Entry]:
+        """Yield what is shipped of a directory. `below` is its path from the root, `prefix` its place in the shipment."""
+        try:
+            with os.scandir(directory) as scan:
+                children = sorted(scan, key=lambda child: child.name)
+        except OSError as error:
+            raise UserError(f"{directory} cannot be read: {error.strerror}", hint=f"or {NAME_IT}") from error
+        if rules is not None and below:
+            rules = rules.entered(directory, below)
+        nothing = True
+        for child in children:
+            is_directory = child.is_dir(follow_symlinks=False)
+            path = f"{below}{child.name}{'/' * is_directory}"
+            verdict = Verdict() if rules is None else self._verdict(rules, Path(child.path), path, is_directory, state)
+            if verdict.left_out and not (is_directory and rules is not None and rules.may_ship_from(path)):
+                self._leave_out(Path(child.path), f"{prefix}{child.name}{'/' * is_directory}", verdict)
+                continue
+            if is_directory:
+                inside = self._directory(Path(child.path), root, f"{prefix}{child.name}/", path, rules, verdict)
+                for entry in inside:
+                    nothing = False
+                    yield entry
+            else:
+                nothing = False
+                yield _entry(Path(child.path), root, prefix + child.name, None if rules is None else verdict)
+        if nothing and prefix and not state.left_out:
+            yield Entry(prefix.rstrip("/"), None)
+
+    def _verdict(self, rules: Rules, child: Path, path: str, is_directory: bool, state: Verdict) -> Verdict:
+        verdict = rules.verdict(path, inherited=state)
+        if is_directory and not verdict.left_out and not _is_own(verdict.rule):
+            if child in self.own_directories:
+                return Verdict(True, OWN_DIRECTORY)
+            if is_environment(child):
+                return Verdict(True, BUILT_IN)
+        return verdict
+
+    def _leave_out(self, path: Path, name: str, verdict: Verdict) -> None:
+        """Note what is left out, with its size, or with that of a part of it where there is too much to look at."""
+        size_bytes, waiting = 0, [path]
+        while waiting and self.left_to_measure > 0:
+            place = waiting.pop()
+            try:
+                status = place.lstat()
+                if not stat.S_ISDIR(status.st_mode):
+                    size_bytes += status.st_size
+                    continue
+                with os.scandir(place) as scan:
+                    for child in scan:
+                        self.left_to_measure -= 1
+                        if child.is_dir(follow_symlinks=False):
+                            waiting.append(Path(child.path))
+                        else:
+                            size_bytes += child.stat(follow_symlinks=False).st_size
+            except OSError:  # it is not shipped: only its size is missing
+                continue
+        self.found.left_out.append(LeftOut(name, size_bytes, verdict.rule, complete=not waiting))
+
+
+def _entry(path: Path, root: Path, name: str, verdict: Verdict | None = None) -> Entry:
+    """Return the entry of a file or link. `verdict` None: what looks like a secret is shipped, too. Raises UserError."""
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        return Entry(name, _link_within(path, root))
+    if not stat.S_ISREG(status.st_mode):
+        raise UserError(f"{path} is neither a file nor a directory", hint=f"remove it, or {NAME_IT}")
+    if not os.access(path, os.R_OK):
+        raise UserError(f"{path} cannot be read", hint=f"change its permissions, or {NAME_IT}")
+    if verdict is None or not status.st_size:
+        return Entry(name, path, status.st_size, bool(status.st_mode & 0o100))
+    within, allowed = path.relative_to(root).as_posix(), _is_own(verdict.rule)
+    if not allowed and (what := secret_by_name(within)) is not None:
+        raise _secret(path, within, what)
+    suspect = within if may_hold_secret(within, status.st_size) else ""
+    return Entry(name, path, status.st_size, bool(status.st_mode & 0o100), suspect, allowed)
+
+
+def _is_own(rule: str) -> bool:
+    """Return whether it is a line of a .tpujobignore."""
+    return rule.rpartition("/")[2].startswith(OWN)
+
+
+def _secret(path: Path, within: str, what: str) -> UserError:
+    name = printable(within)
+    return UserError(
+        f"{printable(str(path))} looks like a secret ({what}), so nothing is shipped",
+        hint=f"leave it out with a line `{name}` in {GIT} or {OWN}, or allow it with `!{name}` in {OWN}",
+    )
+
+
+def check_content(entry: Entry) -> None:
+    """Raise UserError if what the file holds looks like a secret."""
+    if entry.suspect and not entry.allowed and isinstance(entry.content, Path):
+        what = secret_by_content(entry.content.read_bytes())
+        if what is not None:
+            raise _secret(entry.content, entry.suspect, what)
+
+
+def _link_within(path: Path, root: Path) -> str:
+    """Return the link's target, relative, so that it leads to the same place on the worker. Raises UserError."""
+    try:
+        target = path.resolve()
+    except (OSError, RuntimeError) as error:  # a loop
+        raise UserError(f"{path} is a broken link", hint=f"remove it, or {NAME_IT}") from error
+    if root not in target.parents:
+        hint = f"copy the file there, or name the link in {OWN}"
+        raise UserError(f"{path} is a link out of {root}, to {target}", hint=hint)
+    return os.path.relpath(target, path.parent.resolve())
+
+
+def _check_size(found: Survey, max_bytes: int) -> None:
+    if found.size_bytes <= max_bytes:
+        return
+    names = ", ".join(f"{printable(path)} ({format_size(size)})" for path, size in biggest(found))
+    raise UserError(
+        f"the job's code and data are {format_size(found.size_bytes)}, more than {format_size(max_bytes)}; "
+        f"the biggest: {names}",
+        hint=f"name what the job does not need in {OWN}, and keep data in a bucket",
+    )
+
+
+def count(files: int) -> str:
+    return f"{files:,} file{'s'[: files != 1]}"
+
+
+def size_of(one: LeftOut) -> str:
+    return f"{'' if one.complete else 'over '}{format_size(one.size_bytes)}"
+
+
+def left_out_text(left_out: Sequence[LeftOut]) -> str:
+    """Return what the rules of the user leave out, such as `300 MB left out by .gitignore`; "" when that is nothing."""
+    by_rule = [one for one in left_out if (GIT in one.rule or OWN in one.rule) and one.size_bytes]
+    if not by_rule:
+        return ""
+    files = [name for name in (GIT, OWN) if any(name in one.rule for one in by_rule)]
+    over = "" if all(one.complete for one in by_rule) else "over "
+    return f"{over}{format_size(sum(one.size_bytes for one in by_rule))} left out by {' and '.join(files)}"
+
+
+def biggest(found: Survey, count: int = 3) -> list[tuple[str, int]]:
+    """Return the biggest entries: directories, or what they mainly consist of."""
+    sizes: Counter[str] = Counter()
+    children: dict[str, set[str]] = {}
+    for entry in found.entries.values():
+        path, is_directory = entry.path, False
+        while path:
+            sizes[path + "/" * is_directory] += entry.size_bytes
+            parent = path.rpartition("/")[0]
+            children.setdefault(f"{parent}/" if parent else "", set()).add(path + "/" * is_directory)
+            path, is_directory = parent, True
+    top = [(name, sizes[name]) for name in children.get("", ())]
+    shown = []
+    for name, size in sorted(top, key=lambda one: (-one[1], one[0]))[:count]:
+        while inside := children.get(name):
+            main = max(sorted(inside), key=lambda child: sizes[child])
+            if sizes[main] < MOST_OF_IT * size:
+                break
+            name, size = main, sizes[main]  # noqa: PLW2901
+        shown.append((name, size))
+    return shown

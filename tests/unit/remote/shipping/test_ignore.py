@@ -1,0 +1,174 @@
+"""What is left out, by git's rules: compared with git itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.errors import UserError
+from orchestrator.remote.shipping.tree import Source, Survey, survey
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def found(root: Path) -> Survey:
+    return survey({".": Source(root, gitignore=True)})
+
+
+def shipped(root: Path) -> set[str]:
+    return {path for path, entry in found(root).entries.items() if entry.content is not None}
+
+
+def rules(root: Path) -> dict[str, str]:
+    return {one.path: one.rule for one in found(root).left_out}
+
+
+# Names and lines that meet often. Every path is a file; what is a directory follows from them.
+NAMES = st.sampled_from(["a", "b", "ab", "a.py", "b.txt", "data", "x y", "[a]", "#n", "!n", "a*"])
+PATHS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)
+PIECES = st.sampled_from(
+    ["a", "b", "*", "**", "*.py", "?", "[ab]", "[!a]", "data", "a*", "\\#n", "\\!n", "x y", "\\[a\\]"]
+)
+LINES = st.builds(
+    lambda no, top, parts, end, tail: no + top + "/".join(parts) + end + tail,
+    st.sampled_from(["", "", "!"]),
+    st.sampled_from(["", "", "/"]),
+    st.lists(PIECES, min_size=1, max_size=3),
+    st.sampled_from(["", "", "/"]),
+    st.sampled_from(["", "", " ", "\r"]),
+)
+FILES = st.lists(LINES | st.sampled_from(["", "[a", "# a comment", "/", "!", "\\"]), max_size=5).map("\n".join)
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(paths=st.sets(PATHS, min_size=1, max_size=12), top=FILES, nested=st.dictionaries(PATHS, FILES, max_size=2))
+def test_what_git_would_add_is_what_is_shipped(
+    tmp_path_factory: pytest.TempPathFactory, paths: set[str], top: str, nested: dict[str, str]
+) -> None:
+    directories = {path.rsplit("/", count)[0] for path in paths for count in range(1, path.count("/") + 1)}
+    assume(not directories & paths)
+    root = tmp_path_factory.mktemp("tree")
+    rule_files = {".gitignore": top} | {
+        f"{path}/.gitignore": text for path, text in nested.items() if path in directories
+    }
+    write(root, dict.fromkeys(paths, "x") | rule_files)
+    git = ["git", "-C", str(root), "-c", "core.excludesFile=/dev/null", "-c", "core.ignoreCase=false"]
+    subprocess.run([*git, "init", "-q", "--template="], check=True)
+    answer = subprocess.run([*git, "ls-files", "-coz", "--exclude-standard"], check=True, capture_output=True).stdout
+    try:
+        ours = shipped(root)
+    except UserError as error:
+        assert "nothing of" in error.message
+        ours = set()
+    assert ours == set(os.fsdecode(answer).split("\0")) - {""}
+
+
+def test_the_rule_that_leaves_an_entry_out_is_named_with_its_line(tmp_path: Path) -> None:
+    root = write(
+        tmp_path,
+        {".gitignore": "# caches\n\n*.ckpt\n", "x/.gitignore": "/raw/\n", "a.ckpt": "12", "x/raw/1": "3", "k": ""},
+    )
+    assert rules(root) == {"a.ckpt": ".gitignore:3", "x/raw/": "x/.gitignore:1"}
+
+
+def test_what_the_repository_above_leaves_out_stays_here(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {".git/info/exclude": "mine\n", ".gitignore": "*.ckpt\nsrc/data/\n", "src/a.ckpt": "", "src/data/1": ""},
+    )
+    root = write(tmp_path / "src", {"mine": "", "train.py": "", "deep/b.ckpt": ""})
+    assert shipped(root) == {"train.py"}
+    assert rules(root)["a.ckpt"] == "../.gitignore:1"
+
+
+def test_a_directory_that_the_job_names_is_shipped_although_git_leaves_it_out(tmp_path: Path) -> None:
+    write(tmp_path, {".git/config": "", ".gitignore": "build/\n", "build/out/train.py": ""})
+    assert shipped(tmp_path / "build" / "out") == {"train.py"}
+
+
+def test_rules_of_another_repository_above_do_not_count(tmp_path: Path) -> None:
+    write(tmp_path, {".git/config": "", ".gitignore": "*\n", "mine/.git/config": "", "mine/train.py": ""})
+    assert shipped(tmp_path / "mine") == {"train.py"}
+
+
+def test_the_own_file_has_the_last_word(tmp_path: Path) -> None:
+    root = write(
+        tmp_path,
+        {
+            ".gitignore": "*.bin\nconf/\n",
+            "deep/.gitignore": "*.py\n",
+            ".tpujobignore": "!small.bin\n!*.py\n!conf/\nnotes/\n",
+            **dict.fromkeys(["small.bin", "large.bin", "deep/a.py", "conf/x", "notes/1"], "x"),
+        },
+    )
+    kept = shipped(root) - {".gitignore", ".tpujobignore", "deep/.gitignore"}
+    assert kept == {"small.bin", "deep/a.py", "conf/x"}
+
+
+def test_one_file_of_a_directory_that_is_left_out_can_be_shipped(tmp_path: Path) -> None:
+    files = dict.fromkeys(["data/labels.csv", "data/raw/1", "data/raw/meta/2", "data/other"], "x")
+    root = write(tmp_path, {".gitignore": "data/\n", ".tpujobignore": "!data/labels.csv\n!data/raw/meta/\n", **files})
+    assert shipped(root) - {".gitignore", ".tpujobignore"} == {"data/labels.csv", "data/raw/meta/2"}
+    assert rules(root) == {"data/other": ".gitignore:1", "data/raw/1": ".gitignore:1"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            ".git/config",
+            ".hg/x",
+            ".svn/x",
+            "a/__pycache__/a.pyc",
+            ".venv/bin/python",
+            "node_modules/x/i.js",
+            "a/b.pyc",
+        ),
+        *(".DS_Store", ".ruff_cache/x", ".mypy_cache/x", ".pytest_cache/x"),
+    ],
+)
+def test_caches_environments_and_version_control_are_always_left_out(tmp_path: Path, name: str) -> None:
+    root = write(tmp_path, {"train.py": "", name: "x", ".gitignore": "!*\n!**/\n"})
+    assert shipped(root) == {"train.py", ".gitignore"}
+    assert set(rules(root).values()) == {"built in"}
+
+
+@pytest.mark.parametrize("mark", ["pyvenv.cfg", "conda-meta/history"])
+def test_an_environment_is_left_out_whatever_its_name(tmp_path: Path, mark: str) -> None:
+    root = write(tmp_path, {"train.py": "", f"my-env/{mark}": "", "my-env/lib/x.py": ""})
+    assert shipped(root) == {"train.py"}
+
+
+def test_the_own_file_can_ship_what_is_always_left_out(tmp_path: Path) -> None:
+    root = write(tmp_path, {"train.py": "", ".git/HEAD": "x", "node_modules/x": "", ".tpujobignore": "!.git\n"})
+    assert shipped(root) == {"train.py", ".git/HEAD", ".tpujobignore"}
+
+
+def test_a_line_that_is_no_pattern_is_refused_with_its_place(tmp_path: Path) -> None:
+    root = write(tmp_path, {".tpujobignore": "*.ckpt\n!\n", "a": ""})
+    with pytest.raises(UserError, match=r"tpujobignore:2: '!' is not a pattern"):
+        shipped(root)
+
+
+def test_everything_left_out_is_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"everything in it is left out by \.gitignore:1"):
+        shipped(write(tmp_path, {".gitignore": "*\n", "train.py": "x"}))
+
+
+def test_data_is_shipped_whatever_git_leaves_out_of_it(tmp_path: Path) -> None:
+    root = write(tmp_path, {".gitignore": "*\n", ".tpujobignore": "raw/\n", "a.npy": "", "raw/1": ""})
+    assert set(survey({"data": Source(root)}).entries) >= {"data/a.npy", "data/.gitignore"}
+    assert "data/raw/1" not in survey({"data": Source(root)}).entries

@@ -1,0 +1,193 @@
+"""A shipment depends on nothing but its content, stays what it was, and costs no more reading than necessary."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import UserError
+from orchestrator.remote.shipping import hash_cache, store
+from orchestrator.remote.shipping.shipment import Shipment, make_shipment, shipment_in_place
+from orchestrator.remote.shipping.store import Store
+from orchestrator.remote.shipping.tree import Source, survey
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    root = tmp_path / "tree"
+    (root / "pkg").mkdir(parents=True)
+    (root / "pkg" / "a.py").write_text("print(1)\n")
+    (root / "run.sh").write_text("#!/bin/sh\n")
+    (root / "run.sh").chmod(0o744)
+    (root / "empty").mkdir()
+    (root / "link").symlink_to("pkg/a.py")
+    return root
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def ship(tree: Path, place: Path, **more: bytes) -> Shipment:
+    sources = {".": Source(tree, gitignore=True)} | {name: Source(content) for name, content in more.items()}
+    return make_shipment(survey(sources), place)
+
+
+def aged(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the files be older than the last moments."""
+    later = time.time_ns() + 10 * hash_cache.RACY_NS
+    monkeypatch.setattr("orchestrator.remote.shipping.shipment.time.time_ns", lambda: later)
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of what is read for its hash."""
+    sizes: list[int] = []
+    original: Callable[[Store, int, Callable[[int], None]], tuple[str, int]] = Store.add_file
+
+    def add_file(self: Store, number: int, on_read: Callable[[int], None]) -> tuple[str, int]:
+        found = original(self, number, on_read)
+        sizes.append(found[1])
+        return found
+
+    monkeypatch.setattr(Store, "add_file", add_file)
+    return sizes
+
+
+def test_the_same_content_elsewhere_later_and_for_another_user_is_the_same_shipment(
+    tree: Path, place: Path, tmp_path: Path
+) -> None:
+    first = ship(tree, place, x=b"1")
+    copy = tmp_path / "copy"
+    (copy / "pkg").mkdir(parents=True)
+    (copy / "empty").mkdir(mode=0o700)
+    (copy / "link").symlink_to(copy / "pkg" / "a.py")
+    (copy / "run.sh").write_bytes((tree / "run.sh").read_bytes())
+    (copy / "run.sh").chmod(0o700)
+    (copy / "pkg" / "a.py").write_bytes((tree / "pkg" / "a.py").read_bytes())
+    (copy / "pkg" / "a.py").chmod(0o600)
+    os.utime(copy / "run.sh", (0, time.time() - 10**7))
+    again = ship(copy, tmp_path / "other store", x=b"1")
+    assert again.manifest == first.manifest and again.id == first.id
+    assert first.id == hashlib.sha256(first.manifest.text).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda root: (root / "pkg" / "a.py").write_text("print(2)\n"),
+        lambda root: (root / "pkg" / "a.py").chmod(0o755),
+        lambda root: (root / "pkg" / "a.py").rename(root / "pkg" / "b.py") and (root / "link").unlink(),
+        lambda root: (root / "empty").rmdir(),
+        lambda root: (root / "link").unlink(),
+    ],
+)
+def test_any_change_is_another_shipment(tree: Path, place: Path, change: Callable[[Path], object]) -> None:
+    first = ship(tree, place)
+    change(tree)
+    assert ship(tree, place).id != first.id
+
+
+def test_what_is_shipped_is_what_was_there_when_it_was_made(tree: Path, place: Path) -> None:
+    made = ship(tree, place)
+    (tree / "run.sh").write_text("changed while the run waits for capacity\n")
+    (tree / "pkg" / "a.py").unlink()
+    contents = {hashlib.sha256(path.read_bytes()).hexdigest() for path in made.contents.values()}
+    assert contents == set(made.contents) and len(contents) == made.files == 2
+
+
+def test_what_did_not_change_is_not_read_again(
+    tree: Path, place: Path, read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aged(tree, monkeypatch)
+    first = ship(tree, place)
+    assert len(read) == 2
+    assert ship(tree, place).id == first.id and len(read) == 2
+    (tree / "pkg" / "a.py").write_text("print(2)\n")  # of the same size
+    assert ship(tree, place).id != first.id and len(read) == 3
+
+
+def test_an_old_date_on_a_new_content_deceives_nobody(
+    tree: Path, place: Path, read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aged(tree, monkeypatch)
+    path = tree / "pkg" / "a.py"
+    before, first = path.stat(), ship(tree, place)
+    path.write_text("print(2)\n")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert ship(tree, place).id != first.id
+
+
+def test_a_file_written_a_moment_ago_is_read_again(tree: Path, place: Path, read: list[int]) -> None:
+    ship(tree, place)
+    ship(tree, place)
+    assert len(read) == 4, "it may be written again within one tick of the clock"
+
+
+def test_a_damaged_cache_and_a_damaged_store_cost_only_time(
+    tree: Path, place: Path, read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aged(tree, monkeypatch)
+    first = ship(tree, place)
+    for path in (place / "hashes").iterdir():
+        path.write_text('[["x", 1]]')
+    assert ship(tree, place).id == first.id and len(read) == 4
+    next(iter(first.contents.values())).write_bytes(b"cut")
+    again = ship(tree, place)
+    assert again.id == first.id and len(read) == 5
+    assert all(hashlib.sha256(path.read_bytes()).hexdigest() == name for name, path in again.contents.items())
+
+
+def test_a_secret_that_was_allowed_is_found_once_it_is_not(
+    tree: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aged(tree, monkeypatch)
+    (tree / "deploy.pem").write_text("-----BEGIN PRIVATE KEY-----\n")
+    (tree / ".tpujobignore").write_text("!deploy.pem\n")
+    ship(tree, place)
+    (tree / ".tpujobignore").unlink()
+    with pytest.raises(UserError, match="looks like a secret"):
+        ship(tree, place)
+
+
+def test_a_large_file_is_stored_in_pieces_and_progress_counts_them(tree: Path, place: Path) -> None:
+    content = os.urandom(5 << 20) + b"end"
+    (tree / "large").write_bytes(content)
+    told: list[tuple[int, int]] = []
+    made = make_shipment(survey({".": Source(tree)}), place, lambda done, total: told.append((done, total)))
+    assert told[-1] == (made.size_bytes, made.size_bytes) and len(told) > 5
+    assert made.contents[hashlib.sha256(content).hexdigest()].read_bytes() == content
+
+
+def test_the_store_keeps_the_newest_and_those_of_living_processes(
+    tree: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "KEEP", 2)
+    (place / "objects").mkdir(parents=True)
+    (place / "objects" / ".draft-of-a-killed-process").write_text("x")
+    in_use = ship(tree, place, version=b"in use")
+    made = [ship(tree, place, version=b"%d" % number) for number in range(5)]
+    os.utime(place / "manifests" / in_use.id, (0, 0))
+    for number, each in enumerate(made, 1):
+        os.utime(place / "manifests" / each.id, (number, number))
+        each.release()
+    last = ship(tree, place, version=b"last")
+    left = {path.name for path in (place / "manifests").iterdir()}
+    assert left == {in_use.id, last.id, made[-1].id}
+    kept = {path.name for path in (place / "objects").glob("*/*")}
+    assert kept == {name for each in (in_use, last, made[-1]) for name in each.contents}
+    assert not list((place / "objects").glob(".draft*"))
+
+
+def test_saved_work_is_read_where_it_is(tree: Path, place: Path, tmp_path: Path) -> None:
+    sources = {"artifacts": Source(tree / "pkg", everything=True)}
+    (tree / "pkg" / "x.pyc").write_text("a result like any other")
+    (tree / "pkg" / ".env").write_text("of the job itself")
+    made = shipment_in_place(survey(sources), tmp_path / "hashes")
+    assert set(made.contents.values()) == {tree / "pkg" / name for name in ("a.py", "x.pyc", ".env")}

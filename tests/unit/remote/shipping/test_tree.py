@@ -1,0 +1,209 @@
+"""What a job ships holds no surprise: what is refused, and in which words."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import UserError
+from orchestrator.remote.shipping.tree import Source, Survey, check_content, left_out_text, survey
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    root = tmp_path / "tree"
+    (root / "pkg").mkdir(parents=True)
+    (root / "pkg" / "a.py").write_text("print(1)\n")
+    (root / "run.sh").write_text("#!/bin/sh\n")
+    return root
+
+
+def of(root: Path, **options: int) -> Survey:
+    return survey({".": Source(root, gitignore=True)}, **options)  # type: ignore[arg-type]
+
+
+def refused(sources: Mapping[str, Path | bytes], **options: int) -> str:
+    with pytest.raises(UserError) as caught:
+        survey({name: Source(content, gitignore=True) for name, content in sources.items()}, **options)  # type: ignore[arg-type]
+    return caught.value.message
+
+
+def test_a_link_within_the_tree_travels_as_a_relative_link(tree: Path) -> None:
+    (tree / "relative").symlink_to("pkg/a.py")
+    (tree / "pkg" / "absolute").symlink_to(tree / "run.sh")
+    found = survey({"code": Source(tree)})
+    assert found.entries["code/relative"].content == "pkg/a.py"
+    assert found.entries["code/pkg/absolute"].content == "../run.sh"
+
+
+def test_an_empty_directory_is_shipped_and_one_of_which_nothing_is(tree: Path) -> None:
+    (tree / "out").mkdir()
+    (tree / "cache").mkdir()
+    (tree / "cache" / "x.pyc").write_text("x")
+    empty = [path for path, entry in of(tree).entries.items() if entry.content is None]
+    assert empty == ["cache", "out"]
+
+
+def test_links_that_leave_the_tree_are_refused(tree: Path) -> None:
+    (tree / "pkg" / "leak").symlink_to("/etc/passwd")
+    assert "leak is a link out of" in refused({".": tree})
+
+
+def test_a_link_to_itself_is_refused(tree: Path) -> None:
+    (tree / "loop").symlink_to("loop")
+    assert "loop is a broken link" in refused({".": tree})
+
+
+def test_a_fifo_is_refused_and_not_opened(tree: Path) -> None:
+    os.mkfifo(tree / "pipe")
+    assert "pipe is neither a file nor a directory" in refused({".": tree})
+
+
+def test_an_unreadable_file_is_refused(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tree / "closed").write_text("x")
+    monkeypatch.setattr(os, "access", lambda path, _mode: Path(path).name != "closed")  # root could read it
+    assert "closed cannot be read" in refused({".": tree})
+
+
+def test_root_the_home_directory_and_what_is_above_it_are_refused(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tree / "pkg"))
+    assert "is the home directory" in refused({".": tree / "pkg"})
+    assert "above the home directory" in refused({".": tree})
+    assert "above the home directory" in refused({".": Path("/")})
+
+
+def test_what_does_not_exist_is_refused(tmp_path: Path) -> None:
+    assert "nowhere does not exist" in refused({".": tmp_path / "nowhere"})
+
+
+def test_too_much_is_refused_with_the_biggest_entries_before_anything_is_read(tree: Path) -> None:
+    with (tree / "pkg" / "data.bin").open("wb") as file:
+        file.truncate(80 * 10**9)
+    (tree / "many").mkdir()
+    for number in range(5):
+        with (tree / "many" / str(number)).open("wb") as file:
+            file.truncate(10**9)
+    message = refused({".": tree})
+    assert "are 85.0 GB, more than 1.1 GB; the biggest: pkg/data.bin (80.0 GB), many/ (5.0 GB), run.sh" in message
+
+
+@pytest.mark.parametrize("name", ["/etc/x", "../x", "a/../../x"])
+def test_names_that_leave_the_shipment_are_refused(name: str) -> None:
+    assert "is not a name inside a shipment" in refused({name: b""})
+
+
+def test_two_sources_of_one_file_are_refused(tree: Path) -> None:
+    assert "both contain run.sh" in refused({".": tree, "run.sh": b"other"})
+
+
+def test_directories_of_tpujob_itself_are_left_out(tree: Path) -> None:
+    for name in ("runs/mnist-1", "pkg/runs", "state"):
+        (tree / name).mkdir(parents=True)
+        (tree / name / "x").write_text("x")
+    found = survey({".": Source(tree)}, own_directories=[tree / "runs", tree / "state"])
+    assert {path for path in found.entries if path.endswith("x")} == {"pkg/runs/x"}
+    assert {one.path: one.rule for one in found.left_out} == {"runs/": "of tpujob", "state/": "of tpujob"}
+    (tree / ".tpujobignore").write_text("!runs\n")
+    assert "runs/mnist-1/x" in survey({".": Source(tree)}, own_directories=[tree / "runs"]).entries
+
+
+def test_what_is_left_out_has_its_size_and_the_biggest_comes_first(tree: Path) -> None:
+    (tree / ".gitignore").write_text("*.ckpt\ncaches/\n")
+    (tree / "a.ckpt").write_bytes(bytes(10_000))
+    (tree / "caches" / "deep").mkdir(parents=True)
+    (tree / "caches" / "deep" / "1").write_bytes(bytes(290_000))
+    (tree / "pkg" / "x.pyc").write_bytes(bytes(5))
+    found = of(tree)
+    assert [(one.path, one.size_bytes, one.rule) for one in found.left_out] == [
+        ("caches/", 290_000, ".gitignore:2"),
+        ("a.ckpt", 10_000, ".gitignore:1"),
+        ("pkg/x.pyc", 5, "built in"),
+    ]
+    assert left_out_text(found.left_out) == "300 KB left out by .gitignore"
+
+
+def test_of_too_much_to_look_at_a_part_is_measured(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.remote.shipping.tree.MEASURE_ENTRIES", 3)
+    (tree / ".tpujobignore").write_text("many/\n")
+    (tree / "many").mkdir()
+    for number in range(10):
+        (tree / "many" / str(number)).mkdir()
+        (tree / "many" / str(number) / "x").write_bytes(bytes(1000))
+    (many,) = of(tree).left_out
+    assert not many.complete and many.size_bytes < 10_000
+
+
+KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\n-----END OPENSSH PRIVATE KEY-----\n"
+SERVICE_ACCOUNT = json.dumps({"type": "service_account", "private_key_id": "1", "client_email": "a@b"}, indent=2)
+
+
+def check(root: Path) -> Survey:
+    found = of(root)
+    for entry in found.entries.values():
+        check_content(entry)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "what"),
+    [
+        (".env", "KEY=1", "an environment file"),
+        ("conf/.env.production", "KEY=1", "an environment file"),
+        ("prod.env", "KEY=1", "an environment file"),
+        (".netrc", "machine api.wandb.ai", "login data"),
+        ("credentials.json", "{}x", "login data"),
+        ("kaggle.json", "{}x", "login data"),
+        (".aws/credentials", "[default]", "login data"),
+        ("kubeconfig", "x", "a kubeconfig"),
+        ("id_ed25519", "x", "a private SSH key"),
+        ("store.p12", "x", "a key store"),
+        ("server.pem", "-----BEGIN CERTIFICATE-----\nx\n" + KEY, "a private key"),
+        ("deploy_key", KEY, "a private key"),
+        ("acme-1234.json", SERVICE_ACCOUNT, "a Google credential"),
+        ("cluster.yaml", "users:\n- user:\n    client-key-data: LS0t\n", "a kubeconfig"),
+        (".npmrc", "//registry/:_authToken=npm_x\n", "login data"),
+    ],
+)
+def test_what_looks_like_a_secret_is_refused_with_its_name_and_the_fix(
+    tree: Path, name: str, content: str, what: str
+) -> None:
+    path = tree / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content)
+    with pytest.raises(UserError) as caught:
+        check(tree)
+    assert caught.value.message == f"{path} looks like a secret ({what}), so nothing is shipped"
+    assert f"`{name}` in .gitignore or .tpujobignore" in str(caught.value.hint)
+    assert f"`!{name}` in .tpujobignore" in str(caught.value.hint)
+    (tree / ".gitignore").write_text(f"{name}\n")
+    assert name not in check(tree).entries
+    (tree / ".tpujobignore").write_text(f"!{name}\n")
+    assert name in check(tree).entries, "allowed by name, and shipped although git leaves it out"
+
+
+def test_a_directory_that_is_allowed_allows_no_secret_in_it(tree: Path) -> None:
+    (tree / ".tpujobignore").write_text("!pkg/\n")
+    (tree / "pkg" / ".env").write_text("KEY=1")
+    with pytest.raises(UserError, match="looks like a secret"):
+        of(tree)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        (".env.example", "KEY="),
+        (".env", ""),
+        ("cacert.pem", "-----BEGIN CERTIFICATE-----\nx\n"),
+        ("id_rsa.pub", "ssh-rsa AAAA"),
+        ("test_keys.py", f'KEY = """{KEY}"""'),
+        ("README.md", KEY),
+        ("config.json", '{"type": "adam"}'),
+    ],
+)
+def test_what_is_none_is_shipped(tree: Path, name: str, content: str) -> None:
+    (tree / name).write_text(content)
+    assert name in check(tree).entries
