@@ -72,7 +72,7 @@ def test_mistakes_name_the_line_of_the_job_file_and_that_of_the_requirements(tmp
 
 def scripts_of(directory: Path, text: str, emulation: Emulation | None) -> list[str]:
     spec = keys.load(text, path="job.yaml")
-    made = phases(spec, RUN, shipped=None, env={}, emulation=emulation, job_path=directory / "job.yaml")
+    made = phases(spec, RUN, shipment=None, env={}, emulation=emulation, job_path=directory / "job.yaml")
     return [phase.request.text for phase in made]  # type: ignore[attr-defined]
 
 
