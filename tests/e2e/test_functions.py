@@ -14,6 +14,7 @@ from tests import ROOT
 from tests.cli_fixture import Tpujob
 from tests.e2e.install.test_python_api import python, script, succeeded
 from tests.waiting import HANG_S
+from tests.wheels import wheel
 
 SCRIPT = '''
 import tpujob
@@ -76,6 +77,25 @@ print(double.value(run), client.call(double, 4), double.local(5))
     said = succeeded(python(tpujob, code, project, PYTHONPATH=f"{project}:{ROOT}"))
     assert said == "v5litepod-8\n42 8 10\n"
     assert tpujob.alive() == []
+
+
+REQUIRES = """
+import tpujob
+
+@tpujob.function("v5e-8", requirements=["alpha"], env={"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "WHEELS"})
+def version():
+    import alpha
+    return alpha.__version__
+
+print(version())
+"""
+
+
+def test_a_function_imports_what_its_requirements_install(tpujob: Tpujob) -> None:
+    wheel(tpujob.directory / "wheels", "alpha", "2.5")
+    path = tpujob.directory / "requires.py"
+    path.write_text(REQUIRES.replace("WHEELS", f"file://{tpujob.directory}/wheels"))
+    assert succeeded(script(tpujob, path, TPUJOB_CLOUD="emulated")) == "2.5\n"
 
 
 WAITS = """

@@ -36,6 +36,8 @@ class FunctionOptions:
     zone: str | Sequence[str] | None = None
     spot: bool | None = None
     backend: BackendName = "none"
+    requirements: StrPath | Sequence[str] | None = None
+    python: str | None = None
     code: StrPath | None = None
     name: str = ""
     env: Mapping[str, str] | None = None
@@ -50,7 +52,7 @@ class RemoteFunction(Generic[P, R]):
     """
 
     def __init__(self, function: Callable[P, R], options: FunctionOptions, client: Client | None = None) -> None:
-        self._source = examine(function)
+        self._source = examine(function, options.python)
         self._function = function
         self._options = options
         self._client = client
@@ -118,6 +120,8 @@ class RemoteFunction(Generic[P, R]):
                 options={"function": source.name, "call": self._call_text(args, kwargs)},
             ),
             code=options.code if source.root is None or options.code is not None else source.root,
+            requirements=options.requirements,
+            python=options.python,
             env=options.env,
             limits=None if options.max_duration is None else Limits(max_duration=options.max_duration),
         )
@@ -157,6 +161,8 @@ def function(
     zone: str | Sequence[str] | None = None,
     spot: bool | None = None,
     backend: BackendName = "none",
+    requirements: StrPath | Sequence[str] | None = None,
+    python: str | None = None,
     code: StrPath | None = None,
     name: str = "",
     env: Mapping[str, str] | None = None,
@@ -173,8 +179,9 @@ def function(
     A function of a module travels with the directory from which that module is imported. One of a script or a notebook travels
     as its own source, with the directory `code` if that is set: write its imports inside of it.
 
-    `accelerator`, `zone`, `spot`, `name`, `env` and `max_duration` are keys of a job. Without `client`, each call makes one.
-    Where it has no `on_event`, the steps and the log go to stderr.
+    `requirements` are installed on every worker: a file, or packages. These, `python`, `accelerator`, `zone`, `spot`, `name`,
+    `env` and `max_duration` are keys of a job. Without `client`, each call makes one. Where it has no `on_event`, the steps and
+    the log go to stderr.
 
     Raises UserError for a function that cannot travel: when it is decorated.
     """
@@ -185,6 +192,8 @@ def function(
         zone=zone,
         spot=spot,
         backend=backend,
+        requirements=requirements,
+        python=python,
         code=code,
         name=name,
         env=env,

@@ -10,6 +10,7 @@ import __future__
 import ast
 import inspect
 import io
+import re
 import sys
 import sysconfig
 import tokenize
@@ -20,6 +21,7 @@ from typing import Any
 
 from orchestrator.client.functions.outside_names import advice, outside_names
 from orchestrator.client.functions.values import as_json
+from orchestrator.core.text.environments import VM_PYTHON
 from orchestrator.errors import UserError
 
 NOTEBOOK = "<notebook>"  # whose cells have files of names that change with each kernel
@@ -44,15 +46,20 @@ class FunctionSource:
         return f"`{self.name}` ({self.file}:{self.line})"
 
 
-def examine(function: object) -> FunctionSource:
-    """Return how the function travels. Raises UserError, with the reason and a fix, for what cannot."""
+def examine(function: object, python: str | None = None) -> FunctionSource:
+    """Return how the function travels to a worker with this Python; None: that of a TPU VM.
+
+    Raises UserError, with the reason and a fix, for what cannot travel.
+    """
     fn = _plain_function(function)
     code = fn.__code__
     place = FunctionSource(fn.__name__, _label(code.co_filename), code.co_firstlineno)
     module = sys.modules.get(fn.__module__)
     file = getattr(module, "__file__", None)
     if fn.__module__ in MAINS or "<locals>" in fn.__qualname__ or file is None:
-        return _as_source(fn, place)
+        found = _as_source(fn, place)
+        _check_syntax(found, python or VM_PYTHON)
+        return found
     return FunctionSource(place.name, place.file, place.line, fn.__module__, _import_root(fn, Path(file), place))
 
 
@@ -159,10 +166,23 @@ def _as_source(fn: FunctionType, place: FunctionSource) -> FunctionSource:
     return found
 
 
-def _definition(text: str) -> tuple[ast.FunctionDef, int]:
+def _check_syntax(place: FunctionSource, version: str) -> None:
+    """Raise UserError for syntax that the Python of the worker does not have, as far as this Python can tell."""
+    assert place.source is not None
+    found = re.fullmatch(r"(\d)\.(\d{1,2})", version)
+    try:
+        _definition(place.source, (int(found[1]), int(found[2])) if found else None)  # the job refuses any other text
+    except SyntaxError as error:
+        raise UserError(
+            f"{place} is not written for Python {version}, which the worker has: {error.msg}",
+            hint="python= of tpujob.function asks for a newer one",
+        ) from None
+
+
+def _definition(text: str, version: tuple[int, int] | None = None) -> tuple[ast.FunctionDef, int]:
     """Return the function in the text, which may be indented, and how many lines its numbers are too high."""
     indented = text[:1].isspace()
-    statement = ast.parse(f"if True:\n{text}" if indented else text).body[0]
+    statement = ast.parse(f"if True:\n{text}" if indented else text, feature_version=version).body[0]
     node = statement.body[0] if isinstance(statement, ast.If) else statement
     if not isinstance(node, ast.FunctionDef):
         raise SyntaxError("not the definition of a function")

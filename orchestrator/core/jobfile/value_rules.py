@@ -241,10 +241,10 @@ def _batch(train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 
 def _environment(data: Mapping[str, Any], local: bool) -> Iterator[tuple[Path, str]]:
     backend = _mapping(data, "train").get("backend")
-    if "train" not in data or backend == "none":
+    if "train" not in data:
         return
     for key in ("requirements", "python"):
-        if local and data.get(key) is not None:
+        if local and backend != "none" and data.get(key) is not None:
             text = (
                 "`train:` with `on: local` runs in the Python of tpujob; install there what it needs, and remove this"
             )

@@ -69,10 +69,13 @@ def test_the_job_of_a_call_has_the_keys_of_the_decorator() -> None:
         code="src",
         max_duration="30m",
         backend="xla",
+        requirements=["einops"],
+        python="3.12",
     )
     job = decorate(cell("def f_of(x): return x")["f_of"]).job(3)
     spec = spec_of(job)
     assert (spec.name, spec.code, spec.env, spec.limits.max_duration_s) == ("mine", "src", {"A": "b"}, 1800.0)
+    assert (spec.requirements, spec.python) == (("einops",), "3.12")
     (one,) = spec.tpu.alternatives
     assert (one.accelerator, one.zone, one.spot) == ("v6e-8", ("us-east5", "us-central1"), True)
     assert spec.train is not None and (spec.train.backend, spec.train.entry) == ("xla", "payload.functions.call:main")

@@ -160,6 +160,16 @@ def test_a_function_without_a_source_is_refused() -> None:
     assert "python -c" in (raised.value.hint or "")
 
 
+def test_syntax_that_the_python_of_a_worker_lacks_is_refused() -> None:
+    f = cell("def f():\n    try:\n        pass\n    except* ValueError:\n        pass\n")["f"]
+    with pytest.raises(
+        UserError, match=r"is not written for Python 3\.10, which the worker has: Exception groups"
+    ) as raised:
+        examine(f)
+    assert "python=" in (raised.value.hint or "")
+    assert examine(f, "3.11").source
+
+
 def test_a_file_that_changed_since_is_noticed() -> None:
     import linecache
 
