@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.client.events import Event as Event
     from orchestrator.client.events import Failure as Failure
     from orchestrator.client.events import LogLines as LogLines
+    from orchestrator.client.events import Metrics as Metrics
     from orchestrator.client.events import Notice as Notice
     from orchestrator.client.events import Progress as Progress
     from orchestrator.client.events import Running as Running
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
 _NAMES = {  # module of each name
     "client.client": ("Client", "LogLine", "Run"),
-    "client.events": ("Alert", "Event", "Failure", "LogLines", "Notice", "Progress", "RunResult", "Running"),
+    "client.events": ("Alert", "Event", "Failure", "LogLines", "Metrics", "Notice", "Progress", "RunResult", "Running"),
     "client.functions.function": ("RemoteFunction", "function"),
     "client.guarantee.gc": ("GcResult",),
     "client.history": ("RunSummary",),

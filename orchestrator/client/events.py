@@ -7,7 +7,7 @@ thread it happens in.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -91,6 +91,19 @@ class LogLines(Event):
     kind: ClassVar[str] = "log"
     worker: int
     lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics(Event):
+    """The newest values that a job reported, a few times a second at most; the files of the run have all of them.
+
+    `values`: of the same step, by name; None for NaN and infinities. `step`: None where the job names none.
+    """
+
+    kind: ClassVar[str] = "metrics"
+    worker: int
+    step: int | None
+    values: Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,6 +138,7 @@ class Job(_Values):
     env: Mapping[str, str | float] | None = None  # a number is text, as Python writes it
     code: StrPath | None = None
     artifacts: Sequence[str] | None = None
+    metrics: Mapping[str, str] | None = None
     bucket: str | None = None
     allow_egress: bool | None = None
     limits: Limits | None = None

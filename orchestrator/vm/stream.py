@@ -1,7 +1,8 @@
 """The log and the state of a phase as a stream, from any byte of the log.
 
-`follow` sends frames `L <n>\\n<n bytes of log>` and `S <n>\\n<status>`; an empty `L` keeps the connection alive. The last frame
-is a final status. A stream that ends without one was cut and says nothing about the phase: `remote.fleet.follow` continues
+`follow` sends frames `L <n>\\n<n bytes of log>` and `S <n>\\n<status>`; an empty `L` keeps the connection alive. Where it is
+asked to, also `M <n>\\n<n bytes of metrics.jsonl>`; an empty `M` says that this file begins anew. The last frame is a final
+status. A stream that ends without one was cut and says nothing about the phase: `remote.fleet.follow` continues
 from the next byte.
 """
 
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .frames import frame, reply
+from .metrics import MetricsTail
 from .phase import PhaseFiles
 
 HEARTBEAT_S = 2.0
@@ -25,8 +27,10 @@ def status(attempt: str, name: str) -> None:
     reply(PhaseFiles(attempt, name).status())
 
 
-def follow(attempt: str, name: str, offset_text: str) -> None:
+def follow(attempt: str, name: str, offset_text: str, metrics_text: str = "") -> None:
+    """`metrics_text`: from which byte of metrics.jsonl on; empty: without it."""
     phase, offset = PhaseFiles(attempt, name), int(offset_text)
+    metrics = MetricsTail(phase.run / "artifacts" / "metrics.jsonl", int(metrics_text)) if metrics_text else None
     reply({"stream": "log"})
     told = ""
     spoke_at = moved_at = time.monotonic()
@@ -37,6 +41,10 @@ def follow(attempt: str, name: str, offset_text: str) -> None:
             frame(b"L", piece)
             offset += len(piece)
             spoke_at = moved_at = time.monotonic()
+        if metrics is not None:
+            for piece in metrics.pieces(last=limit is not None):
+                frame(b"M", piece)
+                spoke_at = time.monotonic()
         if limit is not None and offset != limit:
             now = {"state": "lost", "why": f"the log on the worker ends at byte {limit}, before byte {offset}"}
         if now["state"] != told:

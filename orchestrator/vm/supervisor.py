@@ -47,7 +47,10 @@ def start() -> None:
     answer = {"started": False} if lock is None else _launch(phase, request, lock)
     reply(answer)
     if "error" not in answer:
-        stream.follow(request["attempt"], request["phase"], "0")  # saves the caller a call; each costs a login shell
+        metrics = "0" if request.get("metrics") else ""
+        stream.follow(
+            request["attempt"], request["phase"], "0", metrics
+        )  # saves the caller a call; each costs a login shell
 
 
 def _launch(phase: PhaseFiles, request: dict[str, Any], lock: int) -> dict[str, Any]:

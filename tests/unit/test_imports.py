@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "fork": set(),
     "ledger": {"ledger", "boot_clock", "fork"} | CORE,
     "clouds": {"clouds", "settings", "peers"} | CORE,
-    "remote": {"remote", "fork"} | CORE,
+    "remote": {"remote", "fork", "vm.metrics"} | CORE,  # a local job's metrics are read as on a worker
     "engine": ENGINE,
     "report": REPORT,
     "promises": set(),  # what is promised knows nothing of what keeps it, and only what measures knows it
@@ -78,7 +78,7 @@ EMULATOR_MAY_IMPORT: dict[str, set[str]] = {
 PURE = {
     *("__future__", "collections", "dataclasses", "enum", "functools", "itertools", "typing", "math", "statistics"),
     *("re", "string", "textwrap", "unicodedata", "difflib", "shlex", "json", "hashlib", "base64", "urllib.parse"),
-    *("pathlib.PurePath", "pathlib.PurePosixPath", "tomllib", "yaml", "pydantic", "pydantic_core"),
+    *("pathlib.PurePath", "pathlib.PurePosixPath", "tomllib", "yaml", "pydantic", "pydantic_core", "regex"),
 }
 LOOKS_OUTSIDE = {"open", "input", "print", "__import__", "exec", "eval"}
 

@@ -59,7 +59,8 @@ def _follow(session: Session, found: RunRecord, attempt: Attempt) -> Outcome:
         raise UserError(f"{found.id} is not detached", hint=f"`tpujob show {found.id}` says what became of it")
     session.reporter.secrets.add(*(os.environ.get(name, "") for name in found.spec.get("secret_sources", ())))
     directory, limits = Path(found.directory), found.spec.get("limits", {})
-    with closing(JobOutput(directory, session.reporter, anew=True)) as output:
+    patterns = found.spec.get("metrics")
+    with closing(JobOutput(directory, session.reporter, anew=True, patterns=patterns)) as output:
         to = engine.Attachment(
             found,
             attempt,
@@ -67,6 +68,7 @@ def _follow(session: Session, found: RunRecord, attempt: Attempt) -> Outcome:
             CollectRequest(attempt.id, directory, tuple(found.spec.get("artifacts", ())), limits.get("max_results")),
             max_duration_s=float(limits.get("max_duration", lease.deadline - lease.created_at)),
             sink=output,
+            metrics=output.metrics,
             linger_s=limits.get("linger"),
         )
         return session.on_cloud(lambda capabilities: engine.attach(to, capabilities), lease.cloud)

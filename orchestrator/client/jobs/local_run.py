@@ -35,11 +35,20 @@ def run_here(
     with ExitStack() as stack:
         shipment = shipment_of(session, spec, path, stack)
         make_directory(Path(run.directory))
-        output = stack.enter_context(closing(JobOutput(Path(run.directory), session.reporter)))
+        output = stack.enter_context(closing(JobOutput(Path(run.directory), session.reporter, patterns=spec.metrics)))
         worker = LocalWorker(working, attempt.id)
         asked = requirements.read(spec, path, code_sha256=shipment.id if shipment else None)
         job = local.prepare(
-            spec, run, attempt, worker, shipment=shipment, env=env, asked=asked, port=free_port(), sink=output
+            spec,
+            run,
+            attempt,
+            worker,
+            shipment=shipment,
+            env=env,
+            asked=asked,
+            port=free_port(),
+            sink=output,
+            metrics=output.metrics,
         )
         outcome = session.run(local.run_local(job), LOCAL)
     return finish(session, outcome)

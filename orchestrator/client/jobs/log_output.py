@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Literal
 
 from orchestrator.client.events import Reporter
+from orchestrator.client.jobs.metrics import RunMetrics
 from orchestrator.core.text.redaction import RedactedStream
 from orchestrator.errors import ConfigError
 
@@ -24,10 +25,13 @@ def make_directory(path: Path) -> None:
 class JobOutput:
     """The sink of the job's output, called from any thread. Writes `logs/worker<i>.log` and reports lines, without secrets.
 
-    `anew`: the output comes from its first byte again, so the files are written anew too.
+    `anew`: the output comes from its first byte again, so the files are written anew too. `patterns` find metrics in the lines;
+    `metrics` is the sink of worker 0's metrics.jsonl.
     """
 
-    def __init__(self, directory: Path, reporter: Reporter, *, anew: bool = False) -> None:
+    def __init__(
+        self, directory: Path, reporter: Reporter, *, anew: bool = False, patterns: Mapping[str, str] | None = None
+    ) -> None:
         from orchestrator.core.text.terminal import LineSplitter
 
         self._directory = directory / "logs"
@@ -39,6 +43,7 @@ class JobOutput:
         self._splitters: dict[int, LineSplitter] = {}
         self._streams: dict[int, RedactedStream] = {}
         self._full = False
+        self.metrics = RunMetrics(directory, reporter, patterns, anew=anew)
 
     def __call__(self, worker: int, data: bytes) -> None:
         with self._lock:
@@ -52,6 +57,7 @@ class JobOutput:
                 self._show(worker, self._splitters[worker].flush())
             for file in self._files.values():
                 file.close()
+            self.metrics.close()
 
     def _keep(self, worker: int, data: bytes) -> None:
         """Write to the log file. A full disk is reported and ends the file, not the job."""
@@ -69,6 +75,7 @@ class JobOutput:
     def _show(self, worker: int, lines: Iterator[str]) -> None:
         if shown := tuple(lines):
             self._reporter.log(worker, shown)
+            self.metrics.search(worker, shown)
 
     def _file(self, worker: int) -> BinaryIO:
         if worker not in self._files:

@@ -114,7 +114,7 @@ def _run_on_slice(
     with ExitStack() as stack:
         shipment = shipment_of(session, spec, path, stack)
         make_directory(Path(run.directory))
-        output = stack.enter_context(closing(JobOutput(Path(run.directory), session.reporter)))
+        output = stack.enter_context(closing(JobOutput(Path(run.directory), session.reporter, patterns=spec.metrics)))
         job = prepare.job_run(
             spec,
             run,
@@ -125,6 +125,7 @@ def _run_on_slice(
             shipment=shipment,
             phases=prepare.phases(spec, run, shipment=shipment, env=env, emulation=emulation, job_path=path),
             sink=output,
+            metrics=output.metrics,
             keep_s=options.keep_s,
             detach=options.detach,
         )

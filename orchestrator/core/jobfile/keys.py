@@ -37,7 +37,7 @@ _A_SWEEP = "makes this a sweep, where one job is expected; `tpujob run` (in Pyth
 _NO_SWEEP = "only counts with `matrix:` or `variants:`; add one of them, or remove this"
 
 # `train:` with nothing below it means the default training, not its absence.
-_EMPTY_IS_DEFAULT = ("tpu", "train", "emulated", "env", "limits", "params")
+_EMPTY_IS_DEFAULT = ("tpu", "train", "emulated", "env", "limits", "params", "metrics")
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Directory = Annotated[str, AfterValidator(value_rules.directory)]
@@ -201,6 +201,12 @@ class JobSpec(Section):
     )
     artifacts: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         default=(), description="Patterns of files to collect besides those that the job writes to $TPUJOB_ARTIFACTS."
+    )
+    metrics: Annotated[Mapping[str, str], Shape(shapes.VARIABLES)] = Field(
+        default_factory=dict,
+        description="Patterns that find figures in the log, by name: regular expressions with one group, around a number, "
+        "such as `loss: 'loss ([0-9.]+)'`. Names found in one line belong together; `step` is the step. What the job writes "
+        "to `$TPUJOB_ARTIFACTS/metrics.jsonl` needs none.",
     )
     bucket: Annotated[str | None, BeforeValidator(value_rules.bucket), Shape(shapes.TEXT_OR_NULL)] = Field(
         default=None,

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.core.jobfile import tpu_value_rules
+from orchestrator.core.jobfile.metric_rules import metric_problems
 from orchestrator.core.jobfile.tpu_value_rules import as_written
 from orchestrator.core.jobfile.yaml_source import Path
 from orchestrator.core.text import names, redaction
@@ -180,6 +181,7 @@ def cross_field_problems(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     yield from _restarts(data)
     yield from _env(_mapping(data, "env"))
     yield from _artifacts(data.get("artifacts"))
+    yield from metric_problems(_mapping(data, "metrics"))
     yield from _secrets(data, ())
 
 

@@ -70,27 +70,29 @@ class Push(FleetEffect["list[PushResult]"]):
 
 @dataclass(frozen=True, slots=True)
 class StartPhase(FleetEffect[None]):
-    """Start a phase on every worker, detached there, and follow its log. A second start has no effect."""
+    """Start a phase on every worker, detached there, and follow its log and metrics. A second start has no effect."""
 
     request: StartRequest
     sink: Callable[[int, bytes], None]
+    metrics: Callable[[int, bytes], None] | None = None
 
     def perform(self, world: World) -> None:
         self.fleet.start(self.request)
-        self.fleet.follow(self.sink)
+        self.fleet.follow(self.sink, self.metrics)
 
 
 @dataclass(frozen=True, slots=True)
 class FollowPhase(FleetEffect[None]):
-    """Follow the log of a phase that another process started, from its first byte."""
+    """Follow the log and metrics of a phase that another process started, from their first bytes."""
 
     attempt: str
     phase: str
     sink: Callable[[int, bytes], None]
+    metrics: Callable[[int, bytes], None] | None = None
 
     def perform(self, world: World) -> None:
         self.fleet.attach(self.attempt, self.phase)
-        self.fleet.follow(self.sink)
+        self.fleet.follow(self.sink, self.metrics)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ CONNECT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A detached run and its lease, from the ledger. `sink` gets the output from its first byte."""
+    """A detached run and its lease, from the ledger. `sink` gets the output, `metrics` metrics.jsonl, from the first byte."""
 
     run: RunRecord
     attempt: Attempt
@@ -49,6 +49,7 @@ class Attachment:
     request: CollectRequest
     max_duration_s: float
     sink: Callable[[int, bytes], None]
+    metrics: Callable[[int, bytes], None] | None = None
     linger_s: float | None = None  # hold the slice for uncollected results; None: the cloud's timings
 
 
@@ -74,7 +75,7 @@ async def _until_the_end(to: Attachment, progress: JobProgress, capabilities: Ca
     try:
         fleet = progress.fleet = await _connect(to.lease)
         await progress.enter("main")
-        await FollowPhase(fleet, to.attempt.id, "main", to.sink)
+        await FollowPhase(fleet, to.attempt.id, "main", to.sink, to.metrics)
         began = to.attempt.started_at or to.lease.created_at
         # An extension before this attach is in the lease already, not in the job file.
         end = monitor.end_of(to.lease, began, max(to.max_duration_s, to.lease.deadline - began))

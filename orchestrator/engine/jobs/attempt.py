@@ -156,7 +156,8 @@ async def _work(
         await progress.enter(phase.name)
         await Record(Moved(progress.attempt.id, await Now(), phase.state))
         request = phase.request(progress.attempt, lease, hosts, coordinator)
-        await StartPhase(fleet, replace(request, saved_by_worker=saved) if saved else request, job.sink)
+        request = replace(request, saved_by_worker=saved) if saved else request
+        await StartPhase(fleet, request, job.sink, job.metrics)
         if job.detach and phase is job.phases[-1]:
             progress.lease = await hand_over(lease, capabilities)
             progress.detached = True

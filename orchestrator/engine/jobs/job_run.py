@@ -44,8 +44,9 @@ class JobRun:
     phases: tuple[JobPhase, ...]
     artifacts: tuple[str, ...]
     directory: Path
-    sink: Callable[[int, bytes], None]
+    sink: Callable[[int, bytes], None]  # of the log
     max_duration_s: float
+    metrics: Callable[[int, bytes], None] | None = None  # the sink of metrics.jsonl
     keep_s: float | None = None  # hold the slice for so long after a success
     keep_on_failure_s: float | None = None  # hold the slice for so long after the job or its setup has failed
     detach: bool = False  # end once the job has started: the claim passes to it

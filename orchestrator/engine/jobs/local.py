@@ -57,6 +57,7 @@ class LocalRun:
     most_bytes: int | None  # of results
     max_duration_s: float
     sink: Callable[[int, bytes], None]
+    metrics: Callable[[int, bytes], None]
 
 
 def prepare(
@@ -70,6 +71,7 @@ def prepare(
     asked: Environment,
     port: int,
     sink: Callable[[int, bytes], None],
+    metrics: Callable[[int, bytes], None],
 ) -> LocalRun:
     """Return what `run_local` runs. `port`: a free one of this machine, for the coordinator of the job's processes."""
     from orchestrator.remote.fleet.local import AGENT
@@ -99,6 +101,7 @@ def prepare(
         most_bytes=spec.limits.max_results,
         max_duration_s=spec.limits.max_duration_s,
         sink=sink,
+        metrics=metrics,
     )
 
 
@@ -201,7 +204,7 @@ class StartLocal(Effect[None]):
 
     def perform(self, world: World) -> None:
         job = self.job
-        job.worker.start(self.phase.name, self.phase.script, job.env, job.shipment, job.sink)
+        job.worker.start(self.phase.name, self.phase.script, job.env, job.shipment, job.sink, job.metrics)
 
 
 @dataclass(frozen=True, slots=True)

@@ -294,6 +294,7 @@ def job_run(
     shipment: Shipment | None,
     phases: tuple[JobPhase, ...],
     sink: Callable[[int, bytes], None],
+    metrics: Callable[[int, bytes], None],
     keep_s: float | None,
     detach: bool = False,
 ) -> JobRun:
@@ -312,6 +313,7 @@ def job_run(
         artifacts=tuple(spec.artifacts),
         directory=directory,
         sink=sink,
+        metrics=metrics,
         max_duration_s=spec.limits.max_duration_s,
         keep_s=keep_s,
         keep_on_failure_s=spec.keep_on_failure,

@@ -33,6 +33,7 @@ from orchestrator.remote.transfer.collection import Collection
 __all__ = ["Fleet", "FleetStatus", "PushResult", "StartRequest", "WorkerFacts", "WorkerState", "WorkerStatus"]
 
 T = TypeVar("T")
+Sink = Callable[[int, bytes], None]  # the worker, and the next piece of its output
 
 PERSIST_S = 60.0  # how long a step goes on trying new connections
 START_S = 300.0  # a large shipment is unpacked
@@ -158,7 +159,8 @@ class Fleet:
             saved = request.saved_by_worker[position] if request.saved_by_worker else None
             with contextlib.ExitStack() as unless_started:
                 call = unless_started.enter_context(WorkerCall(connection, "start", silence_s=START_S))
-                call.send(json.dumps({**common, "env": env, "saved": saved}).encode())
+                metrics = connection.index == 0 and request.phase == "main"
+                call.send(json.dumps({**common, "env": env, "saved": saved, "metrics": metrics}).encode())
                 call.end_input()
                 call.answer()
                 self._streams[connection.index] = call  # `follow` reads on from this stream
@@ -174,17 +176,32 @@ class Fleet:
             call.close()
         self._streams = {}
 
-    def follow(self, sink: Callable[[int, bytes], None]) -> None:
-        """Fetch every worker's log from its first byte, in the background. `sink` is called with one piece at a time."""
+    def follow(self, sink: Sink, metrics: Sink | None = None) -> None:
+        """Fetch every worker's log from its first byte, in the background. `sink` is called with one piece at a time.
 
-        def deliver(index: int, piece: bytes) -> None:
-            with self._callback_lock:
-                sink(index, piece)
+        `metrics` receives what worker 0 writes to metrics.jsonl in phase `main`; b"" says that the file begins anew.
+        """
+
+        def locked(receive: Sink) -> Sink:
+            def deliver(index: int, piece: bytes) -> None:
+                with self._callback_lock:
+                    receive(index, piece)
+
+            return deliver
 
         def follower(connection: Connection) -> Follower:
             opened = self._streams.pop(connection.index, None)
-            phase = (connection, self._attempt, self._phase)
-            return Follower(*phase, opened=opened, deliver=deliver, wakeup=self._wakeup, now=self._now)
+            measured = metrics is not None and connection.index == 0 and self._phase == "main"
+            return Follower(
+                connection,
+                self._attempt,
+                self._phase,
+                opened=opened,
+                deliver=locked(sink),
+                metrics=locked(metrics) if metrics is not None and measured else None,
+                wakeup=self._wakeup,
+                now=self._now,
+            )
 
         self._following = _Following([follower(connection) for connection in self._connections])
         for each in self._following.followers:

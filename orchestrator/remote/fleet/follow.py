@@ -1,7 +1,7 @@
 """Follows one phase on one worker to its end, over as many connections as necessary.
 
-The log is fetched by byte offset, so a cut connection loses and repeats nothing. Only a final status from the worker ends the
-phase, and that comes after the last byte of the log; the end of a stream does not.
+The log is fetched by byte offset, so a cut connection loses and repeats nothing; so are the metrics of worker 0. Only a final
+status from the worker ends the phase, and that comes after the last byte of both; the end of a stream does not.
 """
 
 from __future__ import annotations
@@ -57,13 +57,14 @@ class Follower:
         *,
         opened: WorkerCall | None,
         deliver: Callable[[int, bytes], None],
+        metrics: Callable[[int, bytes], None] | None = None,
         wakeup: Wakeup,
         now: Callable[[], float],
     ) -> None:
         self._connection, self._attempt, self._phase = connection, attempt, phase
-        self._offset = 0
+        self._offset = self._metrics_offset = 0
         self._opened = opened  # a stream of the log from its first byte, if there is one already
-        self._deliver, self._wakeup, self._now = deliver, wakeup, now
+        self._deliver, self._metrics, self._wakeup, self._now = deliver, metrics, wakeup, now
         self._status = WorkerStatus(connection.index, WorkerState.RUNNING, now(), 0)
         self.changes = 0  # how often the state changed
         self.error: Exception | None = None  # what ended the following itself
@@ -102,6 +103,9 @@ class Follower:
                 if kind == b"L" and content:
                     self._deliver(self._connection.index, content)
                     self._offset += len(content)
+                elif kind == b"M" and self._metrics is not None:
+                    self._metrics(self._connection.index, content)
+                    self._metrics_offset = self._metrics_offset + len(content) if content else 0
                 elif kind == b"S":
                     self._take(parse_json(content))
                     if self._status.final:
@@ -111,7 +115,8 @@ class Follower:
         call, self._opened = self._opened, None
         if call is None:
             verb = ("follow", self._attempt, self._phase, str(self._offset))
-            call = WorkerCall(self._connection, *verb, silence_s=SILENCE_S)
+            metrics = () if self._metrics is None else (str(self._metrics_offset),)
+            call = WorkerCall(self._connection, *verb, *metrics, silence_s=SILENCE_S)
             call.end_input()
         call.silence_s = SILENCE_S
         return call

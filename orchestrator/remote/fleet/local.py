@@ -27,6 +27,7 @@ from orchestrator.errors import RemoteError
 from orchestrator.remote.shipping.shipment import Shipment
 from orchestrator.remote.ssh.call import PREFIX
 from orchestrator.remote.transfer.collect import ArchivePart, Collector, CollectRequest, CollectResult
+from orchestrator.vm.metrics import MetricsTail
 
 AGENT = (sys.executable, "-P", "-m", "orchestrator.vm")
 LOOK_S = 0.05
@@ -52,9 +53,13 @@ class LocalWorker:
         self._log: Path | None = None
         self._read = 0
         self._sink: Sink = lambda worker, data: None
+        self._metrics: Sink = self._sink
+        self._tail = MetricsTail(Path(), 0)
 
-    def start(self, phase: str, script: str, env: Mapping[str, str], shipment: Shipment | None, sink: Sink) -> None:
-        """Start the phase; its log goes to `sink` during `wait` and `stop`."""
+    def start(
+        self, phase: str, script: str, env: Mapping[str, str], shipment: Shipment | None, sink: Sink, metrics: Sink
+    ) -> None:
+        """Start the phase; its log goes to `sink`, its metrics.jsonl to `metrics`, during `wait` and `stop`."""
         self.runs.mkdir(mode=0o700, parents=True, exist_ok=True)
         request = {
             "runs": str(self.runs),
@@ -66,6 +71,8 @@ class LocalWorker:
             "store": None if shipment is None else str(shipment.store),
         }
         self._log, self._read, self._sink = self.runs / self.attempt / phase / "log", 0, sink
+        self._metrics = metrics
+        self._tail = MetricsTail(self.runs / self.attempt / "artifacts" / "metrics.jsonl", 0)
         self._close_pipe()
         self._process, self._pipe = fork.start(
             [*AGENT, "local"],
@@ -82,7 +89,7 @@ class LocalWorker:
             assert self._process is not None, "no phase was started"
             ended = self._process.poll() is not None  # asked first: then no byte is still to come
             with self._lock:
-                self._pass_on()
+                self._pass_on(last=ended)
             if ended:
                 return self._ended()
             if time.monotonic() >= deadline:
@@ -97,7 +104,7 @@ class LocalWorker:
         self._process.wait()
         self._close_pipe()
         with self._lock:
-            self._pass_on()
+            self._pass_on(last=True)
 
     def collect(self, destination: Path, patterns: tuple[str, ...], most_bytes: int | None = None) -> CollectResult:
         collector = Collector(CollectRequest(self.attempt, destination, patterns, most_bytes, runs=str(self.runs)))
@@ -138,7 +145,9 @@ class LocalWorker:
         if self._pipe is not None:
             self._pipe.close()
 
-    def _pass_on(self) -> None:
+    def _pass_on(self, *, last: bool) -> None:
+        for piece in self._tail.pieces(last):
+            self._metrics(0, piece)
         if self._log is None or not self._log.exists():
             return
         with self._log.open("rb") as log:

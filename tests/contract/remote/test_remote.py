@@ -125,6 +125,45 @@ def test_a_log_cut_at_random_moments_arrives_whole(one: Slice, road: Callable[[W
     assert status.workers[0].log_bytes == len(remote)
 
 
+def test_the_metrics_of_worker_0_arrive_while_the_job_runs(four: Slice) -> None:
+    fleet = four.fleet()
+    fleet.start(
+        request(
+            "measured",
+            """m=$TPUJOB_ARTIFACTS/metrics.jsonl; echo '{"step": 1}' > $m
+            until [ -e ../go ]; do sleep 0.02; done
+            echo '{"step": 2}' >> $m; printf '{"step": 3' >> $m""",
+            4,
+        )
+    )
+    log, metrics = Log(), Log()
+    fleet.follow(log, metrics)
+    until(lambda: metrics.of == {0: b'{"step": 1}\n'}, "the first line")
+    for worker in range(4):
+        (four.home(worker) / "tpujob/runs/measured/go").touch()
+    assert until_ended(fleet).all_succeeded
+    assert metrics.of == {0: b'{"step": 1}\n{"step": 2}\n'} and log.of == {}, "an incomplete line never comes"
+
+
+def test_metrics_cut_at_random_moments_arrive_whole(one: Slice, road: Callable[[WorkerAddress], Road]) -> None:
+    way = road(one.workers[0])
+    fleet = one.fleet([way.worker], "cut_metrics_hosts")
+    line = 'echo "{\\"step\\": $i}" >> $TPUJOB_ARTIFACTS/metrics.jsonl'
+    fleet.start(request("cutmetrics", f"for i in $(seq 300); do {line}; sleep 0.005; done"))
+    metrics, cuts = Log(), 0
+
+    def receive(worker: int, piece: bytes) -> None:
+        nonlocal cuts
+        metrics(worker, piece)
+        if len(metrics.of[worker]) > 600 * cuts:
+            cuts += 1
+            threading.Thread(target=way.cut, daemon=True).start()
+
+    fleet.follow(Log(), receive)
+    assert until_ended(fleet).all_succeeded and cuts >= 2 and way.connections > 2
+    assert metrics.of[0] == "".join(f'{{"step": {step}}}\n' for step in range(1, 301)).encode()
+
+
 def test_a_later_process_follows_what_an_earlier_one_started(one: Slice) -> None:
     first = one.fleet()
     first.start(request("resume", "echo one; sleep 0.4; echo two"))

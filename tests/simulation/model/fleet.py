@@ -168,7 +168,7 @@ class SimFleet:
             if request.phase not in worker.jobs:
                 worker.jobs[request.phase] = Job(now, now + lasts_s, request.rc)
 
-    def follow(self, sink: object) -> None:
+    def follow(self, sink: object, metrics: object = None) -> None:
         pass
 
     def _state(self) -> tuple[int, int]:

@@ -312,7 +312,7 @@ class VirtualFleet:
         self.beating = True
         self.beating_everywhere |= everywhere
 
-    def follow(self, sink: object) -> None:
+    def follow(self, sink: object, metrics: object = None) -> None:
         pass
 
     def wait(self, timeout_s: float) -> Status:

@@ -115,8 +115,8 @@ def test_text_that_is_no_job_file_gets_one_line(text: str | bytes, line: str) ->
         (
             COMMAND + "colour: red\n",
             "job.yaml:2: colour: unknown key; known here: "
-            "name, on, tpu, train, command, setup, requirements, python, env, code, artifacts, bucket, allow_egress, limits, "
-            "keep_on_failure, on_preemption, max_restarts, params, matrix, variants, parallel",
+            "name, on, tpu, train, command, setup, requirements, python, env, code, artifacts, metrics, bucket, allow_egress, "
+            "limits, keep_on_failure, on_preemption, max_restarts, params, matrix, variants, parallel",
         ),
         (
             COMMAND + "tpu: [v5litepod-8]\n",
@@ -432,3 +432,21 @@ def test_a_local_training_has_the_python_of_tpujob() -> None:
     assert problems("train: {backend: tpu}\npython: 3.10\n") == [
         "job.yaml:2: python: `train:` needs Python 3.11 or newer"
     ]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "line"),
+    [
+        ("{loss: 'loss (', acc: 'acc (.+)'}", "job.yaml:2: metrics.loss: `loss (` is no regular expression: missing )"),
+        ("{loss: loss}", "job.yaml:2: metrics.loss: `loss` has 0 groups; write exactly one, around the number"),
+        ("{loss: '(l)(.)'}", "job.yaml:2: metrics.loss: `(l)(.)` has 2 groups; write exactly one, around the number"),
+        ("{step: 'step (.)'}", "job.yaml:2: metrics: finds only the step; name a metric too"),
+        ("{'': '(.)'}", "job.yaml:2: metrics.: is no name of a metric"),
+        (f"{{loss: '({'x' * 500})'}}", "job.yaml:2: metrics.loss: a pattern of 502 characters; at most 500"),
+        ("{loss: 3}", "job.yaml:2: metrics.loss: "),
+        (str({f"m{n}": "(.)" for n in range(21)}), "job.yaml:2: metrics: 21 patterns; at most 20"),
+    ],
+)
+def test_a_pattern_that_finds_no_figure_is_explained(metrics: str, line: str) -> None:
+    [message] = problems(f"{COMMAND}metrics: {metrics}\n")
+    assert message.startswith(line)

@@ -38,7 +38,7 @@ class Machine:
     closed: bool = False
     cancel_at: float | None = None
 
-    def start(self, phase: str, script: str, env: Mapping[str, str], shipment: object, sink: Any) -> None:
+    def start(self, phase: str, script: str, env: Mapping[str, str], shipment: object, *sinks: Any) -> None:
         assert self.running is None
         self.running, self.left_s = phase, self.takes_s
         self.started.append(phase)
@@ -73,6 +73,10 @@ class Machine:
         self.closed = True
 
 
+def ignore(worker: int, data: bytes) -> None:
+    pass
+
+
 def ready(directory: Path, *ends: LocalExit, text: str = "command: echo hi\n", **machine: Any) -> tuple[Any, ...]:
     directory.mkdir(exist_ok=True)
     world = VirtualWorld(directory)
@@ -80,7 +84,16 @@ def ready(directory: Path, *ends: LocalExit, text: str = "command: echo hi\n", *
     run, attempt = new_run(spec, directory / "job.yaml", LOCAL, directory / "runs", world.time)
     here: Any = Machine(world, list(ends), **machine)
     prepared = local.prepare(
-        spec, run, attempt, here, shipment=None, env={}, asked=Environment(), port=4711, sink=lambda *_: None
+        spec,
+        run,
+        attempt,
+        here,
+        shipment=None,
+        env={},
+        asked=Environment(),
+        port=4711,
+        sink=ignore,
+        metrics=ignore,
     )
     return world, here, prepared
 

@@ -1,0 +1,149 @@
+"""The metrics of a run while it goes on: from worker 0's `metrics.jsonl`, and from log lines that `metrics:` patterns match.
+
+What the patterns find goes to `metrics.jsonl` of the run's directory. The followed file is kept beside the logs until its
+artifact is collected. `report.metrics` reads both; the newest values are reported as events, a few times a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from orchestrator.client.events import Metrics, Reporter
+from orchestrator.core.text.metric_lines import LINE_BYTES, MetricLine, number, parse_line, step_of
+from orchestrator.report.metrics import collected_path, found_path, live_path
+
+EVERY_S = 0.25  # between two events
+LINE_CHARS = 2000  # of a log line are searched
+MATCH_S = 0.05  # a pattern that takes longer is not used any more
+
+
+class RunMetrics:
+    """The sink of worker 0's metrics.jsonl, and of the log lines for the patterns. Called from any thread."""
+
+    def __init__(
+        self, directory: Path, reporter: Reporter, patterns: Mapping[str, str] | None = None, *, anew: bool = False
+    ) -> None:
+        self._directory, self._reporter, self._anew = directory, reporter, anew
+        self._patterns = _compiled(patterns or {})
+        self._lock = threading.Lock()
+        self._live: IO[bytes] | None = None
+        self._found: IO[bytes] | None = None
+        self._rest = b""  # of the followed file: the beginning of its next line
+        self._latest: Metrics | None = None  # not reported yet
+        self._step: int | None = None
+        self._values: dict[str, float | None] = {}
+        self._not_before = 0.0
+
+    def __call__(self, worker: int, data: bytes) -> None:
+        """Take the next bytes of the file; b"" says that it begins anew."""
+        with self._lock:
+            if not data:
+                self._close_live()
+                self._live, self._rest = _opened(live_path(self._directory), "wb"), b""
+                return
+            _write(self._live, data)
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            self._rest = self._rest[: LINE_BYTES + 1]  # of a longer line nothing counts
+            for line in map(parse_line, lines):
+                if line is not None:
+                    self._note(worker, line)
+            self._report()
+
+    def search(self, worker: int, lines: Iterable[str]) -> None:
+        """Search printed lines with the patterns of the job."""
+        if not self._patterns:
+            return
+        with self._lock:
+            for text in lines:
+                line = self._match(text[:LINE_CHARS])
+                if line is not None:
+                    self._keep(line)
+                    self._note(worker, line)
+            self._report()
+
+    def close(self) -> None:
+        """Report the last values, and drop the followed copy of a file that was collected."""
+        with self._lock:
+            self._report(now=True)
+            self._close_live()
+            if self._found is not None:
+                self._found.close()
+            if collected_path(self._directory).exists():
+                live_path(self._directory).unlink(missing_ok=True)
+
+    def _note(self, worker: int, line: MetricLine) -> None:
+        """Values of one step belong together, on however many lines they are."""
+        if line.step is None or line.step != self._step:
+            self._values = {}
+        self._step = line.step
+        self._values |= line.values
+        self._latest = Metrics(worker, line.step, dict(self._values))
+
+    def _report(self, *, now: bool = False) -> None:
+        if self._latest is not None and (now or time.monotonic() >= self._not_before):
+            self._not_before = time.monotonic() + EVERY_S
+            self._reporter.emit(self._latest)
+            self._latest = None
+
+    def _match(self, text: str) -> MetricLine | None:
+        step, values = None, {}
+        for name, pattern in list(self._patterns.items()):
+            try:
+                found = pattern.search(text, timeout=MATCH_S, concurrent=True)
+            except TimeoutError:
+                del self._patterns[name]
+                what = f"metrics.{name}: the pattern took more than {MATCH_S * 1000:.0f} ms on a line, and is not used any more"
+                self._reporter.notice("warning", what)
+                continue
+            value = _float(found[1]) if found and found[1] else None
+            if value is not None and name == "step":
+                step = step_of(value)
+            elif value is not None:
+                values[name] = number(value)
+        return MetricLine(step, values) if values else None
+
+    def _keep(self, line: MetricLine) -> None:
+        if self._found is None:
+            self._found = _opened(found_path(self._directory), "wb" if self._anew else "ab")
+        step = {} if line.step is None else {"step": line.step}
+        _write(self._found, json.dumps({**step, **line.values}).encode() + b"\n")
+
+    def _close_live(self) -> None:
+        if self._live is not None:
+            self._live.close()
+
+
+def _compiled(patterns: Mapping[str, str]) -> dict[str, Any]:
+    if not patterns:
+        return {}
+    import regex  # not `re`: its search can be given a time limit, and lets other threads run meanwhile
+
+    return {name: regex.compile(pattern) for name, pattern in patterns.items()}
+
+
+def _float(text: str) -> float | None:
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:
+        return None
+
+
+def _opened(path: Path, mode: str) -> IO[bytes] | None:
+    """A disk that takes no file costs the file, not the job: the log output reports it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open(mode, buffering=0)
+    except OSError:
+        return None
+
+
+def _write(file: IO[bytes] | None, data: bytes) -> None:
+    if file is not None:
+        with contextlib.suppress(OSError, ValueError):
+            file.write(data)

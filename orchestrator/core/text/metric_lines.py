@@ -1,0 +1,74 @@
+"""Lines of metrics: one JSON object a line, such as `{"step": 1200, "loss": 0.41}`. Pure.
+
+They come from a job, so nothing of a line is relied on: what is no number under a short printable name is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+LINE_BYTES = 16 << 10  # longer lines are left out
+NAMES = 100  # of one run
+NAME_CHARS = 64
+_LESS_IS_BETTER = re.compile(r"loss|err|perplexity|ppl|\b(mse|mae|rmse|wer|cer|fid|nll)\b|time|latency|_(s|ms)$", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricLine:
+    """The values of one line; None for NaN and infinities. `step` is None where the line has none."""
+
+    step: int | None
+    values: Mapping[str, float | None]
+
+
+def parse_line(text: str | bytes) -> MetricLine | None:
+    """Return what the line says; None for a line without numbers."""
+    if len(text) > LINE_BYTES:
+        return None
+    try:
+        return line_of(json.loads(text))
+    except (ValueError, RecursionError):
+        return None
+
+
+def line_of(found: Any) -> MetricLine | None:
+    """Return what this object of a line says; None without numbers."""
+    if not isinstance(found, dict):
+        return None
+    values = {name: number(value) for name, value in found.items() if name != "step" and is_metric(name, value)}
+    return MetricLine(step_of(found.get("step")), values) if values else None
+
+
+def is_metric(name: str, value: object) -> bool:
+    """Return whether the value counts: a number, under a name that can be shown."""
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and len(name) <= NAME_CHARS
+        and name.isprintable()
+    )
+
+
+def number(value: float) -> float | None:
+    """Return a finite float; None for any other."""
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def step_of(value: object) -> int | None:
+    """Return the value as a step, None if it is no whole number from 0 on."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63 else None
+
+
+def less_is_better(name: str) -> bool:
+    """Return whether the best value of this metric is its lowest, judged by its name: a loss, an error, a time."""
+    return _LESS_IS_BETTER.search(name.replace("/", " ")) is not None

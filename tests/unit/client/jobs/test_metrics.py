@@ -1,0 +1,135 @@
+"""Metrics of a run while it goes on: the events, and the files that `show` and `compare` read later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.client.events import Event, Metrics, Notice, Reporter
+from orchestrator.client.jobs import metrics
+from orchestrator.client.jobs.log_output import JobOutput
+from orchestrator.client.jobs.metrics import RunMetrics
+from orchestrator.report import metrics as reports
+
+
+class Heard(list[Event]):
+    def metrics(self) -> list[tuple[int | None, dict[str, float | None]]]:
+        return [(event.step, dict(event.values)) for event in self if isinstance(event, Metrics)]
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
+    monkeypatch.setattr(metrics, "EVERY_S", 0.0)
+    return Heard()
+
+
+def sink(directory: Path, heard: Heard, *, anew: bool = False, **patterns: str) -> RunMetrics:
+    return RunMetrics(directory, Reporter(heard.append), patterns, anew=anew)
+
+
+def last(directory: Path) -> dict[str, float | None]:
+    return {name: each.last for name, each in reports.read(directory).items()}
+
+
+def test_the_newest_values_are_reported_each_time_that_lines_come(tmp_path: Path, heard: Heard) -> None:
+    run = sink(tmp_path, heard)
+    for data in (b"", b'{"step": 1, "loss": 3}\n{"step": 2, "loss": 2}\n{"st', b'ep": 3, "loss": 1}\n', b"nothing\n"):
+        run(0, data)
+    assert heard.metrics() == [(2, {"loss": 2.0}), (3, {"loss": 1.0})]
+    assert last(tmp_path) == {"loss": 1.0}
+
+
+def test_values_of_one_step_belong_together(tmp_path: Path, heard: Heard) -> None:
+    run = sink(tmp_path, heard)
+    run(0, b'{"step": 1, "loss": 3}\n{"step": 1, "acc": 0.5}\n')
+    run(0, b'{"step": 2, "loss": 2}\n')
+    assert heard.metrics() == [(1, {"loss": 3.0, "acc": 0.5}), (2, {"loss": 2.0})]
+
+
+def test_events_come_a_few_times_a_second_and_the_last_values_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = Heard()
+    monkeypatch.setattr(metrics, "EVERY_S", 3600.0)
+    run = sink(tmp_path, heard)
+    for step in range(100):
+        run(0, b'{"step": %d, "loss": 1}\n' % step)
+    run.close()
+    assert heard.metrics() == [(0, {"loss": 1.0}), (99, {"loss": 1.0})]
+
+
+def test_a_file_that_begins_anew_replaces_what_was_followed(tmp_path: Path, heard: Heard) -> None:
+    run = sink(tmp_path, heard)
+    for data in (b"", b'{"step": 9, "old": 3}\n', b"", b'{"step": 1, "loss": 1}\n'):
+        run(0, data)
+    assert last(tmp_path) == {"loss": 1.0}
+
+
+def test_a_line_without_end_neither_grows_nor_costs_the_next_line(tmp_path: Path, heard: Heard) -> None:
+    run = sink(tmp_path, heard)
+    for _ in range(50):
+        run(0, b'{"loss": 1, "x": "' + b"x" * 65536)
+    assert len(run._rest) <= metrics.LINE_BYTES + 1
+    run(0, b'"}\n{"loss": 2}\n')
+    assert heard.metrics() == [(None, {"loss": 2.0})]
+
+
+def test_the_followed_copy_goes_once_the_file_is_collected(tmp_path: Path, heard: Heard) -> None:
+    run = sink(tmp_path, heard)
+    run(0, b"")
+    run(0, b'{"loss": 1}\n')
+    collected = reports.collected_path(tmp_path)
+    collected.parent.mkdir(parents=True)
+    collected.write_text('{"loss": 5}\n')
+    run.close()
+    assert last(tmp_path) == {"loss": 5.0} and not reports.live_path(tmp_path).exists()
+
+
+PATTERNS = {"step": r"step (\d+)", "loss": r"loss[= ]+(\S+)", "rate": r"([\d,.]+) images/s"}
+
+
+def test_patterns_find_figures_in_the_log(tmp_path: Path, heard: Heard) -> None:
+    with_patterns = sink(tmp_path, heard, **PATTERNS)
+    with_patterns.search(
+        0, ["hello", "step 10 loss=0.5, lr=1", "no loss here", "step 20  loss 0.25  1,234.5 images/s", "loss nan"]
+    )
+    with_patterns.close()
+    assert heard.metrics() == [(None, {"loss": None})]
+    assert reports.found_path(tmp_path).read_text().splitlines() == [
+        '{"step": 10, "loss": 0.5}',
+        '{"step": 20, "loss": 0.25, "rate": 1234.5}',
+        '{"loss": null}',
+    ]
+
+
+def test_the_log_output_searches_its_lines_and_a_second_reading_of_the_log_changes_nothing(
+    tmp_path: Path, heard: Heard
+) -> None:
+    for _ in range(2):
+        output = JobOutput(tmp_path, Reporter(heard.append), anew=True, patterns=PATTERNS)
+        output(0, b"step 1 loss 3\nstep 2 lo")
+        output(0, b"ss 2\n")
+        output.close()
+    assert reports.read(tmp_path)["loss"].count == 2 and last(tmp_path) == {"loss": 2.0}
+
+
+def test_a_pattern_that_would_take_for_ever_is_given_up_and_that_is_said(tmp_path: Path, heard: Heard) -> None:
+    run = sink(tmp_path, heard, bad=r"(x+x+)+y", loss=r"loss (\d+)")
+    run.search(0, ["x" * 4000 + " loss 1", "loss 2"])
+    [warning] = [event for event in heard if isinstance(event, Notice)]
+    assert warning.text.startswith("metrics.bad: ") and heard.metrics() == [(None, {"loss": 2.0})]
+
+
+def test_only_the_beginning_of_a_line_is_searched(tmp_path: Path, heard: Heard) -> None:
+    sink(tmp_path, heard, loss=r"loss (\d+)").search(0, [" " * metrics.LINE_CHARS + "loss 1"])
+    assert heard.metrics() == []
+
+
+def test_a_disk_that_takes_no_file_costs_the_file_and_not_the_job(tmp_path: Path, heard: Heard) -> None:
+    (tmp_path / "logs").write_text("in the way")
+    run = sink(tmp_path, heard)
+    run(0, b"")
+    run(0, b'{"loss": 1}\n')
+    run.close()
+    assert heard.metrics() == [(None, {"loss": 1.0})]

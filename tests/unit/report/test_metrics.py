@@ -1,0 +1,101 @@
+"""The metrics of a run in a few numbers each, from whatever a job wrote."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.core.text.metric_lines import NAMES, parse_line
+from orchestrator.report import metrics
+from orchestrator.report.metrics import Metric, summarize
+
+
+def write(path: Path, *lines: object) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
+    return path
+
+
+def test_a_metric_has_its_last_best_lowest_and_highest_value_with_their_steps(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "m", {"step": 1, "loss": 3, "acc": 0.1}, {"step": 2, "loss": 1, "acc": 0.9}, {"step": 3, "loss": 2}
+    )
+    found = summarize(path)
+    assert found["loss"] == Metric(last=2, last_step=3, best=1, best_step=2, low=1, high=3, count=3)
+    assert found["acc"] == Metric(last=0.9, last_step=2, best=0.9, best_step=2, low=0.1, high=0.9, count=2)
+
+
+def test_a_loss_that_diverged_has_no_last_value_and_keeps_its_best(tmp_path: Path) -> None:
+    found = summarize(write(tmp_path / "m", {"step": 1, "loss": 2.5}, '{"step": 2, "loss": NaN}'))["loss"]
+    assert (found.last, found.last_step, found.best, found.count) == (None, 2, 2.5, 2)
+
+
+def test_lines_that_are_no_metrics_cost_only_themselves(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "m",
+        '{"loss": 1}',
+        "{",
+        "",
+        '{"loss": "x"}',
+        '{"loss": true}',
+        "1],[2",
+        "[[[[",
+        '{"loss": 3}, 4',
+        '{"loss": 2}',
+    )
+    with path.open("a") as file:
+        file.write('{"loss": 99')
+    assert summarize(path)["loss"] == Metric(2, None, 1, None, 1, 2, 2)
+
+
+def test_a_file_that_is_not_there_has_no_metrics(tmp_path: Path) -> None:
+    assert summarize(tmp_path / "none") == {} and metrics.read(tmp_path) == {}
+
+
+def test_only_so_many_names_count(tmp_path: Path) -> None:
+    path = write(tmp_path / "m", *({f"n{number}": 1} for number in range(3 * NAMES)))
+    assert len(summarize(path)) == NAMES
+
+
+def test_the_collected_file_counts_before_the_followed_one_and_before_the_finds_of_patterns(tmp_path: Path) -> None:
+    write(metrics.found_path(tmp_path), {"loss": 1, "rate": 7})
+    write(metrics.live_path(tmp_path), {"loss": 2})
+    assert {name: each.last for name, each in metrics.read(tmp_path).items()} == {"loss": 2, "rate": 7}
+    write(metrics.collected_path(tmp_path), {"loss": 3})
+    assert {name: each.last for name, each in metrics.read(tmp_path).items()} == {"loss": 3, "rate": 7}
+
+
+def test_a_long_file_is_read_without_being_held(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    path.write_text("".join(f'{{"step": {step}, "loss": {1 / (step + 1)}}}\n' for step in range(100_000)))
+    tracemalloc.start()
+    found = summarize(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found["loss"].count == 100_000 and found["loss"].last_step == 99_999
+    assert peak < 16 * metrics.PIECE_BYTES
+
+
+VALUES = st.one_of(st.floats(), st.integers(), st.booleans(), st.text(max_size=3), st.none(), st.just([1]))
+ROWS = st.dictionaries(st.sampled_from(["loss", "acc", "step", "a\nb"]), VALUES, max_size=4)
+
+
+@given(rows=st.lists(ROWS, max_size=20))
+def test_many_lines_at_once_say_what_each_says_by_itself(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, object]]
+) -> None:
+    found = summarize(write(tmp_path_factory.mktemp("m") / "m", *rows))
+    lines = [line for row in rows if (line := parse_line(json.dumps(row))) is not None]
+    names = {name for line in lines for name in line.values}
+    assert set(found) == names
+    for name in names:
+        values = [(line.values[name], line.step) for line in lines if name in line.values]
+        finite = [value for value, _ in values if value is not None]
+        each = found[name]
+        assert (each.last, each.last_step, each.count) == (*values[-1], len(values))
+        assert (each.low, each.high) == (min(finite, default=None), max(finite, default=None))
