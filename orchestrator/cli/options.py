@@ -63,7 +63,8 @@ class JobArguments:
         list[str] | None,
         Argument(
             metavar=AFTER_DASHES,
-            help="What to run in place of the file's command; without a file, in a copy of this directory.",
+            help="What to run in place of the file's command; without a file, in a copy of this directory, with what its "
+            "requirements.txt (or pyproject.toml) names.",
         ),
     ] = None
     accelerator: Annotated[str | None, Option(metavar="TYPE", help="Accelerator type, such as v5e-8.")] = None

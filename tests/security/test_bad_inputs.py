@@ -184,6 +184,42 @@ ARGUMENTS: list[tuple[str, tuple[str, ...], str]] = [
     ("32-ssh", ("ssh", "-oProxyCommand=x"), "-o"),
     ("33-keep", ("run", "good.yaml", "--keep", "999d"), "--keep 999d: must be between 1m and 7d"),
     ("33-extend", ("extend", "a", "--by", "999d"), "--by 999d: must be between 1m and 7d"),
+    (
+        "33-hold",
+        ("run", "good.yaml", "--keep-on-failure", "25h"),
+        "--keep-on-failure 25h: `25h` is not between 1m and 24h",
+    ),
+    (
+        "33-hold-detached",
+        ("submit", "good.yaml", "--keep-on-failure"),
+        "--keep-on-failure 30m: holds the slice of an attached run; the slice of a detached run deletes itself",
+    ),
+    ("34-nothing", ("run",), "there is nothing to run: name a job file, or a command after `--`"),
+    ("34-no-dashes", ("run", "python", "train.py"), "a command stands after `--`"),
+    ("34-a-script", ("run", "train.py"), "train.py is a program, not a job file"),
+    ("34-two-jobs", ("run", "train.yaml", "--", "ls"), "-- ls: a job has either `train:` or `command:`, not both"),
+    ("34-set", ("run", "good.yaml", "--set", "x"), "--set x: write KEY=VALUE"),
+    (
+        "34-unknown-key",
+        ("run", "good.yaml", "--set", "tpu.zon=a"),
+        "--set tpu.zon=a: unknown key; did you mean `zone`?",
+    ),
+    ("34-value", ("run", "good.yaml", "--set", "env={A: {}}"), "--set env: env.A: expected text or a number"),
+    ("34-yaml", ("run", "good.yaml", "--set", "name=[a"), "--set name=[a: not valid YAML"),
+    ("34-zone", ("run", "good.yaml", "--zone", "; rm -rf ~"), "--zone ; rm -rf ~: `; rm -rf ~` is not a zone"),
+    (
+        "34-type",
+        ("plan", "--accelerator", "v99-8", "--", "ls"),
+        "--accelerator v99-8: `v99-8` is not a known accelerator",
+    ),
+    ("34-name", ("run", "good.yaml", "--name", "$(reboot)"), "--name $(reboot): `$(reboot)` is not a valid name"),
+    ("34-control", ("run", "good.yaml", "--name", "a\x1b[31m"), "--name a?[31m: `a?[31m` is not a valid name"),
+    ("34-variable", ("run", "good.yaml", "--env", "TPU_NAME=x"), "--env TPU_NAME: is set by tpujob on every worker"),
+    (
+        "34-unset",
+        ("run", "good.yaml", "--env", "NOT_SET_HERE"),
+        "--env NOT_SET_HERE: your variable NOT_SET_HERE is not set",
+    ),
     ("33-ttl", ("run", "good.yaml", "--ttl", "8d"), "--ttl 8d: `8d` is not between 6m and 7d"),
 ]
 
@@ -191,10 +227,31 @@ ARGUMENTS: list[tuple[str, tuple[str, ...], str]] = [
 @pytest.mark.parametrize(("words", "message"), [pytest.param(*row[1:], id=row[0]) for row in ARGUMENTS])
 def test_a_wrong_argument_is_said_and_creates_nothing(tpujob: Tpujob, words: tuple[str, ...], message: str) -> None:
     tpujob.job(COMMAND, "good.yaml")
+    tpujob.job("train:\n", "train.yaml")
     with tpujob.creating_nothing():
         said = tpujob(*words)
     assert said.returncode == 64
     assert message in said.stderr and "Traceback" not in said.stderr and "\x1b" not in said.text
+
+
+SECRET = "hf_abcdefghijklmnopqrstuvwx"  # has the shape of one
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--env", f"TOKEN={SECRET}"),
+        ("--env", SECRET),
+        ("--set", f"env.TOKEN={SECRET}"),
+        ("--set", f"command=curl {SECRET}"),
+        ("--set", SECRET),
+        ("--", "curl", SECRET),
+    ],
+    ids=" ".join,
+)
+def test_34_a_secret_on_the_command_line_is_refused_and_not_repeated(tpujob: Tpujob, words: tuple[str, ...]) -> None:
+    said = tpujob("plan", tpujob.job(COMMAND), *words)
+    assert said.returncode == 64 and "abcdefghijklmnopqrstuvwx" not in said.text
 
 
 @pytest.mark.parametrize("variable", ["LD_PRELOAD", "PYTHONPATH", "BASH_ENV"])

@@ -69,6 +69,7 @@ def load(request: JobRequest, reporter: Reporter) -> tuple[JobSpec, dict[str, st
 
 def read(request: JobRequest) -> tuple[JobSpec, Path]:
     """Return the job, checked, and its path. Raises as `load` does."""
+    from orchestrator.client.jobs.new_job_file import needs_of
     from orchestrator.core.jobfile import keys
 
     overrides = list(request.overrides())
@@ -79,6 +80,8 @@ def read(request: JobRequest) -> tuple[JobSpec, Path]:
         raise UserError("there is nothing to run: name a job file, or a command after `--`", hint=hint)
     directory = working_directory()
     job = {"name": name_of(request.command), "command": shell_text(request.command), "code": "."}
+    if (needs := needs_of(directory)) is not None:
+        job["requirements"] = needs
     spec = keys.from_values(job, overrides)
     return spec, directory / f"Job({spec.name})"
 

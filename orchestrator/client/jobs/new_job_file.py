@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -28,7 +29,8 @@ _TEMPLATE = """\
 
 command: {command}
 code: .                         # shipped to every worker, without what .gitignore and .tpujobignore name
-{needs}
+{needs}# installed on each worker, in an environment of its own
+
 tpu:
   accelerator: v5e-8            # types, zones and prices: `tpujob offers`
   # zone: us-central1           # a zone, a region, a list of them, or any; left out: that of your settings, else any
@@ -81,17 +83,19 @@ def text_of(script: PurePath, file: str, *, needs: str | None) -> str:
         file=shlex.quote(file),
         command_line=shlex.join(words),
         command=_as_yaml(shlex.join(words)),
-        needs=f"setup: pip install -r {needs}\n"
-        if needs == "requirements.txt"
-        else "setup: pip install .\n"
-        if needs
-        else "",
+        needs=f"requirements: {needs}".ljust(32) if needs else "# requirements: [numpy, tqdm]   ",
     )
 
 
 def needs_of(directory: Path) -> str | None:
     """Return the name of the file in the directory that says which packages the script needs; None if there is none."""
-    return next((name for name in ("requirements.txt", "pyproject.toml") if (directory / name).is_file()), None)
+    if (directory / "requirements.txt").is_file():
+        return "requirements.txt"
+    try:
+        project = tomllib.loads((directory / "pyproject.toml").read_text("utf-8")).get("project")
+    except (OSError, ValueError):
+        return None
+    return "pyproject.toml" if isinstance(project, dict) and project.get("dependencies") else None
 
 
 def _named(script: Path) -> Path:

@@ -116,6 +116,12 @@ def test_without_a_file_the_code_is_the_working_directory(directory: Path) -> No
     assert path.parent == directory and spec.tpu.zone == ("us-central1",)
 
 
+def test_without_a_file_the_requirements_of_the_directory_are_installed(directory: Path) -> None:
+    (directory / "requirements.txt").write_text("tqdm\n")
+    assert read(None, command=("ls",)).requirements == "requirements.txt"
+    assert read(None, command=("ls",), settings=("requirements=null",)).requirements is None
+
+
 @pytest.mark.parametrize(
     ("command", "name"),
     [

@@ -47,6 +47,7 @@ def test_every_key_in_its_comments_is_a_key_of_the_file() -> None:
     text = new_job_file.write().path.read_text()
     commented = re.sub(r"^( *)# ( *[a-zA-Z_]+:)", r"\1\2", text.partition("\ncommand:")[2], flags=re.MULTILINE)
     spec = keys.load("command:" + commented, path="train.yaml")
+    assert spec.requirements == ("numpy", "tqdm")
     assert (spec.tpu.zone, spec.tpu.spot, spec.keep_on_failure) == (("us-central1",), True, 1800)
     assert dict(spec.env) == {"WANDB_API_KEY": "${env:WANDB_API_KEY}"}
 
@@ -117,12 +118,20 @@ def test_a_script_that_cannot_be_one_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("file", "setup"), [("requirements.txt", "pip install -r requirements.txt"), ("pyproject.toml", "pip install .")]
+    ("files", "needs"),
+    [
+        ({"requirements.txt": "tqdm\n", "pyproject.toml": '[project]\ndependencies = ["tqdm"]\n'}, "requirements.txt"),
+        ({"pyproject.toml": '[project]\ndependencies = ["tqdm"]\n'}, "pyproject.toml"),
+        ({"pyproject.toml": "[tool.ruff]\nline-length = 120\n"}, None),
+        ({"pyproject.toml": "not toml"}, None),
+        ({}, None),
+    ],
 )
-def test_what_the_script_needs_is_installed(file: str, setup: str) -> None:
+def test_what_the_script_needs_is_installed(files: dict[str, str], needs: str | None) -> None:
     put("train.py")
-    put(file, "")
-    assert written()[1].setup == (setup,)
+    for name, text in files.items():
+        put(name, text)
+    assert written()[1].requirements == needs
 
 
 def test_it_never_overwrites_a_file() -> None:
