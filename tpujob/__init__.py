@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from orchestrator.client.events import Progress as Progress
     from orchestrator.client.events import Running as Running
     from orchestrator.client.events import RunResult as RunResult
+    from orchestrator.client.events import SweepResult as SweepResult
+    from orchestrator.client.events import VariantResult as VariantResult
     from orchestrator.client.functions.function import RemoteFunction as RemoteFunction
     from orchestrator.client.functions.function import function as function
     from orchestrator.client.guarantee.gc import GcResult as GcResult
@@ -49,14 +51,20 @@ if TYPE_CHECKING:
     from orchestrator.client.slices.slices import UpResult as UpResult
     from orchestrator.client.slices.status import SliceRow as SliceRow
     from orchestrator.client.slices.status import Status as Status
+    from orchestrator.client.sweeps.plans import SweepPreview as _SweepPlan
+    from orchestrator.client.sweeps.progress import SweepProgress as SweepProgress
     from orchestrator.errors import *  # noqa: F403 - that module has nothing but errors
     from orchestrator.report.results import RunReport as RunReport
 
     Plan = _Plan
+    SweepPlan = _SweepPlan
 
 _NAMES = {  # module of each name
     "client.client": ("Client", "LogLine", "Run"),
-    "client.events": ("Alert", "Event", "Failure", "LogLines", "Metrics", "Notice", "Progress", "RunResult", "Running"),
+    "client.events": (
+        *("Alert", "Event", "Failure", "LogLines", "Metrics", "Notice", "Progress", "RunResult", "Running"),
+        *("SweepResult", "VariantResult"),
+    ),
     "client.functions.function": ("RemoteFunction", "function"),
     "client.guarantee.gc": ("GcResult",),
     "client.history": ("RunSummary",),
@@ -66,6 +74,8 @@ _NAMES = {  # module of each name
     "client.slices.offers": ("Offers",),
     "client.slices.slices": ("DownResult", "SliceEnd", "SliceRelease", "SliceStatus", "UpResult"),
     "client.slices.status": ("SliceRow", "Status"),
+    "client.sweeps.plans": ("SweepPlan",),
+    "client.sweeps.progress": ("SweepProgress",),
     "errors": (
         *("AlreadyExists", "ArtifactError", "AuthError", "BadRequest", "Canceled", "CapacityError", "CloudError"),
         *("CloudUnavailable", "CommandFailed", "ConfigError", "DeadlineExceeded", "HostKeyMismatch", "Interrupted"),
@@ -85,7 +95,7 @@ _NAMES = {  # module of each name
     "report.results": ("RunReport",),
 }
 _HOMES = {name: f"orchestrator.{module}" for module, names in _NAMES.items() for name in names}
-_OTHERWISE = {"Plan": "PlanPreview"}  # named otherwise there
+_OTHERWISE = {"Plan": "PlanPreview", "SweepPlan": "SweepPreview"}  # named otherwise there
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - a list of the table's names
 

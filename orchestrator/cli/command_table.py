@@ -60,10 +60,6 @@ GROUPS: dict[str, dict[str, Command]] = {
                 "tpujob plan jobs/mnist.yaml --json",
             ),
         ),
-        "bench": Command(
-            "Run the variants of a job one after the other, then print the comparison.",
-            ("tpujob bench jobs/mnist-compare.yaml", "tpujob bench jobs/mnist-compare.yaml --markdown"),
-        ),
         "init": Command(
             "Write a commented job file for a script of this directory.",
             (

@@ -98,25 +98,31 @@ class Console:
             if self._streams_json:
                 _print(self.json_text(event.as_json()))
             match event:
+                case Progress() | Running() if event.variant:
+                    pass  # of one among several that run at the same time
                 case Progress():
                     self._progress(event)
                 case Running() if not self._quiet:
                     self._live().job_runs(event)
                 case Notice():
-                    self.notice(event.stage, event.text)
+                    self.notice(event.stage, event.text, event.variant)
                 case Alert():
                     self.alert(event.text)
                 case Failure():
-                    self._fail(event.message, event.hint)
+                    self._fail(f"{_whose(event)}{event.message}", event.hint)
                 case LogLines() if not self._streams_json and not self._quiet:
-                    time = self._time()
-                    text = "\n".join(f"{time}worker{event.worker} | {line}" for line in event.lines)
+                    begin = f"{self._time()}{_whose(event)}worker{event.worker} | "
+                    text = "\n".join(f"{begin}{line}" for line in event.lines)
                     emit(text) if self._log_is_data else self._write(text)
                 case RunResult():
                     self._show_result(event)
 
     def _show_result(self, result: RunResult) -> None:
         self.quiet()
+        if result.variant:  # one of several: the table says the rest
+            took = format_duration((result.ended_at or result.started_at) - result.started_at)
+            self.notice("result", f"{result.state} · {took} · tpujob show {result.run}", result.variant)
+            return
         if not self._streams_json:
             self._show_lines(result.lines, data=result.detached)
         if result.ended_at is not None:
@@ -129,12 +135,13 @@ class Console:
         else:
             self._write("\n".join(lines))
 
-    def notice(self, stage: str, text: str) -> None:
-        """Write a line of a stage on stderr; with --quiet only if it needs action."""
+    def notice(self, stage: str, text: str, variant: str = "") -> None:
+        """Write a line of a stage on stderr; with --quiet only if it needs action. `variant`: of one job of a sweep."""
         if self._live_view is not None:
             (self._live_view.forget if stage in JOB_ENDS else self._live_view.step_done)()
         if not self._quiet or stage in ACTION:
-            self._write(f"{stage:<8} {text}", color=YELLOW if stage == "warning" else "", wrap=True)
+            begin = f"{variant} " if variant else ""
+            self._write(f"{begin}{stage:<8} {text}", color=YELLOW if stage == "warning" else "", wrap=True)
 
     def alert(self, text: str) -> None:
         """Write what must not be overlooked, in red on a terminal."""
@@ -201,6 +208,11 @@ class Console:
             text = wrapped(text, sys.stderr, HANG + len(time))
         with self.writing(), contextlib.suppress(OSError, ValueError):  # a reader that left must not stop a teardown
             print(f"{color}{text}{RESET}" if color and has_color(sys.stderr) else text, file=sys.stderr, flush=True)
+
+
+def _whose(event: Event) -> str:
+    """Return how a line begins that is of one job of a sweep."""
+    return f"{event.variant} " if event.variant else ""
 
 
 @functools.cache

@@ -13,12 +13,12 @@ from typing import Literal, ParamSpec, TypeVar
 
 from orchestrator.client import history, reports
 from orchestrator.client.arguments import Duration, seconds, size
-from orchestrator.client.events import Event, Reporter, RunResult
+from orchestrator.client.events import Event, Reporter, RunResult, SweepResult
 from orchestrator.client.functions.function import FunctionOptions, RemoteFunction
 from orchestrator.client.functions.outcome import remote_error
 from orchestrator.client.guarantee.gc import GcResult, collect_garbage
 from orchestrator.client.history import RunSummary
-from orchestrator.client.job import Job, ProvisioningKind, path_of, spec_of
+from orchestrator.client.job import Job, ProvisioningKind, path_of, spec_of, sweep_of
 from orchestrator.client.jobs import attach, ending, logs
 from orchestrator.client.jobs.job_files import environment
 from orchestrator.client.jobs.planning import PlanPreview, preview
@@ -31,6 +31,9 @@ from orchestrator.client.slices.offers import offers as slice_offers
 from orchestrator.client.slices.slices import DownResult, SliceEnd, SliceStatus, UpOptions, UpResult
 from orchestrator.client.slices.status import Status
 from orchestrator.client.slices.status import status as slice_status
+from orchestrator.client.sweeps.plans import SweepPreview
+from orchestrator.client.sweeps.plans import preview as preview_sweep
+from orchestrator.client.sweeps.sweeps import SweepRequest, run_sweep
 from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.errors import PayloadFailed, TeardownUnproven
 from orchestrator.report.results import RunReport
@@ -139,6 +142,28 @@ class Client:
             max_duration_s=None if max_duration is None else seconds("max_duration", max_duration, "6m", "7d"),
         )
         return self._start(job, options, on_event)
+
+    def plan_sweep(self, job: Job) -> SweepPreview:
+        """Return what `sweep` would run and ask for, and what it costs at most. Creates nothing.
+
+        Raises UserError for a job that cannot be run.
+        """
+        with self._session() as session:
+            return preview_sweep(session, sweep_of(job), path_of(job))
+
+    def sweep(self, job: Job, *, again: bool = False, on_event: OnEvent | None = None) -> SweepResult:
+        """Run the variants of a job with `matrix` or `variants`, and return what became of each.
+
+        `job.parallel` slices run them, each one variant after the other. A variant that fails does not stop the others: its
+        result has the error. What succeeded before with the same job, code and cloud is not run again, except with `again`.
+        Events have the variant's label as `variant`.
+
+        Raises UserError for what cannot be run; then nothing was created. Raises Interrupted after Ctrl-C, and TeardownUnproven
+        if a slice is not proven absent, with the SweepResult as its `result`: the same call goes on there.
+        """
+        with self._session(on_event) as session:
+            request = SweepRequest(sweep_of(job), path_of(job), again)
+            return _swept(run_sweep(session, self._lane_session, request))
 
     def submit(self, job: Job, *, on_event: OnEvent | None = None, max_duration: Duration | None = None) -> Run:
         """Start a job and return once it runs without this process. Its slice deletes itself when the job has ended.
@@ -361,6 +386,9 @@ class Client:
             finally:
                 session.close()
 
+    def _lane_session(self, reporter: Reporter) -> Session:
+        return Session.open(self.cloud, self.project, reporter=reporter)
+
     def _start(self, job: Job, options: RunOptions, on_event: OnEvent | None) -> RunResult:
         with self._session(on_event) as session:
             spec = spec_of(job)
@@ -381,6 +409,20 @@ def _successful(session: Session, result: RunResult) -> RunResult:
         result = replace(result, error=error)
     if session.unproven:
         unproven = _unproven(session)
+        unproven.__cause__ = error
+        error = unproven
+    if error is not None:
+        error.result = result
+        raise error
+    return result
+
+
+def _swept(result: SweepResult) -> SweepResult:
+    """Raise what ended a sweep early; TeardownUnproven outranks it."""
+    error = result.error
+    if result.exit_code == TeardownUnproven.exit_code:
+        hint = "every call of the client goes on with the proof first; `Client.status` shows what is left"
+        unproven = TeardownUnproven("a slice of the sweep is not proven absent, and may still be billed", hint=hint)
         unproven.__cause__ = error
         error = unproven
     if error is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """The base of all events. `kind` names the event in JSON."""
+    """The base of all events. `kind` names the event in JSON. `variant`: of which job of a sweep it is; empty for any other."""
 
     kind: ClassVar[str] = "event"
+    variant: str = field(default="", kw_only=True)
 
     def as_json(self) -> dict[str, Any]:
-        """A flat object: `event` (the kind) and the fields, as JSON values."""
-        return {"event": self.kind, **asdict(self)}
+        """A flat object: `event` (the kind) and the fields, as JSON values; `variant` only for a job of a sweep."""
+        return {"event": self.kind, **{key: value for key, value in asdict(self).items() if key != "variant" or value}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,8 @@ class RunResult(Event):
     def as_json(self) -> dict[str, Any]:
         """Return the fields without `lines`; paths as text, the error as its type, message, hint and exit code."""
         error = self.error
-        shape = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "lines"}
+        left_out = {"lines"} if self.variant else {"lines", "variant"}
+        shape = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in left_out}
         shape |= {"directory": str(self.directory), "artifacts": [str(path) for path in self.artifacts]}
         if error is not None:
             told = {"message": error.message, "hint": error.hint, "exit_code": error.exit_code}
@@ -142,16 +144,70 @@ class RunResult(Event):
         return {"event": self.kind, **shape}
 
 
+@dataclass(frozen=True, slots=True)
+class VariantResult:
+    """What became of one job of a sweep. `state`: that of its newest run, or `queued`: it was not run."""
+
+    number: int  # from 1, in the order of the file
+    variant: str  # what it is called in the sweep, such as `lr=1e-4`; that of its events
+    name: str  # of its runs
+    params: Mapping[str, str | int | float | bool]
+    state: str = "queued"
+    run: str | None = None
+    exit_code: int | None = None  # None: it was not run
+    done_before: bool = False  # an earlier run with the same job, code and cloud succeeded; it was not run again
+    result: RunResult | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.state == "succeeded"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResult(Event):
+    """How a sweep ended; also its last event. `variants` are in the order of the file."""
+
+    kind: ClassVar[str] = "sweep"
+    sweep: str
+    name: str
+    variants: tuple[VariantResult, ...]
+    exit_code: int  # 0: all succeeded; else that of what stopped it, or of the first one that failed; 75 before all
+    stopped: bool = False  # before every variant had its run; the same call goes on there
+    error: TpujobError | None = None  # what stopped it, where that was not the end of a variant
+
+    @property
+    def succeeded(self) -> tuple[VariantResult, ...]:
+        return tuple(each for each in self.variants if each.succeeded)
+
+    @property
+    def failed(self) -> tuple[VariantResult, ...]:
+        """Those that were run without success."""
+        return tuple(each for each in self.variants if each.run is not None and not each.succeeded)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields, each variant without its `result`, which is an event of its own."""
+        rows = [
+            {each.name: getattr(row, each.name) for each in fields(row) if each.name != "result"}
+            | {"params": dict(row.params)}
+            for row in self.variants
+        ]
+        told = None if self.error is None else {"type": type(self.error).__name__, "message": self.error.message}
+        shape = {"sweep": self.sweep, "name": self.name, "variants": rows, "exit_code": self.exit_code}
+        return {"event": self.kind, **shape, "stopped": self.stopped, "error": told}
+
+
 class Reporter:
     """Makes events and passes them on. Called from any thread; one event at a time reaches `on_event`.
 
-    `secrets` hides values in every text before it leaves. An exception in `on_event` propagates to the caller.
+    `secrets` hides values in every text before it leaves. An exception in `on_event` propagates to the caller. `variant`: of
+    all events from now on.
     """
 
     def __init__(
         self, on_event: Callable[[Event], object] = lambda event: None, secrets: Redactor | None = None
     ) -> None:
         self.secrets = secrets if secrets is not None else Redactor()
+        self.variant = ""
         self._on_event = on_event
         self._lock = threading.RLock()
 
@@ -182,7 +238,7 @@ class Reporter:
 
     def emit(self, event: Event) -> None:
         with self._lock:
-            self._on_event(event)
+            self._on_event(replace(event, variant=self.variant) if self.variant else event)
 
 
 def relative(path: Path) -> Path:

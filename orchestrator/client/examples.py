@@ -15,11 +15,10 @@ SCHEMA_LINE = "# yaml-language-server:"  # leads to a file of the checkout
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An example: its `files` relative to `source`, the job file first, and the command that takes it."""
+    """An example: its `files` relative to `source`, the job file first."""
 
     name: str
     description: str
-    command: str  # "run" or "bench"
     source: Path
     files: tuple[Path, ...]
 
@@ -67,15 +66,13 @@ def _example(path: Path) -> Example:
     comments = [line for line in text.splitlines() if line.startswith("# ") and not line.startswith(SCHEMA_LINE)]
     source, keys = path.parent, yaml.safe_load(text)
     files = [path.relative_to(source)]
-    if base := keys.get("base"):
-        files += _example(source / base).files
     if code := keys.get("code"):
         inside = sorted((source / code).rglob("*"))
         files += [file.relative_to(source) for file in inside if file.is_file() and file.suffix != ".pyc"]
     if (source / "rehearsals" / path.name).is_file():
         files.append(Path("rehearsals", path.name))
     description = comments[0].removeprefix("# ") if comments else ""
-    return Example(path.stem, description, "bench" if base else "run", source, tuple(files))
+    return Example(path.stem, description, source, tuple(files))
 
 
 def _content(example: Example, file: Path) -> bytes:

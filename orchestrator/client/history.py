@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from orchestrator.client.session import Session
+from orchestrator.client.sweeps.progress import of_sweep
 from orchestrator.report import costs
 
 
@@ -23,6 +24,9 @@ class RunSummary:
     ended_at: float | None
     directory: str
     cost_usd: float | None  # of all attempts; None: a price is unknown, or it ran on this machine
+    params: dict[str, Any] = field(default_factory=dict)  # of the job
+    sweep: str | None = None  # the name of the sweep, and what the run is called in it
+    variant: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -43,6 +47,9 @@ def runs(session: Session) -> tuple[RunSummary, ...]:
             ended_at=attempt.ended_at,
             directory=run.directory,
             cost_usd=costs.of_run(session.ledger, run, session.now(run.cloud)),
+            params=dict(run.spec.get("params") or {}),
+            sweep=of_sweep(run).get("name"),
+            variant=of_sweep(run).get("variant"),
         )
         for run, attempt in session.ledger.runs()
     )

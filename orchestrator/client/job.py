@@ -154,7 +154,7 @@ class Job(_Values):
     _checked: JobSpec | Sweep = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        from orchestrator.core.jobfile import values as plain_values
+        from orchestrator.core.jobfile import sweep
 
         directory = Path(self.directory).absolute()
         object.__setattr__(self, "directory", directory)
@@ -163,7 +163,7 @@ class Job(_Values):
         _make_relative(values, "code", directory)
         _make_relative(values, "requirements", directory)
         _make_relative(values.get("train"), "data_dir", directory)
-        object.__setattr__(self, "_checked", _checked(plain_values.source_of(values), ""))
+        object.__setattr__(self, "_checked", sweep.from_values(values))
         object.__setattr__(self, "name", self._checked.name)
 
     @classmethod
@@ -173,12 +173,12 @@ class Job(_Values):
         Raises JobSpecError, which lists every mistake with its line; UserError if the file cannot be read.
         """
         from orchestrator.client.jobs.job_files import read_file
-        from orchestrator.core.jobfile import yaml_source
+        from orchestrator.core.jobfile import sweep, yaml_source
         from orchestrator.core.jobfile.tpu_keys import with_any_of
 
         file = Path(path)
         source = yaml_source.read(read_file(file))
-        checked = _checked(source, str(file))
+        checked = sweep.check(source, path=str(file))
         values = with_any_of(source).data
         python = source.written.get(("python",), values.get("python"))  # 3.10 is no number
         own = {"name": checked.name, "env": _texts(source) or None, "python": python}
@@ -204,12 +204,6 @@ def sweep_of(job: Job) -> Sweep:
     if isinstance(job._checked, Sweep):
         return job._checked
     raise UserError(f"{job.name} is one job: it has neither `matrix` nor `variants`", hint="`Client.run` runs it")
-
-
-def _checked(source: YamlSource, path: str) -> JobSpec | Sweep:
-    from orchestrator.core.jobfile import keys, sweep
-
-    return sweep.expand(source, path=path) if sweep.is_sweep(source) else keys.check(source, path=path)
 
 
 def path_of(job: Job) -> Path:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from orchestrator.client.session import Session
+from orchestrator.client.sweeps import progress
+from orchestrator.errors import UnknownRun
 from orchestrator.report import costs, results
 from orchestrator.report.figures import RunFigures, figures
 from orchestrator.report.results import RunReport
@@ -20,13 +22,23 @@ def show(session: Session, run: str) -> RunReport:
 def compare(session: Session, names: Sequence[str]) -> tuple[RunFigures, ...]:
     """Return the figures of these runs, each named as for `show`, in their order; once for a run that is named twice.
 
-    Raises UnknownRun.
+    The name of a sweep stands for the newest run of each of its variants. Raises UnknownRun.
     """
     session.recover()
     ledger = session.ledger
-    found = {run.id: (run, attempt) for run, attempt in map(ledger.find_run, names)}
+    found = {run.id: (run, attempt) for run, attempt in map(ledger.find_run, _runs(session, names))}
     columns = []
     for run, last in found.values():
         usd = costs.of_run(ledger, run, session.now(run.cloud))
         columns.append(figures(run, last, ledger.lease(last.lease_id) if last.lease_id else None, usd))
     return tuple(columns)
+
+
+def _runs(session: Session, names: Sequence[str]) -> Iterator[str]:
+    for name in names:
+        of_sweep = progress.runs_of(session, name)
+        if of_sweep == []:
+            raise UnknownRun(
+                f"no variant of the sweep {name!r} was run yet", hint="`tpujob status` shows how far it is"
+            )
+        yield from [name] if of_sweep is None else of_sweep

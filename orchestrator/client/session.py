@@ -72,7 +72,7 @@ class Session:
         self.unproven: dict[str, Released] = {}
         self._worlds: dict[str, RealWorld] = {}
         self._running: list[Interpreter] = []
-        self._asked_to_end: tuple[int, str] | None = None  # and no program was told of it yet
+        self._asked_to_end: tuple[int, str, bool] | None = None  # and no program was told of it yet
         self._announced = False
         self._asked_time: set[str] = set()
         self._quiet = quiet
@@ -156,7 +156,8 @@ class Session:
         with fork.no_fork():
             self._running.append(interpreter)
             if self._asked_to_end is not None:
-                interpreter.interrupt(*self._asked_to_end)
+                number, by, told = self._asked_to_end
+                interpreter.interrupt(number, by, told=told)
         try:
             result = interpreter.run(program)
         except Abandoned:
@@ -169,12 +170,15 @@ class Session:
         self._interrupted = interpreter.pending
         return result
 
-    def interrupt(self, number: int = signal.SIGINT, by: str = "") -> None:
-        """Interrupt the running program, or else the next one, as this signal does. Called from any thread."""
+    def interrupt(self, number: int = signal.SIGINT, by: str = "", *, told: bool = False) -> None:
+        """Interrupt the running program, or else the next one, as this signal does. Called from any thread.
+
+        `told`: the user has been told what follows.
+        """
         with fork.no_fork():
-            self._asked_to_end = (number, by)
+            self._asked_to_end = (number, by, told)
             for interpreter in self._running:
-                interpreter.interrupt(number, by)
+                interpreter.interrupt(number, by, told=told)
 
     def close(self) -> None:
         """Close locks, connections, ledger and the guardian's pipe, once no program runs any more.

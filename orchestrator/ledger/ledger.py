@@ -50,6 +50,17 @@ class GcRun:
     deleted: int
 
 
+@dataclass(frozen=True, slots=True)
+class SweepRecord:
+    """One execution of a sweep. `variants`: number, name, label, parameters and key of each, as JSON values."""
+
+    id: str
+    name: str
+    job_path: str
+    created_at: float
+    variants: list[dict[str, Any]]
+
+
 class LedgerUnavailable(TpujobError):
     """The ledger cannot be read or written (disk full, locked, damaged). No create may follow; teardown goes on without."""
 
@@ -159,6 +170,11 @@ class Ledger:
             self._db.execute("insert into gc_run values (?, ?, ?, ?, ?, ?, ?)", astuple(ran))
             newest = f"select rowid {same} order by at desc limit {KEPT_GC_RUNS}"
             self._db.execute(f"delete {same} and rowid not in ({newest})", (*kind, *kind))
+
+    def record_sweep(self, sweep: SweepRecord) -> None:
+        row = (sweep.id, sweep.name, sweep.job_path, sweep.created_at, json.dumps(sweep.variants))
+        with self._transaction():
+            self._db.execute("insert into sweep values (?, ?, ?, ?, ?)", row)
 
     def anchor(self, cloud: str, change: Callable[[Anchor | None, list[Lease]], Anchor]) -> Anchor:
         """The anchor of a cloud's time, after `change` made it from the last one (None: there is none) and the open leases."""
@@ -305,6 +321,15 @@ class Ledger:
                 for at, cloud, project, scope, complete, seen, deleted in rows
             ]
         return [ran for ran in found if of_project in (None, ran.project)]
+
+    def sweeps(self) -> list[SweepRecord]:
+        """Newest first."""
+        with self._reading():
+            rows = self._db.execute("select id, name, job_path, created_at, variants from sweep order by rowid desc")
+            return [
+                SweepRecord(identity, name, job_path, created_at, json.loads(variants))
+                for identity, name, job_path, created_at, variants in rows
+            ]
 
     def leases_of(self, run_id: str) -> list[Lease]:
         """Every slice that the run asked for, in all of its attempts: also those that were refused or lost a race."""

@@ -47,6 +47,14 @@ create table run (
   spec text not null
 ) strict;
 
+create table sweep (
+  id text primary key,
+  name text not null,
+  job_path text not null,
+  created_at real not null,
+  variants text not null               -- what each variant is; what became of it is in its runs
+) strict;
+
 create table attempt (
   id text primary key,
   run_id text not null references run (id),

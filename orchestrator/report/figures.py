@@ -40,7 +40,7 @@ class RunFigures:
 
     run: str
     name: str
-    title: str  # the name of the variant for a run of `tpujob bench`, else the job's
+    title: str  # the name of the variant for a run of a sweep, else the job's
     state: str
     cloud: str
     emulated: bool
@@ -100,8 +100,8 @@ def figures(run: RunRecord, attempt: Attempt, lease: Lease | None, usd: float | 
 
 
 def _title(run: RunRecord) -> str:
-    bench = run.spec.get("bench")
-    return str(bench["variant"]) if isinstance(bench, dict) and "variant" in bench else run.name
+    sweep = run.spec.get("sweep")
+    return str(sweep["variant"]) if isinstance(sweep, dict) and "variant" in sweep else run.name
 
 
 def _work(run: RunRecord, metrics: dict[str, Any], timing: Timing | None) -> dict[str, Any]:

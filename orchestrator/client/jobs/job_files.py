@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.client.events import Reporter
     from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.core.jobfile.overrides import Override
+    from orchestrator.core.jobfile.sweep import Sweep
 
 PROGRAMS = {".py": "python ", ".sh": "bash ", ".ipynb": "jupyter execute "}  # what may be named in place of a job file
 
@@ -63,18 +64,22 @@ def load(request: JobRequest, reporter: Reporter) -> tuple[JobSpec, dict[str, st
 
     Raises JobSpecError with the lines of all mistakes, UserError for a file or an option that cannot be read.
     """
+    from orchestrator.core.jobfile.keys import JobSpec
+
     spec, path = read(request)
+    if not isinstance(spec, JobSpec):
+        raise UserError(f"{spec.name} is a sweep of {len(spec.variants)} jobs, where one is expected")
     return spec, environment(spec, reporter), path
 
 
-def read(request: JobRequest) -> tuple[JobSpec, Path]:
-    """Return the job, checked, and its path. Raises as `load` does."""
+def read(request: JobRequest) -> tuple[JobSpec | Sweep, Path]:
+    """Return the job or the sweep, checked, and its path. Raises as `load` does."""
     from orchestrator.client.jobs.new_job_file import needs_of
-    from orchestrator.core.jobfile import keys
+    from orchestrator.core.jobfile import sweep
 
     overrides = list(request.overrides())
     if request.file is not None:
-        return keys.load(read_file(request.file), path=str(request.file), overrides=overrides), request.file
+        return sweep.load(read_file(request.file), path=str(request.file), overrides=overrides), request.file
     if not request.command:
         hint = "`tpujob run -- python train.py` runs a script of this directory; `tpujob init` writes a job file for it"
         raise UserError("there is nothing to run: name a job file, or a command after `--`", hint=hint)
@@ -82,7 +87,7 @@ def read(request: JobRequest) -> tuple[JobSpec, Path]:
     job = {"name": name_of(request.command), "command": shell_text(request.command), "code": "."}
     if (needs := needs_of(directory)) is not None:
         job["requirements"] = needs
-    spec = keys.from_values(job, overrides)
+    spec = sweep.from_values(job, overrides)
     return spec, directory / f"Job({spec.name})"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.client.events import RunResult
 from orchestrator.client.jobs.code import shipment_of
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def run_here(
-    session: Session, spec: JobSpec, env: Mapping[str, str], path: Path, *, bench: Mapping[str, str] | None = None
+    session: Session, spec: JobSpec, env: Mapping[str, str], path: Path, *, sweep: Mapping[str, Any] | None = None
 ) -> RunResult:
     """Run the job, collect its artifacts in the run's directory, and return the result."""
     if spec.train is not None:
@@ -31,7 +31,7 @@ def run_here(
     working = session.directory / "local"
     remove_leftovers(working, session.locks.is_locked)
 
-    run, attempt = prepare.new_run(spec, path, LOCAL, session.runs_directory, session.now(LOCAL), bench=bench)
+    run, attempt = prepare.new_run(spec, path, LOCAL, session.runs_directory, session.now(LOCAL), sweep=sweep)
     with ExitStack() as stack:
         shipment = shipment_of(session, spec, path, stack)
         make_directory(Path(run.directory))

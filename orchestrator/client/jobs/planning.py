@@ -1,6 +1,6 @@
 """Plan a job with all that this machine knows: the settings, what was granted, what the project really has.
 
-`run`, `submit`, `bench` and `plan` make their plan here, so that `plan` shows what they do.
+`run`, `submit` and `plan` make their plan here, so that `plan` shows what they do.
 """
 
 from __future__ import annotations
@@ -12,18 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.client import plans
-from orchestrator.client.jobs import job_files
 from orchestrator.client.jobs.code import ship_line, ship_shape, survey_of
 from orchestrator.core.lease.lease import Purpose
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.planning.plan import CandidateOrder, make
 from orchestrator.engine.jobs import prepare
 from orchestrator.engine.provision.drafts import PlanDrafter
-from orchestrator.errors import JobSpecError
 from orchestrator.report.plan import candidate_shape, table
 
 if TYPE_CHECKING:
-    from orchestrator.client.jobs.job_files import JobRequest
     from orchestrator.client.session import Session
     from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.core.planning.plan import Candidate, Plan
@@ -74,16 +71,6 @@ def plan_of(session: Session, spec: JobSpec, *, keep_s: float = 0.0) -> Plan:
         wait_s=spec.tpu.wait,
         inputs=plans.known_to(session, spec),
     )
-
-
-def preview_request(session: Session, request: JobRequest) -> PlanPreview:
-    """Return what a run of this file or command would ask for; see `preview`. Raises JobSpecError with all mistakes."""
-    try:
-        spec, _, path = job_files.load(request, session.reporter)
-    except JobSpecError as error:
-        error.hint = None  # it names `tpujob plan`
-        raise
-    return preview(session, spec, path)
 
 
 def preview(session: Session, spec: JobSpec, path: Path | None = None) -> PlanPreview:

@@ -40,7 +40,9 @@ def finish(session: Session, outcome: Outcome, drafted: Iterable[str] = ()) -> R
     lease, collected = outcome.lease, outcome.collected
     if outcome.released is not None and outcome.unproven:
         session.note(outcome.released)
-    session.forget_drafts(drafted, kept=lease if outcome.kept_until is not None else None)
+    session.forget_drafts(drafted, kept=lease if outcome.kept_until is not None or outcome.passed_on else None)
+    if outcome.released is not None and outcome.released.gone:
+        session.forget_keys(outcome.released.lease.id)  # also of a slice that an earlier run of the lane has drafted
     if outcome.error is not None:
         session.reporter.fail(outcome.error)
     if collected is not None and collected.waiting and lease is not None:
@@ -82,8 +84,15 @@ def left_again(session: Session, outcome: Outcome) -> RunResult:
 def ended_before(
     session: Session, run: RunRecord, attempt: Attempt, lease: Lease | None, lines: Iterable[str]
 ) -> RunResult:
-    """Return the result of a run that another process ended, from the ledger."""
-    result = RunResult(
+    """Report the result of a run that another process ended, from the ledger, and return it."""
+    return _ended(session, recorded(session, run, attempt, lease, lines))
+
+
+def recorded(
+    session: Session, run: RunRecord, attempt: Attempt, lease: Lease | None, lines: Iterable[str] = ()
+) -> RunResult:
+    """Return the result of a run that has ended, from the ledger."""
+    return RunResult(
         run=run.id,
         name=run.name,
         state=str(attempt.state),
@@ -100,7 +109,6 @@ def ended_before(
         error=recorded_error(attempt),
         lines=tuple(lines),
     )
-    return _ended(session, result)
 
 
 def _result(session: Session, outcome: Outcome, *, usd: float | None = None, lines: Iterable[str] = ()) -> RunResult:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.client import lookup, plans
 from orchestrator.client.events import RunResult
@@ -27,13 +27,13 @@ from orchestrator.errors import JobSpecError, UserError
 from orchestrator.report.layout import day_clock
 
 if TYPE_CHECKING:
-    from orchestrator.client.jobs.job_files import JobRequest
     from orchestrator.client.session import Session
     from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.core.lease.lease import Lease
     from orchestrator.core.planning.plan import Plan
+    from orchestrator.engine.jobs.lane import Lane
 
-__all__ = ["RunOptions", "RunResult", "run_request", "start_run"]
+__all__ = ["RunOptions", "RunResult", "run_spec", "start_run"]
 
 LOCAL_ONLY = "a job with `on: local` uses no cloud: --keep, --detach, --cloud and --project do not apply"
 
@@ -46,12 +46,13 @@ class RunOptions:
     keep_on_failure_s: float | None = None  # instead of the file's `keep_on_failure`
     max_duration_s: float | None = None  # instead of the file's `limits.max_duration`
     detach: bool = False  # return once the job has started
-    bench: Mapping[str, str] | None = None  # the comparison that this run is a variant of
+    sweep: Mapping[str, Any] | None = None  # of which sweep the run is, and which of its variants
+    lane: Lane | None = None  # the slice of the run before, and what the next one gets
 
 
-def run_request(session: Session, request: JobRequest, options: RunOptions) -> RunResult:
-    """Run the job of this file or command; see `start_run`. Raises JobSpecError with the lines of all mistakes."""
-    spec, env, path = job_files.load(request, session.reporter)
+def run_spec(session: Session, spec: JobSpec, path: Path, options: RunOptions) -> RunResult:
+    """Run a job that a command has read; see `start_run`."""
+    env = job_files.environment(spec, session.reporter)
     if spec.on == "local" and session.cloud_is_named:
         raise UserError(LOCAL_ONLY)
     return start_run(session, spec, env, path, options)
@@ -72,7 +73,7 @@ def start_run(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
     _check(spec, options)
     prepare.check_directories(spec, path)
     if spec.on == "local":
-        return run_here(session, spec, env, path, bench=options.bench)
+        return run_here(session, spec, env, path, sweep=options.sweep)
     return _run_on_slice(session, spec, env, path, options)
 
 
@@ -90,18 +91,21 @@ def _run_on_slice(
     if emulated and spec.train is not None:
         prepare.check_local_training("none" if spec.train.backend == "none" else "xla")
     env = {**env, **prepare.check_bucket(spec, session.target.kind, os.environ)}
-    session.announce()
+    if options.lane is None:
+        session.announce()
     emulation = Emulation(_emulated_cores(session, spec, plan)) if emulated else None
-    if not options.detach and (held := _held(session, plan, spec)) is not None:
+    owned = options.lane is not None and options.lane.lease is not None
+    if not options.detach and not owned and (held := _held(session, plan, spec)) is not None:
         why = "the held slice of `tpujob up`"
         if held.held_for is HeldFor.FAILURE:
             why = f"held since this job failed on it, until {day_clock(held.deadline)} at the latest"
         session.reporter.notice("plan", f"on {held.name.node} ({held.handle}), {why}; if it is busy or gone:")
-    plans.show_plan(session, plan, emulation.cores if emulation else None, spec)
+    if options.lane is None:
+        plans.show_plan(session, plan, emulation.cores if emulation else None, spec)
     session.recover(look=True)
 
     run, attempt = prepare.new_run(
-        spec, path, session.target.kind, session.runs_directory, session.now(), bench=options.bench
+        spec, path, session.target.kind, session.runs_directory, session.now(), sweep=options.sweep
     )
     drafter = PlanDrafter(
         plan,
@@ -121,7 +125,8 @@ def _run_on_slice(
             attempt,
             plan=plan,
             drafter=drafter,
-            held=None if options.detach else _held(session, plan, spec),
+            held=None if options.detach or owned else _held(session, plan, spec),
+            lane=options.lane,
             shipment=shipment,
             phases=prepare.phases(spec, run, shipment=shipment, env=env, emulation=emulation, job_path=path),
             sink=output,
@@ -129,7 +134,7 @@ def _run_on_slice(
             keep_s=options.keep_s,
             detach=options.detach,
         )
-        if not emulated and not options.detach:
+        if not emulated and not options.detach and options.lane is None:
             inhibited = stack.enter_context(inhibit_sleep(f"run {run.id} is attached to this machine"))
             if not inhibited:
                 ttl = format_duration(session.target.timings.ttl_s)
@@ -159,10 +164,13 @@ def _emulated_cores(session: Session, spec: JobSpec, plan: Plan) -> int:
 
 
 def _held(session: Session, plan: Plan, spec: JobSpec) -> Lease | None:
-    """Return the held slice on which the job can run: of this job since it failed, else of `tpujob up`."""
+    """Return the held slice on which the job can run: of this job since it failed, else of `tpujob up`, rather a free one."""
     fitting = [
         lease
         for lease in session.open_leases()
         if prepare.fits(lease, plan, spec, session.now()) and lookup.uncollected_run(session, lease) is None
     ]
-    return next((lease for lease in fitting if lease.held_for is HeldFor.FAILURE), next(iter(fitting), None))
+    ordered = sorted(
+        fitting, key=lambda lease: (lease.held_for is not HeldFor.FAILURE, session.locks.is_locked(lease.id))
+    )
+    return next(iter(ordered), None)

@@ -11,6 +11,8 @@ from orchestrator.client import lookup
 from orchestrator.client.session import Session
 from orchestrator.client.slices import inventory
 from orchestrator.client.slices.inventory import ProjectInventory
+from orchestrator.client.sweeps import progress
+from orchestrator.client.sweeps.progress import SweepProgress
 from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.absence import is_ours
 from orchestrator.core.lease.cloud_api import SliceState, SliceView
@@ -100,6 +102,7 @@ class Status:
     slices: tuple[SliceRow, ...]
     google_not_asked: str | None  # why Google Cloud was not asked; None: it was
     waiting: tuple[WaitingRun, ...] = ()
+    sweeps: tuple[SweepProgress, ...] = ()  # whose process is alive
 
     @property
     def exit_code(self) -> int:
@@ -117,6 +120,7 @@ class Status:
             "not_asked": [{"cloud": "google", "why": self.google_not_asked}] if self.google_not_asked else [],
             "slices": [row.as_json() for row in self.slices],
             "waiting": [run.as_json() for run in self.waiting],
+            "sweeps": [sweep.as_json() for sweep in self.sweeps],
         }
 
 
@@ -133,7 +137,8 @@ def status(session: Session) -> Status:
     target = session.target
     rows = tuple(_rows(session, asked, before))
     not_asked = _google_not_asked(session, asked)
-    return Status(target.kind, target.project, target.why, tuple(asked), rows, not_asked, _waiting(session))
+    where = (target.kind, target.project, target.why)
+    return Status(*where, tuple(asked), rows, not_asked, _waiting(session), progress.living(session))
 
 
 def _waiting(session: Session) -> tuple[WaitingRun, ...]:

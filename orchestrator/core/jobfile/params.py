@@ -83,11 +83,13 @@ def text_of(value: Value) -> str:
         return "true" if value else "false"
     if not isinstance(value, float):
         return str(value)
-    if value == 0 or 1e-3 <= abs(value) < 1e6:
-        return repr(value)
+    plain = repr(value)
+    if value == 0 or 0.01 <= abs(value) < 1e6:
+        return plain
     digits = next(text for places in range(17) if float(text := f"{value:.{places}e}") == value)
     mantissa, _, exponent = digits.partition("e")
-    return f"{mantissa}e{int(exponent)}"
+    short = f"{mantissa}e{int(exponent)}"
+    return plain if len(plain) <= len(short) else short
 
 
 class _Resolver:

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
-from orchestrator.core.jobfile import keys, params
+from orchestrator.core.jobfile import keys, params, values, yaml_source
 from orchestrator.core.jobfile.keys import JobSpec
+from orchestrator.core.jobfile.overrides import Override, apply
 from orchestrator.core.jobfile.yaml_source import Mistake, Path, YamlSource
 from orchestrator.core.text import names
 from orchestrator.core.text.names import shown
 from orchestrator.errors import JobSpecError
 
-MATRIX, VARIANTS, PARALLEL = "matrix", "variants", "parallel"
+MATRIX, VARIANTS, PARALLEL, KEEP = "matrix", "variants", "parallel", "keep_on_failure"
 MAX_VARIANTS = 200
 MAX_PARALLEL = 64
 MAX_LABEL_CHARS = 60
@@ -49,6 +50,24 @@ class Sweep:
     name: str
     variants: tuple[Variant, ...]
     parallel: int = 1
+
+
+def load(text: str | bytes, *, path: str, overrides: Iterable[Override] = ()) -> JobSpec | Sweep:
+    """Return the job or the sweep that `text` describes, changed by `overrides`. Raises JobSpecError.
+
+    `path` is for messages, and names a job without a name.
+    """
+    return check(apply(yaml_source.read(text), overrides), path=path)
+
+
+def from_values(data: Mapping[str, Any], overrides: Iterable[Override] = ()) -> JobSpec | Sweep:
+    """Return the job or the sweep that these values describe. Raises JobSpecError without file and lines."""
+    return check(apply(values.source_of(data), overrides), path="")
+
+
+def check(source: YamlSource, *, path: str) -> JobSpec | Sweep:
+    """Return the job or the sweep for YAML that has been read already. Raises JobSpecError."""
+    return expand(source, path=path) if is_sweep(source) else keys.check(source, path=path)
 
 
 def is_sweep(source: YamlSource) -> bool:
@@ -141,8 +160,8 @@ def _variant(source: YamlSource, change: str, chosen: Mapping[str, int]) -> Yaml
     _take(made, source, (VARIANTS, change), ())
     made.lines[()] = source.line((VARIANTS, change) if own else ())
     if chosen:
-        values = {name: source.data[MATRIX][name][number] for name, number in chosen.items()}
-        data[params.PARAMS] = {**(data.get(params.PARAMS) or {}), **values}
+        own_values = {name: source.data[MATRIX][name][number] for name, number in chosen.items()}
+        data[params.PARAMS] = {**(data.get(params.PARAMS) or {}), **own_values}
         for name, number in chosen.items():
             _take(made, source, (MATRIX, name, number), (params.PARAMS, name))
     return made
@@ -178,6 +197,8 @@ def _mistakes(source: YamlSource) -> Iterator[tuple[Path, str]]:
             (at,),
             f"makes {count:,} variants; at most {MAX_VARIANTS} are allowed: write fewer values, or several files",
         )
+    if data.get(KEEP) is not None:
+        yield (KEEP,), "has no use in a sweep, where the slice of a job that failed goes to the next one; remove it"
     yield from _name_mistakes(data, count)
 
 
@@ -224,7 +245,7 @@ def _variants_mistakes(variants: Any, matrix: Any) -> Iterator[tuple[Path, str]]
         if own is not None and not isinstance(own, Mapping):
             yield path, "expected a mapping: keys of the file that it changes; leave it empty to change none"
             continue
-        for key in (MATRIX, VARIANTS, PARALLEL, "name"):
+        for key in (MATRIX, VARIANTS, PARALLEL, KEEP, "name"):
             if key in (own or {}):
                 yield (*path, key), "is of the whole sweep, not of one variant; remove it"
         own_params = (own or {}).get(params.PARAMS)

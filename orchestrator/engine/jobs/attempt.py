@@ -46,9 +46,8 @@ async def attempt(job: JobRun, capabilities: Capabilities, progress: JobProgress
     ready_at = await Now()
     await Record(Leased(progress.attempt.id, ready_at, lease.id))
     await progress.enter("connect")
-    if progress.fleet is None and (
-        job.wait_s or progress.losses
-    ):  # `limits.max_duration` does not count the wait for capacity
+    waited = progress.fleet is None and (job.wait_s or progress.losses)
+    if waited:  # `limits.max_duration` does not count the wait for capacity
         began = lease.created_at if lease.ready_by is None else ready_at
     end = monitor.end_of(lease, began, job.max_duration_s - progress.used_s)
     if progress.fleet is None:
@@ -138,7 +137,7 @@ async def _work(
     renewal = LeaseRenewal(lease, len(workers), capabilities, await Now())
     losers = LoserRelease(progress.owed, capabilities)
     claims: list[monitor.PeriodicTask] = [renewal, losers]
-    if progress.taken_over_at is not None:
+    if progress.taken_over_at is not None and lease.mode is Mode.HOLD:
         claims.append(collection.HoldRenewal(lease, capabilities))
     tasks, saving = list(claims), None
     if job.saved_work is not None:

@@ -61,6 +61,7 @@ async def take_over(job: JobRun, capabilities: Capabilities, progress: JobProgre
             lease.id, now := await Now(), job.run.id, draft.lease.handle, now + life_s, draft.lease.budget_usd
         )
         taken = progress.owed.lease = await move_claim(lease, event, capabilities)
+        progress.taken_over_at = now
         await Report("ready", f"{lease.name.node}, the slice of the run before")
         return taken
     except CloudError as error:

@@ -22,8 +22,11 @@ from orchestrator.core.text.environments import Environment, of_training
 from orchestrator.engine.jobs import requirements
 from orchestrator.engine.jobs.environment import Emulation, worker_environment
 from orchestrator.engine.jobs.job_run import JobPhase, JobRun
+from orchestrator.engine.jobs.lane import Lane
 from orchestrator.engine.provision.drafts import Drafter
 from orchestrator.errors import JobSpecError, UserError
+
+OF_A_SWEEP = {"matrix", "variants", "parallel"}  # keys that no single job has
 
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec, TrainSection
@@ -265,9 +268,11 @@ def new_run(
     runs_directory: Path,
     now: float,
     *,
-    bench: Mapping[str, str] | None = None,
+    sweep: Mapping[str, Any] | None = None,
 ) -> tuple[RunRecord, Attempt]:
-    """Return a new run and its first attempt. `now`: the ledger's time of this cloud. `bench`: the variant, and its key."""
+    """Return a new run and its first attempt. `now`: the ledger's time of this cloud. `sweep`: of which sweep it is, and
+    which of its variants.
+    """
     run_id = names.new_run_id(secrets.randbits(names.RUN_BITS))
     directory = runs_directory / f"{spec.name}-{run_id}"
     job_text, directory_text = _printable(job_path), _printable(directory)
@@ -275,10 +280,10 @@ def new_run(
         raise UserError(
             f"{directory_text}: a path that is not UTF-8", hint="run from another directory, or set runs_dir"
         )
-    described: dict[str, Any] = spec.model_dump(mode="json", exclude={"env"})
+    described: dict[str, Any] = spec.model_dump(mode="json", exclude={"env", *OF_A_SWEEP})
     described["secret_sources"] = secret_sources(spec.env)  # names: `attach` hides their values too
-    if bench is not None:
-        described["bench"] = dict(bench)
+    if sweep is not None:
+        described["sweep"] = dict(sweep)
     run = RunRecord(run_id, str(spec.name), job_text, cloud, now, directory_text, described)
     return run, Attempt(id=f"{run_id}-1", run_id=run_id)
 
@@ -291,6 +296,7 @@ def job_run(
     plan: Plan,
     drafter: Drafter,
     held: Lease | None,
+    lane: Lane | None = None,
     shipment: Shipment | None,
     phases: tuple[JobPhase, ...],
     sink: Callable[[int, bytes], None],
@@ -309,6 +315,7 @@ def job_run(
         drafts=drafter.make(),
         held=held,
         shipment=shipment,
+        lane=lane,
         phases=phases,
         artifacts=tuple(spec.artifacts),
         directory=directory,

@@ -89,7 +89,9 @@ class JobProgress:
     collected: CollectResult | None = None
     spans: dict[str, float] = field(default_factory=dict)  # seconds
     losses: list[Loss] = field(default_factory=list)
-    taken_over_at: float | None = None  # when the run took over a held slice; None: it has none, or has one of its own
+    taken_over_at: float | None = (
+        None  # when the run took over the slice of another run; None: it has none, or one of its own
+    )
     used_s: float = 0.0  # of the job's time, by attempts whose slices were lost; less what `extend` added to it
     spent_usd: float = 0.0
     saved_at: float | None = None  # when the last complete copy of the job's work was begun

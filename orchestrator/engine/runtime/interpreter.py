@@ -16,9 +16,9 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from orchestrator import fork
 from orchestrator.engine.effects.base import Effect, Program, Report, Shield, Sleep, T, World
@@ -46,6 +46,7 @@ class _Done:
 class _Signal:
     number: int
     by: str = ""
+    told: bool = False  # the user has been told what follows
 
 
 @dataclass(slots=True, eq=False)
@@ -86,9 +87,12 @@ class Interpreter:
         """Whether the program was told of a signal or an `interrupt`."""
         return bool(self._received)
 
-    def interrupt(self, number: int = signal.SIGINT, by: str = "") -> None:
-        """Act on the program as this signal does, from any thread. Without a program, the next one gets it."""
-        self._inbox.put(_Signal(number, by))  # SimpleQueue.put is reentrant: safe in a signal handler
+    def interrupt(self, number: int = signal.SIGINT, by: str = "", *, told: bool = False) -> None:
+        """Act on the program as this signal does, from any thread. Without a program, the next one gets it.
+
+        `told`: report nothing, the user has been told.
+        """
+        self._inbox.put(_Signal(number, by, told))  # SimpleQueue.put is reentrant: safe in a signal handler
 
     def _answer(self, effect: Effect[Any]) -> tuple[Any, BaseException | None]:
         if self._crash is not None:
@@ -147,27 +151,35 @@ class Interpreter:
         self._received.append(received.number)
         name = received.by or signal.Signals(received.number).name
         if not self._shielded:
-            self.world.report(Report("stop", f"{name}: stopping; what this command owes is released first"))
+            if not received.told:
+                self.world.report(Report("stop", f"{name}: stopping; what this command owes is released first"))
             raise Interrupted(received.number, by=received.by)
         self.pending = self.pending or Interrupted(received.number, by=received.by)
         more = 3 - len(self._received)
         if more <= 0:
             raise Abandoned
+        if received.told:
+            return
         text = f"{name}: already deleting; {more} more to leave before the proof"
         self.world.report(Report("release", f"{text} (the next tpujob command goes on with it)"))
+
+
+class Interruptible(Protocol):
+    def interrupt(self, number: int) -> None:
+        """Called in a signal handler: it may wait for nothing."""
 
 
 class _Signals:
     """The signal handlers, while any program runs in the main thread: each of those hears every signal."""
 
     def __init__(self) -> None:
-        self._hearing: list[Interpreter] = []
+        self._hearing: list[Interruptible] = []
         self._before: dict[int, Any] = {}
         self._mask: set[int] | None = None  # of the forking thread, during a fork
         fork.register(self)
 
     @contextmanager
-    def heard_by(self, interpreter: Interpreter) -> Iterator[None]:
+    def heard_by(self, interpreter: Interruptible) -> Iterator[None]:
         """Install the handlers, and restore those of before at the end. Nothing in other threads than the main one."""
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -216,6 +228,11 @@ class _Signals:
 
 
 _signals = _Signals()
+
+
+def signals_to(listener: Interruptible) -> AbstractContextManager[None]:
+    """Pass signals to `listener` within the block: for programs that run in other threads. Without effect in such a thread."""
+    return _signals.heard_by(listener)
 
 
 @dataclass(slots=True)

@@ -23,18 +23,15 @@ def test_every_job_of_the_checkout_is_an_example_with_a_description() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "command", "files"),
+    ("name", "files"),
     [
-        ("mnist", "run", ["mnist.yaml"]),
-        ("jax", "run", ["jax.yaml", "jax/train_jax.py"]),
-        ("mnist-compare", "bench", ["mnist-compare.yaml", "mnist.yaml"]),
-        ("spot-anywhere", "run", ["spot-anywhere.yaml", "rehearsals/spot-anywhere.yaml"]),
+        ("mnist", ["mnist.yaml"]),
+        ("jax", ["jax.yaml", "jax/train_jax.py"]),
+        ("mnist-compare", ["mnist-compare.yaml"]),
+        ("spot-anywhere", ["spot-anywhere.yaml", "rehearsals/spot-anywhere.yaml"]),
     ],
 )
-def test_an_example_comes_with_the_files_that_it_names(
-    tmp_path: Path, name: str, command: str, files: list[str]
-) -> None:
-    assert examples.find(name).command == command
+def test_an_example_comes_with_the_files_that_it_names(tmp_path: Path, name: str, files: list[str]) -> None:
     assert copied(name, tmp_path / "new") == files
     assert all((tmp_path / "new" / file).is_file() for file in files)
 
@@ -46,19 +43,21 @@ def test_a_copied_job_is_the_job_without_the_line_for_editors_of_the_checkout(tm
 
 
 def test_a_file_that_exists_stops_the_copy_before_anything_is_written(tmp_path: Path) -> None:
-    (tmp_path / "mnist.yaml").write_text("mine")
-    with pytest.raises(UserError, match=r"mnist\.yaml exists; nothing was copied") as refused:
-        copied("mnist-compare", tmp_path)
-    assert "tpujob init --example mnist-compare DIR" in str(refused.value.hint)
-    assert [path.name for path in tmp_path.iterdir()] == ["mnist.yaml"]
-    assert (tmp_path / "mnist.yaml").read_text() == "mine"
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "train_jax.py").write_text("mine")
+    with pytest.raises(UserError, match=r"train_jax\.py exists; nothing was copied") as refused:
+        copied("jax", tmp_path)
+    assert "tpujob init --example jax DIR" in str(refused.value.hint)
+    assert [path.name for path in tmp_path.iterdir()] == ["jax"]
+    assert (tmp_path / "jax" / "train_jax.py").read_text() == "mine"
 
 
-def test_an_example_is_not_copied_twice_but_shares_what_another_one_brought(tmp_path: Path) -> None:
-    copied("mnist", tmp_path)
-    assert copied("mnist-compare", tmp_path) == ["mnist-compare.yaml", "mnist.yaml"]
+def test_an_example_is_not_copied_twice_but_uses_a_file_that_is_there_already(tmp_path: Path) -> None:
+    copied("jax", tmp_path)
+    (tmp_path / "jax.yaml").unlink()
+    assert copied("jax", tmp_path) == ["jax.yaml", "jax/train_jax.py"]
     with pytest.raises(UserError, match="exists"):
-        copied("mnist", tmp_path)
+        copied("jax", tmp_path)
 
 
 def test_an_unknown_example_names_those_there_are() -> None:

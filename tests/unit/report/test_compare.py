@@ -86,8 +86,8 @@ def test_a_comparison_has_a_column_for_each_run_and_names_alike_are_told_apart(t
     assert compare.as_json([one, two])["comparable"] is True
 
 
-def test_a_run_that_a_bench_started_is_called_by_its_variant(tmp_path: Path) -> None:
-    assert column(tmp_path / "a", spec={"bench": {"variant": "single-core"}}).title == "single-core"
+def test_a_run_of_a_sweep_is_called_by_its_variant(tmp_path: Path) -> None:
+    assert column(tmp_path / "a", spec={"sweep": {"variant": "single-core"}}).title == "single-core"
 
 
 @pytest.mark.parametrize(

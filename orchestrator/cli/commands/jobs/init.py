@@ -58,4 +58,4 @@ def _copy_example(name: str | None, directory: Path) -> None:
     copied = examples.copy(chosen, directory)
     for path in copied:
         emit(str(path))
-    console().notice("next", f"tpujob {chosen.command} {copied[0]}")
+    console().notice("next", f"tpujob run {copied[0]}")

@@ -5,19 +5,46 @@ from __future__ import annotations
 from orchestrator.cli.console import console, emit_json
 from orchestrator.cli.options import Cloud, JobArguments, Json, Project
 from orchestrator.cli.tables import print_table
-from orchestrator.client.jobs.planning import PlanPreview, preview_request
+from orchestrator.client.jobs.job_files import environment, read
+from orchestrator.client.jobs.planning import PlanPreview, preview
 from orchestrator.client.session import Session
+from orchestrator.client.sweeps.plans import SweepPreview
+from orchestrator.client.sweeps.plans import preview as preview_sweep
+from orchestrator.core.jobfile.keys import JobSpec
+from orchestrator.errors import JobSpecError
 
 
 def plan(job: JobArguments, as_json: Json = False, cloud: Cloud = None, project: Project = None) -> int:
     """Check a job and show what `run` would do: candidates, prices, the exact request. Creates nothing."""
     session = Session.open(cloud, project, reporter=console().reporter)
-    preview = preview_request(session, job.request())
+    made = _preview(session, job)
     if as_json:
-        emit_json(preview.shape)
+        emit_json(made.shape)
+    elif isinstance(made, SweepPreview):
+        _print_sweep(session, made)
     else:
-        _print(session, preview)
+        _print(session, made)
     return session.exit_code()
+
+
+def _preview(session: Session, job: JobArguments) -> PlanPreview | SweepPreview:
+    try:
+        found, path = read(job.request())
+    except JobSpecError as error:
+        error.hint = None  # it names `tpujob plan`
+        raise
+    if not isinstance(found, JobSpec):
+        return preview_sweep(session, found, path)
+    environment(found, session.reporter)
+    return preview(session, found, path)
+
+
+def _print_sweep(session: Session, made: SweepPreview) -> None:
+    if any(made.plans.values()):
+        session.announce()
+    for note in made.notes:
+        console().notice("plan", note)
+    print_table(made.table.head, made.table.rows, right=made.table.right, shortens=(1,))
 
 
 def _print(session: Session, preview: PlanPreview) -> None:

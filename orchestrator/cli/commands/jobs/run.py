@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from orchestrator.cli.commands.results.compare import print_comparison
 from orchestrator.cli.console import console
 from orchestrator.cli.options import Cloud, EventStream, JobArguments, Option, Project
 from orchestrator.client.arguments import seconds
+from orchestrator.client.events import Reporter
+from orchestrator.client.jobs.job_files import read
 from orchestrator.client.jobs.results import command_exit_code
-from orchestrator.client.jobs.runs import RunOptions, run_request
+from orchestrator.client.jobs.runs import RunOptions, run_spec
 from orchestrator.client.session import Session
+from orchestrator.client.sweeps.sweeps import SweepRequest, run_sweep
+from orchestrator.core.jobfile.keys import JobSpec
+from orchestrator.errors import UserError
+
+_ATTACHED = (
+    "a sweep stays with its command, which gives each slice to the next variant; it can be neither kept nor detached"
+)
 
 
 def run(
@@ -21,6 +31,9 @@ def run(
     detach: Annotated[
         bool, Option("--detach", "-d", help="Leave once the job has started; `tpujob attach` follows it.")
     ] = False,
+    again: Annotated[
+        bool, Option("--again", help="Of a sweep, run every variant, also those that succeeded before.")
+    ] = False,
     as_json: EventStream = False,
     cloud: Cloud = None,
     project: Project = None,
@@ -28,7 +41,7 @@ def run(
     """Run a job: create a slice (or use a held one), train, collect, delete, prove the deletion.
 
     The job is that of a file, or a command after `--` that runs in a copy of the working directory. Options change the job for
-    this run only.
+    this run only. A file with `matrix:` or `variants:` is a sweep: each of its jobs is run, and a table compares them.
     """
     if as_json:
         console().stream_json()
@@ -36,5 +49,20 @@ def run(
         console().print_only_ids()
     options = RunOptions(keep_s=None if keep is None else seconds("--keep", keep, "1m", "7d"), detach=detach)
     session = Session.open(cloud, project, reporter=console().reporter)
-    result = run_request(session, job.request(), options)
-    return command_exit_code(session, result)
+    found, path = read(job.request())
+    if isinstance(found, JobSpec):
+        if again:
+            raise UserError("--again is for a sweep, which leaves out what succeeded before; one job is always run")
+        return command_exit_code(session, run_spec(session, found, path, options))
+    if options.keep_s is not None or detach:
+        raise UserError(_ATTACHED, hint="`tmux` or `nohup` keeps the command running")
+    console().print_only_ids()  # stdout is for the table
+
+    def open_session(reporter: Reporter) -> Session:
+        return Session.open(cloud, project, reporter=reporter)
+
+    result = run_sweep(session, open_session, SweepRequest(found, path, again))
+    ran = [each.run for each in result.variants if each.run is not None]
+    if ran and not as_json:
+        print_comparison(session, ran)
+    return result.exit_code

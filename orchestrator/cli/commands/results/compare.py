@@ -15,7 +15,9 @@ from orchestrator.report import compare as tables
 
 
 def compare(
-    runs: Annotated[list[str], Argument(metavar="RUN...", help="Run ids (their first letters do) or names of jobs.")],
+    runs: Annotated[
+        list[str], Argument(metavar="RUN...", help="Run ids (the first letters do), names of jobs or sweeps.")
+    ],
     as_json: Json = False,
     as_markdown: Markdown = False,
     as_csv: Csv = False,

@@ -8,6 +8,7 @@ from orchestrator.cli.tables import print_table
 from orchestrator.client import history
 from orchestrator.client.history import RunSummary
 from orchestrator.client.session import Session
+from orchestrator.client.sweeps import progress
 from orchestrator.core.text.durations import format_duration
 from orchestrator.report.layout import format_cost, minute_clock
 
@@ -15,13 +16,15 @@ HEAD = ("RUN", "JOB", "STATE", "STARTED", "TOOK", "COST")
 
 
 def list_runs(as_json: Json = False) -> int:
-    """List the runs of this machine, newest first."""
+    """List the runs of this machine, newest first. What is queued in a sweep that goes on comes before them."""
     session = Session.open(reporter=console().reporter)
     runs = history.runs(session)
     if as_json:
         emit_json([run.as_json() for run in runs])
-    elif runs:
-        print_table(HEAD, map(_cells, runs), right=(4,), states=(2,), shortens=(1,), wraps=(5,))
+        return session.exit_code()
+    waiting = [("-", each.name, each.state, "-", "-", "") for each in progress.queued(session)]
+    if runs or waiting:
+        print_table(HEAD, [*waiting, *map(_cells, runs)], right=(4,), states=(2,), shortens=(1,), wraps=(5,))
     else:
         emit("no runs yet; `tpujob run jobs/hello.yaml` makes one")
     return session.exit_code()

@@ -10,6 +10,7 @@ from orchestrator.cli.tables import print_table
 from orchestrator.client.session import Session
 from orchestrator.client.slices.status import SliceRow
 from orchestrator.client.slices.status import status as slice_status
+from orchestrator.client.sweeps.progress import SweepProgress
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.report.layout import day_clock, format_cost, short_clock
 from orchestrator.settings import EMULATED, GOOGLE
@@ -38,6 +39,8 @@ def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) 
         emit(f"Google Cloud · not asked: {found.google_not_asked}")
     _print_slices(found.slices, complete=found.exit_code == 0)
     emit_lines([f"{run.name}, waiting for capacity, run {run.run}" for run in found.waiting])
+    for sweep in found.sweeps:
+        _print_sweep(sweep)
     return code
 
 
@@ -49,6 +52,13 @@ def _print_slices(rows: Sequence[SliceRow], *, complete: bool) -> None:
     if yours := [cells(row) for row in rows if row.yours]:
         print_table(HEAD, yours, right=(6,), states=(3,), optional=(7,), wraps=(5, 4))
     emit_lines([_other(row) for row in rows if not row.yours])
+
+
+def _print_sweep(sweep: SweepProgress) -> None:
+    """Print how far a sweep is, and a row for each of its variants."""
+    emit(f"sweep {sweep.name}: {sweep.counts}")
+    rows = [(each.name, each.variant, each.state, each.run or "") for each in sweep.variants]
+    print_table(("SWEEP", "VARIANT", "STATE", "RUN"), rows, states=(2,), shortens=(1,))
 
 
 def cells(row: SliceRow) -> tuple[str, ...]:

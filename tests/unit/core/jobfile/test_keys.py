@@ -17,8 +17,8 @@ from orchestrator.core.jobfile import keys, tpu_keys, value_rules, yaml_source
 from orchestrator.errors import JobSpecError
 from tests import ROOT
 
-BENCHES = {ROOT / "jobs" / "mnist-compare.yaml"}  # tests/unit/core/jobfile/test_variants.py reads them
-JOBS = sorted({*(ROOT / "jobs").glob("*.yaml")} - BENCHES)
+SWEEPS = {ROOT / "jobs" / "mnist-compare.yaml", ROOT / "jobs" / "lr-sweep.yaml"}  # test_sweep.py reads them
+JOBS = sorted({*(ROOT / "jobs").glob("*.yaml")} - SWEEPS)
 
 
 def load(text: str, path: str = "job.yaml") -> keys.JobSpec:

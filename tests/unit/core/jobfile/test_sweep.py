@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from orchestrator.core.jobfile import keys, sweep, values, yaml_source
@@ -167,6 +169,13 @@ X = "command: x ${params.a}\n"
             ["s.yaml:3: name: `Not One` is not a name; write lower-case letters, digits and `-`, at most 40"],
         ),
         (
+            X + "matrix: {a: [1]}\nkeep_on_failure: 30m\n",
+            [
+                "s.yaml:3: keep_on_failure: has no use in a sweep, where the slice of a job that failed goes to the next one; "
+                "remove it"
+            ],
+        ),
+        (
             "command: x\nvariants: {}\n",
             ["s.yaml:2: variants: expected a mapping of names, each with the keys that it changes"],
         ),
@@ -240,7 +249,6 @@ def test_parallel_alone_is_a_mistake() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "jobs").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_example_is_one_job_or_a_sweep(path: str) -> None:
-    source = yaml_source.read((ROOT / path).read_bytes())
-    if sweep.is_sweep(source) and "base" not in source.data:
-        assert sweep.expand(source, path=str(path)).variants
+def test_every_example_is_one_job_or_a_sweep(path: Path) -> None:
+    found = sweep.load(path.read_bytes(), path=str(path))
+    assert isinstance(found, Sweep) == (path.stem in ("mnist-compare", "lr-sweep"))

@@ -1,0 +1,144 @@
+"""A lane of a sweep: a thread with a session of its own, which runs one variant after the other on one slice.
+
+The slice goes from run to run within the lane (`engine.jobs.lane`). It belongs to this process: when the process is killed, its
+guardian deletes it, whether a variant runs on it or not.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.client.events import Reporter
+from orchestrator.client.jobs.job_files import environment
+from orchestrator.client.jobs.results import command_exit_code
+from orchestrator.client.jobs.runs import RunOptions, start_run
+from orchestrator.client.sweeps.board import may_follow
+from orchestrator.engine.jobs.lane import Lane, release_lane
+from orchestrator.errors import CapacityError, QuotaError, TpujobError
+
+if TYPE_CHECKING:
+    from orchestrator.client.session import Session
+    from orchestrator.client.sweeps.board import Board
+    from orchestrator.core.jobfile.sweep import Variant
+
+OpenSession = Callable[[Reporter], "Session"]
+NO_SLICE = (CapacityError, QuotaError)  # there is none for this lane; the slices of the other lanes are there
+
+
+@dataclass(frozen=True, slots=True)
+class LaneWork:
+    """What the lanes of a sweep share. `records`: by number, what the ledger has about a variant in each of its runs."""
+
+    board: Board
+    open_session: OpenSession
+    path: Path
+    records: Mapping[int, Mapping[str, Any]]
+    reporter: Reporter
+    ended: Callable[[], object]  # called when a lane has ended
+
+
+class LaneThread:
+    """`thread` runs it to the end of the queue. `error`: a bug, or a session that could not be opened."""
+
+    def __init__(self, work: LaneWork, number: int) -> None:
+        self._work, self._board = work, work.board
+        self._reporter = Reporter(work.reporter.emit, work.reporter.secrets)
+        self._lane = Lane(self._goes_on)
+        self._current: Variant | None = None
+        self._reserved: Variant | None = None
+        self._session: Session | None = None
+        self._interrupted: int | None = None
+        self._lock = threading.Lock()
+        self.error: BaseException | None = None
+        # Not a daemon: the end of the program waits for the release.
+        self.thread = threading.Thread(target=self._serve, name=f"tpujob-lane-{number}")
+
+    def interrupt(self, number: int) -> None:
+        """End the variant that runs as this signal does, and release the slice. The user has been told."""
+        with self._lock:
+            self._interrupted = number
+            if self._session is not None:
+                self._session.interrupt(number, told=True)
+
+    def _serve(self) -> None:
+        try:
+            session = self._work.open_session(self._reporter)
+            with self._lock:
+                self._session = session
+                if self._interrupted is not None:
+                    session.interrupt(self._interrupted, told=True)
+            try:
+                self._run_all(session)
+            finally:
+                try:
+                    self._release(session)
+                finally:
+                    with self._lock:
+                        self._session = None
+                    session.close()
+        except BaseException as error:
+            self.error = error
+            self._board.stop(error.exit_code if isinstance(error, TpujobError) else TpujobError.exit_code)
+        finally:
+            self._work.ended()
+
+    def _run_all(self, session: Session) -> None:
+        while (variant := self._next()) is not None:
+            self._current, self._reporter.variant = variant, variant.label
+            if not self._run(session, variant):
+                return
+
+    def _next(self) -> Variant | None:
+        variant, self._reserved = self._reserved, None
+        if variant is not None and self._board.stopped:
+            self._board.give_back(variant)
+            return None
+        return variant or self._board.take()
+
+    def _goes_on(self) -> bool:
+        """Reserve the next variant while the slice of the current one is there; return whether it takes that slice over."""
+        assert self._current is not None
+        self._reserved = self._board.take(self._current.spec)
+        return self._reserved is not None and may_follow(self._reserved.spec, self._current.spec)
+
+    def _run(self, session: Session, variant: Variant) -> bool:
+        """Run one variant; return whether this lane goes on. Its failure is its own."""
+        result, error = None, None
+        try:
+            env = environment(variant.spec, self._reporter)
+            options = RunOptions(sweep=self._work.records[variant.number], lane=self._lane)
+            result = start_run(session, variant.spec, env, self._work.path, options)
+            code, error = command_exit_code(session, result), result.error
+            if result.released and variant.spec.on == "tpu":
+                self._reporter.notice("released", result.release)
+        except TpujobError as raised:
+            self._reporter.fail(raised)
+            code, error = session.exit_code(raised.exit_code), raised
+        if isinstance(error, NO_SLICE) and not session.unproven and self._board.give_up_lane(variant):
+            self._reporter.notice("sweep", "there is no slice for it now: it waits for that of another variant")
+            return False
+        self._board.ended(variant, result, code)
+        self._tell()
+        return True
+
+    def _tell(self) -> None:
+        self._reporter.variant = ""
+        self._reporter.notice("sweep", self._board.counts)
+
+    def _release(self, session: Session) -> None:
+        """Release the slice of a lane that ends between two variants."""
+        self._reporter.variant = ""
+        if self._reserved is not None:
+            self._board.give_back(self._reserved)
+        if self._lane.lease is None:
+            return
+        owed = session.on_cloud(partial(release_lane, self._lane))
+        if owed.released is not None:
+            session.note(owed.released)
+        if session.unproven:
+            self._board.stop(session.exit_code())

@@ -1,0 +1,153 @@
+"""What a sweep asks for: the plan of each variant, and what all of them cost at most together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.client import plans
+from orchestrator.client.events import VariantResult
+from orchestrator.client.jobs.code import ship_line, survey_of
+from orchestrator.client.jobs.planning import plan_of
+from orchestrator.core.jobfile import keys
+from orchestrator.core.lease.run_and_attempt import LOCAL
+from orchestrator.engine.jobs import prepare
+from orchestrator.report.layout import Table, format_cost
+from orchestrator.report.plan import candidate_shape
+from orchestrator.settings import EMULATED
+
+if TYPE_CHECKING:
+    from orchestrator.client.session import Session
+    from orchestrator.core.jobfile.sweep import Sweep, Variant
+    from orchestrator.core.planning.plan import Plan
+
+
+def sweep_plans(session: Session, variants: tuple[Variant, ...]) -> dict[int, Plan | None]:
+    """Return the plan of each variant by its number; None: it runs on this machine. Raises UserError, CloudError."""
+    made: dict[str, Plan] = {}
+    found: dict[int, Plan | None] = {}
+    for variant in variants:
+        spec = variant.spec
+        asked = spec.model_dump_json(include={"tpu", "limits", "bucket", "allow_egress", "train"})
+        if spec.on != "local" and asked not in made:
+            made[asked] = plan_of(session, spec)
+        found[variant.number] = None if spec.on == "local" else made[asked]
+    return found
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SweepPreview:
+    """What a sweep would run and ask for; as text, sentences and a table of the variants.
+
+    `worst_case_usd`: what all variants cost at most together, in US dollars by the price table. None: a price is unknown.
+    """
+
+    sweep: Sweep
+    plans: Mapping[int, Plan | None]  # by the number of the variant; None: it runs on this machine
+    worst_case_usd: float | None
+    shape: Mapping[str, Any]  # the whole as JSON values
+    notes: tuple[str, ...]
+    table: Table
+
+    def __str__(self) -> str:
+        return "\n".join([*self.notes, *self.table.lines()])
+
+    def __repr__(self) -> str:
+        return f"<plan of {self.sweep.name}: {len(self.sweep.variants)} variants>"
+
+
+def preview(session: Session, sweep: Sweep, path: Path) -> SweepPreview:
+    """Return what a run of this sweep would do, without doing it. Raises UserError for a sweep that cannot be run."""
+    check(session, sweep, path)
+    session.recover()
+    made = sweep_plans(session, sweep.variants)
+    usd = worst_case_usd(made)
+    lanes = min(sweep.parallel, len(sweep.variants))
+    rows = [(variant, made[variant.number]) for variant in sweep.variants]
+    shape = {
+        "sweep": sweep.name,
+        "cloud": session.target.kind,
+        "project": session.target.project,
+        "parallel": lanes,
+        "variants": [_variant_shape(variant, plan) for variant, plan in rows],
+        "worst_case_usd": usd,
+    }
+    ships = [survey_of(session, variant.spec, path) for variant in sweep.variants]
+    shipped = dict.fromkeys(ship_line(found) for found in ships if found is not None)
+    notes = (*_lines(session, sweep, made), *shipped, _summary(session, sweep, made, lanes))
+    head = ("RUN", "VARIANT", "TYPE", "ZONE", "AT MOST")
+    cells = tuple((variant.name, variant.label, *_where(session, plan)) for variant, plan in rows)
+    return SweepPreview(sweep, made, usd, shape, notes, Table(head, cells, right=(4,)))
+
+
+def check(session: Session, sweep: Sweep, path: Path) -> None:
+    """Raise UserError for what any variant lacks, before the first one is run."""
+    for spec in (variant.spec for variant in sweep.variants):
+        prepare.check_directories(spec, path)
+        keys.resolve_env(spec, os.environ)
+        if spec.on == "local":
+            if spec.train is not None:
+                prepare.check_local_training(spec.train.backend, "a job with `on: local` trains")
+            continue
+        prepare.check_bucket(spec, session.target.kind, os.environ)
+        prepare.check_python(spec, session.target.kind)
+        if spec.train is not None and session.target.kind == EMULATED:
+            prepare.check_local_training("none" if spec.train.backend == "none" else "xla")
+
+
+def _variant_shape(variant: Variant, plan: Plan | None) -> dict[str, Any]:
+    own = {"number": variant.number, "variant": variant.label, "name": variant.name, "params": dict(variant.params)}
+    candidates = [] if plan is None else [candidate_shape(each) for each in plan.candidates]
+    return {**own, "candidates": candidates, "worst_case_usd": 0.0 if plan is None else plan.worst_case_usd}
+
+
+def _where(session: Session, plan: Plan | None) -> tuple[str, str, str]:
+    if plan is None:
+        return "this machine", "", format_cost(None, LOCAL)
+    first, *others = plan.candidates
+    zone = f"{first.zone} +{len(others)}" if others else first.zone
+    return first.accelerator_type, zone, format_cost(plan.worst_case_usd, session.target.kind)
+
+
+def worst_case_usd(found: Mapping[int, Plan | None]) -> float | None:
+    """Return what all variants cost at most together, in US dollars; None: a price is unknown."""
+    amounts = [0.0 if plan is None else plan.worst_case_usd for plan in found.values()]
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if len(known) == len(amounts) else None
+
+
+def show(session: Session, sweep: Sweep, done: Mapping[int, VariantResult], lanes: int) -> None:
+    """Report what will be done, each plan once, and what it costs at most. `done`: what is not run again, by number."""
+    made = sweep_plans(session, tuple(variant for variant in sweep.variants if variant.number not in done))
+    if any(made.values()):
+        session.announce()
+    for line in _lines(session, sweep, made):
+        session.reporter.notice("plan", line)
+    session.reporter.notice("sweep", _summary(session, sweep, made, lanes))
+
+
+def _lines(session: Session, sweep: Sweep, made: Mapping[int, Plan | None]) -> list[str]:
+    """Return the plans in sentences, each sentence once."""
+    specs = {variant.number: variant.spec for variant in sweep.variants}
+    lines = (
+        line
+        for number, plan in made.items()
+        for line in (plans.lines_of(session, plan, spec=specs[number]) if plan is not None else ())
+    )
+    return list(dict.fromkeys(lines))
+
+
+def _summary(session: Session, sweep: Sweep, made: Mapping[int, Plan | None], lanes: int) -> str:
+    """Return what is left to do: `lr-sweep: 6 variants over 2 slices, at most $1.32 together`."""
+    before = len(sweep.variants) - len(made)
+    parts = [f"{sweep.name}: {len(sweep.variants)} variant{'s'[: len(sweep.variants) != 1]}"]
+    parts += [f"{before} of them done before (`--again` runs them again)"] if before else []
+    if any(made.values()):
+        parts += [f"over {lanes} slice{'s'[: lanes != 1]}"]
+        parts += [f"at most {format_cost(worst_case_usd(made), session.target.kind)} together"]
+    elif made:
+        parts += ["on this machine"]
+    return ", ".join(parts)

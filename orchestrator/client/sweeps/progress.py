@@ -1,0 +1,103 @@
+"""How far sweeps are, and which runs are theirs: read from the ledger, for `status`, `list` and `compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.lease.run_and_attempt import AttemptState
+
+if TYPE_CHECKING:
+    from orchestrator.client.session import Session
+    from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
+    from orchestrator.ledger.ledger import SweepRecord
+
+QUEUED = "queued"
+
+
+@dataclass(frozen=True, slots=True)
+class VariantState:
+    """One job of a sweep. `state`: that of its run, or `queued`."""
+
+    number: int
+    variant: str
+    name: str
+    params: Mapping[str, Any]
+    state: str
+    run: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepProgress:
+    """A sweep whose process is alive. `started_at`: unix seconds of the ledger."""
+
+    sweep: str
+    name: str
+    job: str
+    started_at: float
+    variants: tuple[VariantState, ...]
+
+    @property
+    def counts(self) -> str:
+        """Return how many variants are in which state: `3 of 6 done (1 failed), 2 running, 1 queued`."""
+        states = [each.state for each in self.variants]
+        ended = [state for state in states if state != QUEUED and AttemptState(state).ended]
+        failed = sum(state != AttemptState.SUCCEEDED for state in ended)
+        queued = states.count(QUEUED)
+        parts = [f"{len(ended)} of {len(states)} done{f' ({failed} failed)' if failed else ''}"]
+        running = len(states) - len(ended) - queued
+        return ", ".join([*parts, *([f"{running} running"] * bool(running)), *([f"{queued} queued"] * bool(queued))])
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def living(session: Session) -> tuple[SweepProgress, ...]:
+    """Return the sweeps whose process is alive, newest first. One that was killed is none."""
+    records = living_records(session)
+    runs = session.ledger.runs() if records else []
+    return tuple(_progress(record, runs) for record in records)
+
+
+def queued(session: Session) -> list[VariantState]:
+    """Return the variants that wait for their turn in a sweep whose process is alive, the last one first."""
+    return [each for sweep in living(session) for each in reversed(sweep.variants) if each.state == QUEUED]
+
+
+def living_records(session: Session) -> list[SweepRecord]:
+    return [record for record in session.ledger.sweeps() if session.locks.is_locked(lock_of(record))]
+
+
+def lock_of(record: SweepRecord) -> str:
+    """Return the name of the lock that the process of a sweep holds."""
+    return f"sweep {record.id}"
+
+
+def runs_of(session: Session, name: str) -> list[str] | None:
+    """Return the newest run of each variant of the newest sweep of this name, in their order; None: there is no such sweep."""
+    record = next((record for record in session.ledger.sweeps() if record.name == name), None)
+    if record is None:
+        return None
+    newest: dict[Any, str] = {}
+    for run, _ in session.ledger.runs():
+        newest.setdefault(of_sweep(run).get("key"), run.id)
+    return [newest[row["key"]] for row in record.variants if row["key"] in newest]
+
+
+def of_sweep(run: RunRecord) -> Mapping[str, Any]:
+    """Return what the record of a run has about its sweep; empty for any other run."""
+    return run.spec.get("sweep") or {}
+
+
+def _progress(record: SweepRecord, runs: list[tuple[RunRecord, Attempt]]) -> SweepProgress:
+    states: dict[int, tuple[str, str]] = {}
+    for run, attempt in reversed(runs):  # the newest one counts
+        if of_sweep(run).get("id") == record.id:
+            states[of_sweep(run)["number"]] = (str(attempt.state), run.id)
+    variants = []
+    for row in record.variants:
+        before = (str(AttemptState.SUCCEEDED), row["run"]) if row["run"] else (QUEUED, None)
+        state, run_id = states.get(row["number"], before)
+        variants.append(VariantState(row["number"], row["variant"], row["name"], row["params"], state, run_id))
+    return SweepProgress(record.id, record.name, record.job_path, record.created_at, tuple(variants))

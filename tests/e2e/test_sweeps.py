@@ -1,0 +1,181 @@
+"""Sweeps through the real CLI, on the emulated cloud and on this machine."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Any
+
+import pytest
+
+from tests.cli_fixture import Tpujob, press
+from tests.waiting import until
+
+# Six quick commands; whether the last one fails is in a variable, which is no part of the job.
+SWEEP = """
+name: lr-sweep
+parallel: 2
+matrix:
+  lr: [1e-4, 3e-4, 1e-3]
+  seed: [1, 2]
+tpu: {zone: us-central1-a}
+command: echo "trains with ${params.lr} ${params.seed}"; test ${params.lr}-${params.seed} != 1e-3-2 || exit 9
+"""
+
+
+def runs(tpujob: Tpujob) -> list[dict[str, Any]]:
+    return json.loads(tpujob("list", "--json").stdout)
+
+
+def last_event(text: str) -> dict[str, Any]:
+    return json.loads(text.splitlines()[-1])
+
+
+def test_six_jobs_run_over_two_slices_and_only_what_failed_is_run_again(tpujob: Tpujob) -> None:
+    done = tpujob("run", tpujob.job(SWEEP, "s.yaml"), "--json")
+    assert done.returncode == 9, done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    sweep = events[-1]
+    assert (sweep["event"], sweep["name"], sweep["exit_code"]) == ("sweep", "lr-sweep", 9)
+    rows = [(row["name"], row["variant"], row["params"], row["state"]) for row in sweep["variants"]]
+    assert rows[0] == ("lr-sweep-1", "lr=1e-4 seed=1", {"lr": 1e-4, "seed": 1}, "succeeded")
+    assert rows[5] == ("lr-sweep-6", "lr=1e-3 seed=2", {"lr": 1e-3, "seed": 2}, "failed")
+    assert [row[3] for row in rows] == ["succeeded"] * 5 + ["failed"]
+    lines = [event["lines"] for event in events if event["event"] == "log" and event["variant"] == "lr=3e-4 seed=1"]
+    assert lines == [["trains with 3e-4 1"]]
+    assert (tpujob.lived(), tpujob.alive()) == (2, []), "two slices, each for one job after the other"
+    assert {lease.state for lease in tpujob.leases()} == {"gone"}
+
+    again = tpujob("run", "s.yaml")
+    assert again.returncode == 9 and "5 of them done before" in again.stderr
+    assert tpujob.lived() == 3 and len(runs(tpujob)) == 7, "only what had failed"
+    assert all(f"lr-sweep-{number}" in json.dumps(runs(tpujob)) for number in range(1, 7))
+
+    figures = json.loads(tpujob("compare", "lr-sweep", "--json").stdout)["runs"]
+    assert [row["title"] for row in figures] == [row[1] for row in rows]
+    assert "lr=1e-4 seed=1" in again.stdout, "the table is on stdout"
+
+
+SLOW = SWEEP.replace("command: ", "command: test ${params.lr} = 1e-4 || { echo waits; sleep 300; }; ")
+
+
+def test_ctrl_c_releases_every_slice_and_the_same_command_goes_on(tpujob: Tpujob) -> None:
+    tpujob.job(SLOW, "s.yaml")
+    process = tpujob.start("run", "s.yaml")
+    assert process.stderr is not None  # stdout is for the table
+    waiting = 0
+    for line in process.stderr:
+        waiting += "worker0 | waits" in line
+        if waiting == 2:
+            break
+    status = json.loads(tpujob("status", "--json").stdout)
+    (sweep,) = status["sweeps"]
+    assert [row["state"] for row in sweep["variants"]] == ["succeeded"] * 2 + ["running"] * 2 + ["queued"] * 2
+    assert [row["run"] is None for row in sweep["variants"]] == [False] * 4 + [True] * 2
+    shown = tpujob("status").stdout
+    assert "sweep lr-sweep: 2 of 6 done, 2 running, 2 queued" in shown and "lr-sweep-6\tlr=1e-3 seed=2\tqueued" in shown
+    assert "lr-sweep-6\tqueued" in tpujob("list").stdout
+    assert tpujob("run", "s.yaml").returncode == 64, "it is being run already"
+    press(process, signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130, err
+    assert err.count("SIGINT") == 1 and "SIGINT: stopping 2 runs and deleting their slices" in err
+    assert tpujob.alive() == [] and {lease.state for lease in tpujob.leases()} == {"gone"}
+    assert err.count(" absent (checked ") == 2
+    assert json.loads(tpujob("status", "--json").stdout)["sweeps"] == []
+
+    tpujob.job(SLOW.replace("sleep 300", "sleep 0"), "other.yaml")
+    tpujob.job(SLOW, "s.yaml")
+    done = tpujob("run", "s.yaml", "--set", "matrix.lr=[1e-4]")
+    assert done.returncode == 0 and "2 variants, 2 of them done before" in done.stderr
+    done = tpujob("run", "other.yaml")
+    assert done.returncode == 9 and "done before" not in done.stderr, "another command is another job"
+
+
+def test_a_killed_sweep_is_not_shown_as_running(tpujob: Tpujob) -> None:
+    process = tpujob.start("run", tpujob.job(SLOW.replace("parallel: 2", "parallel: 1"), "s.yaml"))
+    assert process.stderr is not None
+    assert any("worker0 | waits" in line for line in process.stderr)
+    process.kill()
+    process.communicate()
+    assert json.loads(tpujob("status", "--json").stdout)["sweeps"] == []
+    until(lambda: tpujob("list").returncode == 0 and tpujob.alive() == [], "the next command releases what is left")
+    assert [run["state"] for run in runs(tpujob)] == ["interrupted", "succeeded", "succeeded"]
+
+
+LOCAL = """
+name: mixed
+on: local
+variants:
+  first: {command: "true"}
+  second: {command: exit 3}
+  third: {command: "echo third"}
+"""
+
+
+def test_jobs_on_this_machine_run_one_at_a_time_and_a_failure_is_its_own(tpujob: Tpujob) -> None:
+    tpujob.job(LOCAL + "parallel: 3\n", "m.yaml")
+    with tpujob.starting_no_emulator():
+        done = tpujob("run", "m.yaml")
+    assert done.returncode == 3 and "worker0 | third" in done.stderr
+    assert "3 of 3 done (1 failed)" in done.stderr and "2 running" not in done.stderr
+    found = {run["name"]: (run["state"], run["sweep"], run["variant"]) for run in runs(tpujob)}
+    assert found["mixed-second"] == ("failed", "mixed", "second") and found["mixed-third"][0] == "succeeded"
+
+
+def test_a_slice_is_for_jobs_that_fit_it_and_is_released_before_another_one_is_created(tpujob: Tpujob) -> None:
+    text = (
+        "name: t\nmatrix: {type: [v5e-8, v6e-8]}\ntpu: {accelerator: '${params.type}', zone: us-east5}\ncommand: ls\n"
+    )
+    done = tpujob("run", tpujob.job(text, "t.yaml"))
+    assert done.returncode == 0, done.stderr
+    first, second = tpujob.bills()
+    assert first["until"] <= second["since"] and tpujob.alive() == []
+
+
+def test_where_there_is_capacity_for_one_slice_only_it_runs_all_jobs(tpujob: Tpujob) -> None:
+    assert tpujob("emulator", "capacity", "set", "us-central1-a/v5litepod-8", "8").returncode == 0
+    done = tpujob("run", tpujob.job(SWEEP.replace("!= 1e-3-2", "!= x"), "s.yaml"))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("there is no slice for it now") == 1 and "6 of 6 done" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("run", "s.yaml", "--keep", "30m"), "neither kept nor detached"),
+        (("submit", "s.yaml"), "neither kept nor detached"),
+        (("run", "one.yaml", "--again"), "--again is for a sweep"),
+        (("run", "s.yaml", "--set", "matrix.lr=[]"), "--set matrix.lr=[]: is an empty list"),
+        (("run", "late.yaml"), "late.yaml:4: code: nowhere is not a directory"),
+        (("plan", "late.yaml"), "late.yaml:4: code: nowhere is not a directory"),
+    ],
+)
+def test_what_cannot_be_run_is_told_before_the_first_job(tpujob: Tpujob, words: tuple[str, ...], told: str) -> None:
+    tpujob.job(SWEEP, "s.yaml")
+    tpujob.job("command: ls\n", "one.yaml")
+    tpujob.job("command: ls\nvariants:\n  good: {on: local}\n  bad: {code: ./nowhere}\n", "late.yaml")
+    with tpujob.promising_nothing():
+        done = tpujob(*words)
+    assert done.returncode == 64 and told in done.stderr
+    assert runs(tpujob) == []
+
+
+def test_plan_shows_the_jobs_and_what_all_of_them_cost_at_most(tpujob: Tpujob) -> None:
+    tpujob.job(SWEEP + "limits: {max_duration: 1h}\n", "s.yaml")
+    with tpujob.promising_nothing():
+        done = tpujob("plan", "s.yaml")
+        shape = json.loads(tpujob("plan", "s.yaml", "--json").stdout)
+    assert done.returncode == 0 and "6 variants, over 2 slices, at most $57.60 emulated together" in done.stderr
+    assert done.stdout.splitlines()[0].split("\t")[:3] == ["lr-sweep-1", "lr=1e-4 seed=1", "v5litepod-8"]
+    assert shape["worst_case_usd"] == pytest.approx(57.6) and len(shape["variants"]) == 6
+
+
+def test_without_a_file_a_list_of_values_makes_a_sweep(tpujob: Tpujob) -> None:
+    source = tpujob.directory / "src"
+    source.mkdir()
+    tpujob.monkeypatch.chdir(source)
+    words = ("--set", "on=local", "--set", "matrix.n=[1, 2]", "--name", "quick", "--", "echo", "n is ${params.n}")
+    done = tpujob("run", *words)
+    assert done.returncode == 0 and "worker0 | n is 2" in done.stderr, done.stderr
+    assert last_event(tpujob("run", "--json", *words).stdout)["variants"][0]["done_before"] is True
