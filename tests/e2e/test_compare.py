@@ -38,7 +38,7 @@ def test_compare_prints_text_markdown_and_csv_of_the_runs_in_the_order_they_are_
         assert ready("run", ready.job(text)).returncode == 0
     text = ready("compare", "slow", "quick")
     assert text.returncode == 0 and text.stdout.splitlines()[0].split()[-2:] == ["slow", "quick"]
-    assert re.search(r"^s / iteration \(mean ± σ\) +0\.600 ± 0\.231 +0\.150 ± 0\.058$", text.stdout, re.MULTILINE)
+    assert re.search(r"^s / iteration \(mean ± σ\)\s+0\.600 ± 0\.231\s+0\.150 ± 0\.058$", text.stdout, re.MULTILINE)
     assert (
         "| s / epoch (mean ± σ) | 2.40 ± 0.00 | 0.600 ± 0.000 |"
         in ready("compare", "slow", "quick", "--markdown").stdout

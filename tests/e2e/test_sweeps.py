@@ -174,6 +174,7 @@ def test_plan_shows_the_jobs_and_what_all_of_them_cost_at_most(tpujob: Tpujob) -
 def test_without_a_file_a_list_of_values_makes_a_sweep(tpujob: Tpujob) -> None:
     source = tpujob.directory / "src"
     source.mkdir()
+    (source / ".tpujobignore").write_text("runs/\n")
     tpujob.monkeypatch.chdir(source)
     words = ("--set", "on=local", "--set", "matrix.n=[1, 2]", "--name", "quick", "--", "echo", "n is ${params.n}")
     done = tpujob("run", *words)
