@@ -190,3 +190,46 @@ def test_23_a_packer_that_fails_may_do_better_the_next_time_and_holds_the_slice_
     assert "\x1b" not in said.text and len(said.stderr) < 20_000
     assert tpujob("collect", "job").returncode == 65
     assert tpujob("down", "job").returncode == 0 and tpujob.alive() == []
+
+
+# In place of the agent's own receiver: it asks for what it was not offered, and keeps what it gets.
+RECEIVER = """
+import os, sys
+from .frames import reply
+
+def receive(sha256):
+    reply({"manifest": False})
+    size = int(sys.stdin.buffer.readline(32))
+    sys.stdin.buffer.read(size)
+    reply({"missing": %s, "offset": 0})
+    with open(os.path.expanduser("~/loot"), "wb") as loot:
+        loot.write(sys.stdin.buffer.read())
+    reply({"stored": 1})
+"""
+PLANT = """
+tpu: {zone: us-central1-a}
+code: code
+command: for place in ~/tpujob/bin/agent-*/vm; do cp receive.py $place/; done
+"""
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pytest.param("[[0, 100]]", id="more than there is"),
+        pytest.param('["../../.ssh/id_rsa"]', id="a path"),
+        pytest.param("[[-1, 0]]", id="before the first", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_worker_is_sent_nothing_that_it_was_not_offered(tpujob: Tpujob, asked: str) -> None:
+    code = tpujob.directory / "code"
+    code.mkdir()
+    (code / "receive.py").write_text(RECEIVER % asked)
+    assert tpujob("up", "mine", "--zone", "us-central1-a").returncode == 0
+    assert tpujob("run", tpujob.job(PLANT)).returncode == 0
+    (code / "precious").write_text("precious")
+    said = tpujob("run", tpujob.job(PLANT))
+    assert said.returncode != 0 and "a worker asks for" in said.stderr and "Traceback" not in said.text
+    (loot,) = tpujob.disks()[1].glob("vms/*/worker0/home/loot")
+    assert loot.read_bytes() == b""
+    assert tpujob("down", "mine").returncode == 0

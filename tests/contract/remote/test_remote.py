@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from orchestrator.core.lease.cloud_api import WorkerAddress
-from orchestrator.errors import CommandFailed, HostKeyMismatch, Unreachable
+from orchestrator.errors import CommandFailed, HostKeyMismatch, RemoteError, Unreachable
 from orchestrator.remote.fleet.fleet import Fleet, StartRequest, WorkerState
 from orchestrator.remote.shipping.shipment import Shipment, make_shipment
 from orchestrator.remote.shipping.tree import Source, survey
@@ -345,6 +345,23 @@ def test_a_cut_connection_goes_on_with_the_byte_after_the_last_one_that_arrived(
     assert sent[-1] < 2 * len(content), "what had arrived was not sent again"
     stored = one.home() / "tpujob" / "store" / "objects" / name[:2] / name
     assert stored.read_bytes() == content and not list(drafts.iterdir())
+
+
+def test_a_full_disk_of_a_worker_is_one_line_with_its_numbers(one: Slice, tmp_path: Path) -> None:
+    fleet = one.fleet()
+    fleet.facts()  # the agent is there
+    (source,) = one.home().glob(f"tpujob/bin/agent-{agent.digest()}/vm/receive.py")
+    original = source.read_text()
+    limit = "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+    limit += "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"  # as if no more fitted
+    source.write_text(original.replace("import fcntl\n", f"{limit}import fcntl\n"))
+    try:
+        with pytest.raises(
+            RemoteError, match=r"worker0: no room on its disk for what is shipped \(62\.9 MB, .* are free"
+        ):
+            fleet.push(shipment(tmp_path, {"large": os.urandom(60 << 20)}))
+    finally:
+        source.write_text(original)
 
 
 def test_only_what_changed_travels(four: Slice, tmp_path: Path) -> None:

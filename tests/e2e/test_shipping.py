@@ -1,0 +1,96 @@
+"""What a run ships, with the real CLI: only what it should, only what changed, and safely so."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from tests.cli_fixture import Cli, Tpujob
+from tests.waiting import until
+
+JOB = """
+name: mine
+tpu: {zone: us-central1-a}
+code: project
+command: cat train.py
+"""
+
+
+def project(directory: Path) -> Path:
+    """Return a directory with a script, and caches that are not shipped."""
+    place = directory / "project"
+    (place / "caches").mkdir(parents=True)
+    (place / "caches" / "big").write_bytes(bytes(300_000))
+    (place / ".gitignore").write_text("caches/\n")
+    (place / "train.py").write_text("one")
+    (place / "README.md").write_text("of the project")
+    return place
+
+
+def stage(said: str, name: str) -> list[str]:
+    return [line for line in said.splitlines() if line.split(" ", 1)[0] == name]
+
+
+def test_only_what_changed_travels_to_a_held_slice_and_the_line_says_so(tpujob: Tpujob) -> None:
+    directory = project(tpujob.directory)
+    job = tpujob.job(JOB)
+    assert tpujob("up", "mine", "--zone", "us-central1-a").returncode == 0
+    (first,) = stage(tpujob("run", job).stderr, "ship")
+    assert first.startswith("ship     3 files, ") and " left out by .gitignore" in first and "→ 1 worker in " in first
+    (directory / "train.py").write_text("two")
+    said = tpujob("run", job)
+    assert "worker0 | two" in said.stdout
+    assert stage(said.stderr, "ship")[0].startswith("ship     1 of 3 files, 3 bytes changed → 1 worker in ")
+    (again,) = stage(tpujob("run", job).stderr, "ship")
+    assert "nothing new" in again
+    assert tpujob("down", "mine").returncode == 0
+
+
+def test_plan_says_what_is_shipped_what_is_left_out_and_by_which_rule(tpujob: Tpujob) -> None:
+    project(tpujob.directory)
+    job = tpujob.job(JOB)
+    said = tpujob("plan", job)
+    assert "ships 3 files, " in said.stderr and "caches/ 300 KB (.gitignore:1)" in said.stderr
+    ship = json.loads(tpujob("plan", job, "--json").stdout)["ship"]
+    assert ship["files"] == 3
+    assert {"path": "caches/", "size_bytes": 300_000, "rule": ".gitignore:1", "complete": True} in ship["left_out"]
+
+
+def test_a_secret_is_refused_before_anything_is_created(tpujob: Tpujob) -> None:
+    directory = project(tpujob.directory)
+    (directory / ".env").write_text("TOKEN=1")
+    job = tpujob.job(JOB)
+    with tpujob.creating_nothing():
+        for command in ("plan", "run", "submit"):
+            said = tpujob(command, job)
+            assert said.returncode == 64 and ".env looks like a secret (an environment file)" in said.stderr
+            assert "`!.env` in .tpujobignore" in said.stderr
+    (directory / ".tpujobignore").write_text("!.env\n")
+    assert tpujob("plan", job).returncode == 0
+
+
+def test_a_command_killed_while_it_ships_leaves_nothing_that_is_used(cli: Cli) -> None:
+    directory = project(cli.directory)
+    (directory / "noise").write_bytes(os.urandom(150 << 20))
+    job = cli.job(JOB.replace("cat train.py", "sha256sum noise"))
+    assert cli("up", "mine", "--zone", "us-central1-a").returncode == 0
+    command = cli.start("run", job)
+    homes = cli.emulator_directory.glob
+
+    def arriving() -> bool:
+        return any(draft.stat().st_size > 1 << 20 for draft in homes("vms/*/worker0/home/tpujob/store/drafts/*"))
+
+    try:
+        until(arriving, "the first bytes on the worker")
+    finally:
+        command.send_signal(signal.SIGKILL)
+        command.communicate()
+    assert not [path for path in homes("vms/*/worker0/home/tpujob/store/objects/*/*") if path.stat().st_size > 1 << 20]
+    said = cli("run", job)
+    assert said.returncode == 0, said.stderr
+    real = subprocess.run(["sha256sum", "noise"], cwd=directory, capture_output=True, text=True, check=True).stdout
+    assert f"worker0 | {real.strip()}" in said.stdout
+    assert cli("down", "mine").returncode == 0
