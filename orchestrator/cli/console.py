@@ -112,8 +112,8 @@ class Console:
                     self._fail(f"{_whose(event)}{event.message}", event.hint)
                 case LogLines() if not self._streams_json and not self._quiet:
                     begin = f"{self._time()}{_whose(event)}worker{event.worker} | "
-                    text = "\n".join(f"{begin}{line}" for line in event.lines)
-                    emit(text) if self._log_is_data else self._write(text)
+                    text = begin + f"\n{begin}".join(event.lines)  # clean, and without secrets
+                    _print(text) if self._log_is_data else self._write(text)
                 case RunResult():
                     self._show_result(event)
 

@@ -245,3 +245,10 @@ def test_names_of_secrets_are_known(name: str) -> None:
 @pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "KEYBOARD", "SECRETARY", "EPOCHS"])
 def test_other_names_are_not(name: str) -> None:
     assert not redaction.is_secret_name(name)
+
+
+def test_whatever_a_token_begins_with_is_seen_by_the_search_for_a_single_byte() -> None:
+    for byte, scout, tokens in redaction._GROUPS:
+        for anchor in tokens:
+            begin = anchor + (b"b-" if anchor == b"xox" else b"")
+            assert byte in begin and re.search(scout, begin), anchor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -69,13 +69,14 @@ class JobOutput:
             self._reporter.notice(
                 "warning", f"{self._directory} cannot be written: {error.strerror}; the log is on the screen only"
             )
-        splitter = self._splitters.setdefault(worker, self._new_splitter())
-        self._show(worker, splitter.feed(data))
+        if worker not in self._splitters:
+            self._splitters[worker] = self._new_splitter(self._reporter.secrets.hide)
+        self._show(worker, self._splitters[worker].feed(data))
 
-    def _show(self, worker: int, lines: Iterator[str]) -> None:
-        if shown := tuple(lines):
-            self._reporter.log(worker, shown)
-            self.metrics.search(worker, shown)
+    def _show(self, worker: int, lines: list[str]) -> None:
+        if lines:
+            self._reporter.log(worker, tuple(lines))
+            self.metrics.search(worker, lines)
 
     def _file(self, worker: int) -> BinaryIO:
         if worker not in self._files:

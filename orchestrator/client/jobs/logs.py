@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 
 POLL_S = 0.2
+PIECE_BYTES = 1 << 20
 
 
 def read_logs(session: Session, run: str, *, follow: bool = False, worker: int | None = None) -> Iterator[LogLines]:
@@ -47,14 +48,15 @@ def stored_lines(
         # Asked before the files are read: what was written until then is in them.
         ended = attempt.state.ended or not session.locks.is_locked(attempt.id)
         for index, path in _files(found, worker):
-            splitter = splitters.setdefault(index, LineSplitter())
+            splitter = splitters.setdefault(index, LineSplitter(session.reporter.secrets.hide))
             with path.open("rb") as file:
                 file.seek(offsets.get(index, 0))
-                data = file.read()
+                while data := file.read(PIECE_BYTES):
+                    if lines := splitter.feed(data):
+                        yield LogLines(index, tuple(lines))
                 offsets[index] = file.tell()
-            lines = (*splitter.feed(data), *(splitter.flush() if ended or not follow else ()))
-            if lines:
-                yield LogLines(index, lines)
+            if (ended or not follow) and (lines := splitter.flush()):
+                yield LogLines(index, tuple(lines))
         if ended or not follow:
             return
         time.sleep(POLL_S)

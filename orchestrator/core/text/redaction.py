@@ -20,19 +20,31 @@ HELD_BYTES = 64 * 1024  # of a line that does not end
 OVERLAP_BYTES = 4 * 1024  # no token is longer
 
 # Shapes of common keys: Google, GitHub, GitLab, AWS, Hugging Face, OpenAI, Slack, JWT, bearer tokens. Each with the text that
-# it begins with, so that a log without one costs only a search.
-_TOKENS = (
-    ("ya29.", r"ya29\.[\w.~+/=-]{0,4000}"),
-    ("AIza", r"AIza[\w-]{30,100}"),
-    *((f"gh{kind}_", rf"\bgh{kind}_\w{{20,255}}") for kind in "pousr"),
-    ("github_pat_", r"github_pat_\w{20,255}"),
-    ("glpat-", r"glpat-[\w-]{16,255}"),
-    ("AKIA", r"\bAKIA[0-9A-Z]{16}"),
-    ("hf_", r"\bhf_\w{20,255}"),
-    ("sk-", r"\bsk-[\w-]{20,255}"),
-    ("xox", r"\bxox[abprs]-[\w-]{10,255}"),
-    ("eyJ", r"\beyJ[\w-]{10,4000}\.[\w-]{10,4000}(?:\.[\w-]{0,2000})?"),
-    ("Bearer ", r"\bBearer +[\w.~+/=-]{16,4000}"),
+# it begins with. Of each group, most of a log has none: that is found out by one search for a single byte and what is around
+# it, which is many times faster than a search for each beginning.
+_GROUPS: tuple[tuple[bytes, bytes, dict[bytes, bytes]], ...] = (
+    (b"9", rb"9(?<=ya29)(?=\.)", {b"ya29.": rb"ya29\.[\w.~+/=-]{0,4000}"}),
+    (b"A", rb"A(?=Iza|KIA)", {b"AIza": rb"AIza[\w-]{30,100}", b"AKIA": rb"\bAKIA[0-9A-Z]{16}"}),
+    (
+        b"h",
+        rb"h(?=[pousr]_|f_|ub_pat_)",
+        {
+            **{b"gh%c_" % kind: rb"\bgh%c_\w{20,255}" % kind for kind in b"pousr"},
+            b"hf_": rb"\bhf_\w{20,255}",
+            b"github_pat_": rb"github_pat_\w{20,255}",
+        },
+    ),
+    (
+        b"-",
+        rb"-(?:(?<=sk-)|(?<=glpat-)|(?<=xox[abprs]-))",
+        {
+            b"sk-": rb"\bsk-[\w-]{20,255}",
+            b"glpat-": rb"glpat-[\w-]{16,255}",
+            b"xox": rb"\bxox[abprs]-[\w-]{10,255}",
+        },
+    ),
+    (b"J", rb"J(?<=eyJ)", {b"eyJ": rb"\beyJ[\w-]{10,4000}\.[\w-]{10,4000}(?:\.[\w-]{0,2000})?"}),
+    (b"B", rb"B(?=earer )", {b"Bearer ": rb"\bBearer +[\w.~+/=-]{16,4000}"}),
 )
 _KEY_BEGIN = rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY"
 _KEY_END = rb"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?:-----)?"
@@ -160,8 +172,12 @@ def _base64_forms(raw: bytes) -> Iterator[bytes]:
 
 
 def _shaped(data: bytes) -> list[Span]:
-    tokens = (span for anchor, shape in _TOKENS for span in _tokens(anchor.encode(), shape.encode(), data))
-    return [*_keys(data), *tokens]
+    found = list(_keys(data))
+    for byte, scout, tokens in _GROUPS:
+        if byte in data and re.compile(scout).search(data):
+            for anchor, shape in tokens.items():
+                found += _tokens(anchor, shape, data)
+    return found
 
 
 def _tokens(anchor: bytes, shape: bytes, data: bytes) -> Iterator[Span]:
@@ -175,7 +191,7 @@ def _tokens(anchor: bytes, shape: bytes, data: bytes) -> Iterator[Span]:
 
 def _keys(data: bytes) -> Iterator[Span]:
     """Private keys in PEM form, each to its end."""
-    if b"PRIVATE KEY" not in data:
+    if b"V" not in data or b"PRIVATE KEY" not in data:
         return
     at = 0
     while begin := re.compile(_KEY_BEGIN).search(data, at):
@@ -187,7 +203,7 @@ def _keys(data: bytes) -> Iterator[Span]:
 
 def _unended_key(data: bytes) -> int | None:
     """Where a private key begins that has no end yet; None without one."""
-    if b"PRIVATE KEY" not in data:
+    if b"V" not in data or b"PRIVATE KEY" not in data:
         return None
     last = 0
     for end in re.compile(_KEY_END).finditer(data):

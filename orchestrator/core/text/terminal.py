@@ -7,59 +7,104 @@ clipboard (OSC 52), or fill the memory with one endless line.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 
 LINE_CHARS = 4_000
 LINE_BYTES = 4 * LINE_CHARS  # of one line, kept before cleaning: UTF-8 needs 4 bytes a character at most
 
+# No sequence goes on in the next line: one that never ends hides the rest of its own line only.
 ESCAPES = re.compile(
     r"""
       (?:\x1b\[|\x9b) [0-?]* [ -/]* [@-~]?                      # CSI: colours, cursor
-    | (?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f]) [^\x07\x1b\x9c]* (?:\x07|\x1b\\|\x9c)?   # OSC, DCS, SOS, PM, APC
+    | (?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f]) [^\x07\x1b\x9c\n]* (?:\x07|\x1b\\|\x9c)?   # OSC, DCS, SOS, PM, APC
     | \x1b [ -/]* [0-~]?                                        # everything else that ESC starts
     """,
     re.VERBOSE,
 )
-# Control characters but tab; line and paragraph separators; those that reorder or hide text.
-UNPRINTABLE = re.compile(
-    "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
+COLORS = re.compile(r"\x1b\[[0-9;]*m")  # nearly all that jobs print, and found faster
+# Control characters but tab and newline; line and paragraph separators; those that reorder or hide text.
+_UNPRINTABLE = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff"
 )
+UNPRINTABLE = re.compile(f"[\n{_UNPRINTABLE}]")
+UNPRINTABLE_IN_LINES = re.compile(f"[{_UNPRINTABLE}]")
+PLAIN = bytes(range(0x20, 0x7F)) + b"\t\n"
 
 
 def clean(line: bytes) -> str:
     """Return one line without its newline; of a progress bar that redraws itself with carriage returns, the last state."""
-    states = [state for state in line.split(b"\r") if state.strip()]
-    return printable(states[-1].decode(errors="replace") if states else "")
+    return printable(_last_state(line).decode(errors="replace"))
 
 
 def printable(text: str) -> str:
+    """Return the text of one line without escape sequences and control characters, LINE_CHARS at most."""
     text = harmless(text)
     return text if len(text) <= LINE_CHARS else text[: LINE_CHARS - 1] + "…"
 
 
 def harmless(text: str) -> str:
     """Return the text without escape sequences and control characters; tabs stay."""
-    return UNPRINTABLE.sub("", ESCAPES.sub("", text))
+    return text if text.isprintable() else UNPRINTABLE.sub("", ESCAPES.sub("", COLORS.sub("", text)))
+
+
+def _harmless_lines(text: str) -> str:
+    """Return `harmless` of each line."""
+    text = COLORS.sub("", text)
+    return text if _is_printable(text) else UNPRINTABLE_IN_LINES.sub("", ESCAPES.sub("", text))
+
+
+def _is_printable(lines: str) -> bool:
+    return lines.replace("\n", "").replace("\t", "").isprintable()
 
 
 class LineSplitter:
-    """Bytes in, clean lines out, for one worker. Holds one line at most, and of that no more than `LINE_BYTES`."""
+    """Bytes in, clean lines out, for one worker. Holds one line at most, and of that no more than `LINE_BYTES`.
 
-    def __init__(self) -> None:
+    Whole lines are cleaned many at once: a job may print hundreds of thousands of lines a second. `hide` is applied to what the
+    cleaning changed, because what an escape sequence tore apart may be a secret without it.
+    """
+
+    def __init__(self, hide: Callable[[str], str] = lambda text: text) -> None:
+        self._hide = hide
         self._line = bytearray()
         self._redrawn = False  # a carriage return came: the next byte starts the line anew
 
-    def feed(self, data: bytes) -> Iterator[str]:
-        *whole, rest = data.split(b"\n")
-        for part in whole:
-            self._add(part)
-            yield self._take()
-        self._add(rest)
+    def feed(self, data: bytes) -> list[str]:
+        """Take the next bytes; return the lines that end in them."""
+        end = data.rfind(b"\n")
+        if end < 0:
+            self._add(data)
+            return []
+        begin, lines = 0, []
+        if self._line or self._redrawn:
+            begin = data.find(b"\n") + 1
+            self._add(data[: begin - 1])
+            lines.append(self._take())
+        if begin <= end:
+            lines += self._whole(data[begin:end])
+        self._add(data[end + 1 :])
+        return lines
 
-    def flush(self) -> Iterator[str]:
-        """Yield the text after the last newline, at the end of the stream."""
-        if self._line:
-            yield self._take()
+    def flush(self) -> list[str]:
+        """Return the text after the last newline, at the end of the stream."""
+        return [self._take()] if self._line else []
+
+    def _whole(self, data: bytes) -> list[str]:
+        """Return these lines, clean: the same as each by itself, and much faster."""
+        is_plain = data.isascii() and not data.translate(None, PLAIN)
+        if b"\r" in data:
+            data = b"\n".join(_last_state(line) if b"\r" in line else line for line in data.split(b"\n"))
+        text = data.decode(errors="replace")
+        lines = text.split("\n")
+        if max(map(len, lines)) > LINE_CHARS:
+            return [self._one(line) for line in data.split(b"\n")]
+        if is_plain or ("\x1b" not in text and _is_printable(text)):
+            return lines
+        return self._hide(_harmless_lines(text)).split("\n")
+
+    def _one(self, line: bytes) -> str:
+        self._add(line)
+        return self._take()
 
     def _add(self, part: bytes) -> None:
         for count, state in enumerate(part.split(b"\r")):
@@ -70,7 +115,12 @@ class LineSplitter:
             self._line += state[: LINE_BYTES - len(self._line)]
 
     def _take(self) -> str:
-        line = clean(bytes(self._line))
+        line = self._hide(clean(bytes(self._line)))
         self._line.clear()
         self._redrawn = False
         return line
+
+
+def _last_state(line: bytes) -> bytes:
+    """Return what a line shows that redraws itself: what came last."""
+    return next((state for state in reversed(line.split(b"\r")) if state), b"")

@@ -62,9 +62,9 @@ def test_a_character_cut_between_two_pieces_is_whole() -> None:
 def test_a_gigabyte_without_a_line_end_is_held_in_bounded_memory(piece: bytes) -> None:
     splitter = LineSplitter()
     for _ in range(200):
-        assert list(splitter.feed(piece)) == []
+        assert splitter.feed(piece) == []
     assert len(splitter._line) <= 4 * LINE_CHARS
-    assert len(next(splitter.feed(b"\n"))) <= LINE_CHARS
+    assert len(splitter.feed(b"\n")[0]) <= LINE_CHARS
 
 
 @given(st.binary(max_size=500))
@@ -75,3 +75,51 @@ def test_no_control_character_ever_gets_through(raw: bytes) -> None:
 @given(st.lists(st.binary(max_size=40), max_size=12))
 def test_how_the_bytes_were_cut_makes_no_difference(pieces: list[bytes]) -> None:
     assert lines(*pieces) == lines(b"".join(pieces))
+
+
+PARTS = st.sampled_from(
+    [
+        *(
+            b"plain text",
+            b"\ttab",
+            b"   ",
+            b"\r",
+            b"\r\n",
+            b"50%\r",
+            b"\x1b[31m",
+            b"\x1b[0m",
+            b"\x1b",
+            b"\x1b]0;title",
+            b"\x07",
+        ),
+        *(
+            b"\x1b\\",
+            b"\x1b[2J",
+            b"\x00\x08",
+            "é·█".encode(),
+            "\u202e\u2028".encode(),
+            "\x9b31m\x9d".encode(),
+            b"\xff\xc3",
+        ),
+        *(b"y" * (LINE_CHARS - 3), b"\x1b[1m" * 4000, b"\n", b"\n", b"\n"),
+    ]
+)
+
+
+@given(st.lists(PARTS, max_size=25).map(b"".join))
+def test_many_lines_at_once_are_cleaned_as_each_by_itself(raw: bytes) -> None:
+    *whole, rest = raw.split(b"\n")
+    each = [line for part in whole for line in lines(part + b"\n")]
+    assert lines(raw) == each + lines(rest)
+
+
+def test_a_sequence_that_never_ends_hides_the_rest_of_its_line_only() -> None:
+    assert lines(b"before\x1b]52;c;hidden\nnext line\nand \x9d hidden".replace(b"\x9d", b"\xc2\x9d"), b"\nlast\n") == [
+        *("before", "next line", "and ", "last")
+    ]
+
+
+@pytest.mark.parametrize("pieces", [[b"a se\x1b[0mcret\nplain\n"], [b"a se\x1b[", b"0mcret\n", b"plain\n"]])
+def test_what_an_escape_sequence_tore_apart_is_hidden_once_it_is_whole(pieces: list[bytes]) -> None:
+    splitter = LineSplitter(lambda text: text.replace("secret", "[redacted]"))
+    assert [line for piece in pieces for line in splitter.feed(piece)] == ["a [redacted]", "plain"]
