@@ -72,6 +72,17 @@ def test_a_failed_setup_keeps_its_slice_and_the_next_run_uses_and_releases_it(tp
     assert tpujob("collect", "fragile").returncode == 0
 
 
+def test_cancel_ends_the_run_that_took_the_slice_over_and_releases_it(tpujob: Tpujob) -> None:
+    job = tpujob.job("name: fragile\ntpu: {zone: us-central1-a}\nkeep_on_failure: 5m\ncommand: exit 3\n")
+    assert tpujob("run", job).returncode == 3
+    process = tpujob.start("run", job, "--", "echo started; sleep 300")
+    tpujob.until("started", process)
+    canceled = tpujob("cancel", "fragile")
+    assert canceled.returncode == 0 and "absent (checked" in canceled.stdout, canceled.text
+    process.communicate()
+    assert process.returncode == 71 and tpujob.alive() == [] and tpujob.lived() == 1
+
+
 def test_another_job_leaves_the_slice_of_a_failed_one_alone(tpujob: Tpujob) -> None:
     failing = tpujob.job("name: fragile\ntpu: {zone: us-central1-a}\ncommand: exit 3\n")
     assert tpujob("run", failing, "--keep-on-failure").returncode == 3

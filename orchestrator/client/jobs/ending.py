@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from orchestrator.client import lookup
 from orchestrator.client.events import RunResult
 from orchestrator.client.jobs import results
-from orchestrator.core.lease.lease import CANCEL, Lease, LeaseState
+from orchestrator.core.lease.lease import CANCEL, HeldFor, Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import (
     LOCAL,
     Attempt,
@@ -73,14 +73,15 @@ def cancel(session: Session, run: str) -> Canceled:
     if found.cloud == LOCAL:
         return _cancel_here(session, found.id, attempt.id)
     lease = lookup.lease_of_run(session, found.id)
-    if lease is not None and lease.run != found.id:
+    taken_over = [lease] if lease is not None and lease.held_for is HeldFor.FAILURE else []
+    if lease is not None and lease.run != found.id and not taken_over:
         raise UserError(
             f"{found.id} runs on {lease.handle}, a held slice of `tpujob up`",
             hint=f"press Ctrl-C where the run was started, or `tpujob down {lease.handle}`",
         )
     session.run(record_cancel(found.id), found.cloud)
     # These are all: from here on, the ledger takes no new lease of the run.
-    releases = _release(session, found, lookup.leases_of_run(session, found.id))
+    releases = _release(session, found, taken_over or lookup.leases_of_run(session, found.id))
     if not all(released.gone for released in releases):
         return Canceled(found.id, False, False, session.exit_code())
     _, attempt = session.ledger.find_run(found.id)
