@@ -20,7 +20,14 @@ SCHEMA = 1
 MANIFEST = "manifest.json"
 LOSSES = "losses.jsonl"
 RESULT, ERROR = "function-result.json", "function-error.json"  # of a function of the Python API (function_call.py)
-RESUMED = ("timing.jsonl", LOSSES, "checkpoint.pt", "checkpoint.json")  # read or appended to by a resumed training
+METRICS = "metrics.jsonl"
+RESUMED = (
+    "timing.jsonl",
+    LOSSES,
+    METRICS,
+    "checkpoint.pt",
+    "checkpoint.json",
+)  # read or appended to by a resumed training
 RUN_FILES = (*RESUMED, "metrics.json", "provenance.json", RESULT, ERROR, MANIFEST)
 
 

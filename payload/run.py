@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from payload import artifacts
 from payload.backends import Backend
 from payload.checkpoints import Checkpoints, Interval
 from payload.clock import Clock
@@ -19,6 +20,7 @@ from payload.config import Config, interval
 from payload.data import batches
 from payload.failures import TrainingInterrupted
 from payload.job import STOP, TrainingJob
+from payload.metrics import MetricsFile
 
 
 @dataclass
@@ -31,6 +33,7 @@ class TrainingRun:
     say_here: Callable[[str], None] = print  # prints a line to the log, on the first process of each host
     saved: dict[str, Any] | None = None  # the checkpoint to resume from; None: start from the beginning
     _interval: Interval = field(init=False)
+    _metrics: MetricsFile | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self._interval = Interval(interval(self.config.checkpoint_every))
@@ -48,6 +51,17 @@ class TrainingRun:
     def artifacts(self) -> Path:
         """Return the directory whose files are collected. For most files it is enough that process 0 writes them."""
         return self.job.artifacts
+
+    def report(self, step: int | None = None, **values: float | None) -> None:
+        """Append figures to metrics.jsonl, on process 0 only: `run.report(step=1200, loss=0.41)`. Raises OSError.
+
+        `tpujob` shows them while the job runs, and compares them. To read a value from the device waits for it: do so rarely.
+        """
+        if self.backend.rank == 0:
+            if self._metrics is None:
+                after = int(self.saved["step"]) if self.saved is not None else 0
+                self._metrics = MetricsFile(self.artifacts / artifacts.METRICS, after=after)
+            self._metrics.write(step, values)
 
     def checkpoint(
         self,

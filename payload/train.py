@@ -7,6 +7,7 @@ and on the CPU. Processes differ only in their examples. The `entry:` function o
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -26,6 +27,7 @@ from payload.run import TrainingRun, seed_of
 
 WARM_UP = 0.2  # fraction of the run during which the learning rate rises
 PROGRESS_S = 20.0  # the interval of progress lines within an epoch
+METRIC_LINES = 2000  # of metrics.jsonl, about, however many steps there are
 
 
 def train(backend: Backend, run: TrainingRun) -> dict[str, Any]:
@@ -43,7 +45,13 @@ def train(backend: Backend, run: TrainingRun) -> dict[str, Any]:
     model = models.build(config.model, config.seed, side=images.shape.side, classes=images.shape.classes)
     network = backend.wrap(model)
     optimizer = make_optimizer(config, model)
-    curve = Curve(backend)
+    thinned = max(1, config.epochs * steps // METRIC_LINES)
+
+    def report(step: int, loss: float, accuracy: float) -> None:
+        if step % thinned == 0 or step == config.epochs * steps:
+            run.report(step, loss=loss, accuracy=accuracy)
+
+    curve = Curve(backend, report)
     training = Training(backend, model, optimizer, curve)
     history = training.history
     at = 0  # completed steps of the whole training
@@ -96,6 +104,7 @@ def train(backend: Backend, run: TrainingRun) -> dict[str, Any]:
             f"epoch {epoch}/{config.epochs}  loss {facts['loss']:.3f}  acc {100 * facts['accuracy']:.1f} %  "
             f"{took.seconds:.1f} s  {rate}"
         )
+        run.report(at, images_per_s=facts["images_per_s"])
         if backend.rank == 0:
             artifacts.add_losses(run.artifacts, epoch, losses)
         curve.clear()
@@ -106,6 +115,7 @@ def train(backend: Backend, run: TrainingRun) -> dict[str, Any]:
     if config.eval:
         with clock.span("eval"):
             tested = evaluate(backend, model, tests, run)
+        run.report(at, test_accuracy=tested["test_accuracy"], test_loss=tested["test_loss"])
         say(
             f"test accuracy {100 * tested['test_accuracy']:.2f} % of {tested['test_examples']:,} images  "
             f"{clock.spans['eval']:.1f} s"
@@ -114,27 +124,43 @@ def train(backend: Backend, run: TrainingRun) -> dict[str, Any]:
 
 
 class Curve:
-    """Loss and accuracy of each step of the current epoch, over all processes. They stay on the device until `read`."""
+    """Loss and accuracy of each step of the current epoch, over all processes. They stay on the device until `read`.
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    `report` then receives step, loss and accuracy of each step that was not read before.
+    """
+
+    def __init__(
+        self, backend: Backend, report: Callable[[int, float, float], None] = lambda step, loss, accuracy: None
+    ) -> None:
+        self._backend, self._report = backend, report
         self._on_device: list[torch.Tensor] = []
         self.rows: list[list[float]] = []
+        self._steps_before = 0  # in earlier epochs
 
     def add(self, row: torch.Tensor) -> None:
         self._on_device.append(row)
 
     def read(self, epoch: int) -> list[list[float]]:
         """Return [loss, accuracy] of all steps so far. Waits for the device. Raises Diverged if a loss is not finite."""
-        self.rows += [row.tolist() for row in self._backend.read(self._on_device)]
+        read = [row.tolist() for row in self._backend.read(self._on_device)]
         self._on_device.clear()
+        first = self._steps_before + len(self.rows) + 1
+        self.rows += read
         for loss, _ in self.rows:
             if not math.isfinite(loss):
                 raise Diverged(f"the loss is {loss} in epoch {epoch}: training diverged; a smaller lr may help")
+        for step, (loss, accuracy) in enumerate(read, first):
+            self._report(step, loss, accuracy)
         return self.rows
 
     def clear(self) -> None:
+        """Begin the next epoch."""
+        self._steps_before += len(self.rows)
         self.rows = []
+
+    def restore(self, rows: list[list[float]], step: int) -> None:
+        """Continue after `step`, with the rows of its epoch so far."""
+        self.rows, self._steps_before = rows, step - len(rows)
 
 
 @dataclass
@@ -163,7 +189,7 @@ class Training:
         self.model.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.backend.load_state(saved["backend"])
-        self.curve.rows = saved["curve"]
+        self.curve.restore(saved["curve"], int(saved["step"]))
         self.history += saved["history"]
         return int(saved["step"])
 

@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from payload.config import Config
 from payload.failures import PayloadError
 from payload.launch.entry import check_found, load_entry, own_frames
 from payload.launch.placement import Placement
+from payload.metrics import MetricsFile
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,15 @@ class PlainRun:
     @property
     def artifacts(self) -> Path:
         return Path(self.placement.artifacts)
+
+    def report(self, step: int | None = None, **values: float | None) -> None:
+        """Append figures to metrics.jsonl, on worker 0 only: `run.report(step=1200, loss=0.41)`. Raises OSError."""
+        if self.rank == 0:
+            self._metrics.write(step, values)
+
+    @cached_property
+    def _metrics(self) -> MetricsFile:
+        return MetricsFile(self.artifacts / artifacts.METRICS, after=None)
 
     def say(self, line: str) -> None:
         """Print a line to the log, on worker 0 only."""
