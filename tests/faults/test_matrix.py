@@ -32,6 +32,7 @@ ALWAYS = {  # one row of each family is in the default tier
     "ledger": "45b",
     "person": "55",
     "api": "61a",
+    "sweep": "64b",
 }
 for topic in ALWAYS:
     importlib.import_module(f"tests.faults.rows.{topic}")

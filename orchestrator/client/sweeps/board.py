@@ -25,7 +25,7 @@ class Board:
 
     variants: tuple[Variant, ...]
     done: Mapping[int, VariantResult]
-    lanes: int = 0  # that are alive
+    lanes: int = 0  # that may take another variant
     stopped: bool = False
     code: int = 0  # of what stopped it
     _results: dict[int, VariantResult] = field(default_factory=dict)
@@ -49,6 +49,13 @@ class Board:
             found = next((each for each in free if like is not None and may_follow(each.spec, like)), free[0])
             self._waiting.remove(found)
             self._running[found.number] = found
+            return found
+
+    def next_or_leave(self) -> Variant | None:
+        """Return the next variant for a lane that has none; without one the lane ends, and takes back no other's."""
+        with self._lock:
+            found = self.take()
+            self.lanes -= found is None
             return found
 
     def give_back(self, variant: Variant) -> None:

@@ -98,7 +98,7 @@ class LaneThread:
         if variant is not None and self._board.stopped:
             self._board.give_back(variant)
             return None
-        return variant or self._board.take()
+        return variant or self._board.next_or_leave()
 
     def _goes_on(self) -> bool:
         """Reserve the next variant while the slice of the current one is there; return whether it takes that slice over."""

@@ -1,0 +1,330 @@
+"""Sweeps with runs that are pretended: who runs what and when, failures, capacity, signals, and what is run again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.client.events import Event, Notice, Reporter, RunResult, SweepResult
+from orchestrator.client.jobs.runs import RunOptions
+from orchestrator.client.session import Session
+from orchestrator.client.sweeps import lanes, progress
+from orchestrator.client.sweeps.sweeps import SweepRequest, run_sweep
+from orchestrator.core.jobfile import sweep
+from orchestrator.core.jobfile.keys import JobSpec
+from orchestrator.core.jobfile.sweep import Sweep
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, RunRecord
+from orchestrator.engine.jobs.lane import Lane
+from orchestrator.errors import (
+    AuthError,
+    CapacityError,
+    Interrupted,
+    PayloadFailed,
+    TeardownUnproven,
+    TpujobError,
+    UserError,
+)
+from tests.waiting import HANG_S, until
+
+Act = Callable[[str, Session], "TpujobError | None"]
+
+
+class World:
+    """Runs end as `act` says: with None a success, else with the error. `runs` has the lane of each, in their order."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("HOME", "XDG_CONFIG_HOME", "CLOUDSDK_CONFIG", "TPUJOB_STATE_DIR"):
+            monkeypatch.setenv(name, str(directory / name))
+        monkeypatch.setenv("TPUJOB_CLOUD", "emulated")
+        monkeypatch.chdir(directory)
+        monkeypatch.setattr(lanes, "start_run", self._start)
+        monkeypatch.setattr(lanes, "release_lane", lambda lane, capabilities: self.released.append(lane))
+        self.directory = directory
+        self.act: Act = lambda label, session: None
+        self.runs: list[tuple[str, str]] = []
+        self.goes_on: dict[str, bool] = {}
+        self.released: list[Lane] = []
+        self.events: list[Event] = []
+        self.at_once = self.most_at_once = self._count = 0
+        self._lock = threading.Lock()
+
+    def _start(self, session: Session, spec: JobSpec, env: Any, path: Path, options: RunOptions) -> RunResult:
+        assert options.sweep is not None and options.lane is not None
+        label = options.sweep["variant"]
+        with self._lock:
+            self.runs.append((label, threading.current_thread().name))
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+            number = self._count = self._count + 1
+        run = RunRecord(
+            f"{number:010d}", str(spec.name), str(path), "emulated", 1.0, str(self.directory / f"r{number}")
+        )
+        run.spec["sweep"] = dict(options.sweep)
+        attempt = Attempt(f"{run.id}-1", run.id)
+        session.locks.lock(attempt.id)
+        session.ledger.record(Began(run, attempt))
+        error: TpujobError | None = None
+        try:
+            error = self.act(label, session)
+        finally:
+            with self._lock:
+                self.at_once -= 1
+        state = {PayloadFailed: AttemptState.FAILED, Interrupted: AttemptState.INTERRUPTED}.get(
+            type(error), AttemptState.ERROR
+        )
+        state = AttemptState.SUCCEEDED if error is None else state
+        session.ledger.record(AttemptEnded.by(attempt.id, 2.0, state, error))
+        if error is None:
+            Path(run.directory, "worker0").mkdir(parents=True)
+        if error is None or isinstance(error, PayloadFailed):
+            self.goes_on[label] = options.lane.goes_on()
+        code = error.exit_code if error is not None else 0
+        result = RunResult(run.id, run.name, str(state), code, Path(run.directory), 1.0, 2.0, error=error)
+        session.reporter.emit(result)
+        return result
+
+    def sweep(self, text: str, *, again: bool = False) -> SweepResult:
+        def open_session(reporter: Reporter) -> Session:
+            return Session.open(reporter=reporter)
+
+        session = Session.open(reporter=Reporter(self.events.append))
+        found = sweep.load(text, path=str(self.directory / "s.yaml"))
+        assert isinstance(found, Sweep)
+        try:
+            return run_sweep(session, open_session, SweepRequest(found, self.directory / "s.yaml", again))
+        finally:
+            session.close()
+
+    def notices(self) -> list[str]:
+        return [event.text for event in self.events if isinstance(event, Notice)]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(tmp_path, monkeypatch)
+
+
+SIX = "name: s\nparallel: 2\nmatrix: {n: [1, 2, 3, 4, 5, 6]}\ncommand: x ${params.n}\n"
+ONE_LANE = SIX.replace("parallel: 2", "parallel: 1")
+
+
+def labels(result: SweepResult, state: str) -> list[str]:
+    return [each.variant for each in result.variants if each.state == state]
+
+
+def test_every_variant_is_run_once_by_as_many_lanes_as_there_are_slices(world: World) -> None:
+    both = threading.Barrier(2)
+
+    def act(label: str, session: Session) -> None:
+        both.wait(HANG_S)
+
+    world.act = act
+    result = world.sweep(SIX)
+    assert (result.exit_code, len(labels(result, "succeeded"))) == (0, 6)
+    assert sorted(label for label, _ in world.runs) == [f"n={number}" for number in range(1, 7)]
+    assert len({lane for _, lane in world.runs}) == 2 and world.most_at_once == 2
+
+
+def test_one_lane_keeps_the_order_of_the_file_and_passes_its_slice_on_while_there_is_a_next_one(world: World) -> None:
+    world.sweep(ONE_LANE)
+    assert [label for label, _ in world.runs] == [f"n={number}" for number in range(1, 7)]
+    assert list(world.goes_on.values()) == [True] * 5 + [False]
+
+
+def test_more_slices_than_variants_are_not_asked_for(world: World) -> None:
+    world.sweep(SIX.replace("parallel: 2", "parallel: 9"))
+    assert len({lane for _, lane in world.runs}) <= 6
+    assert "s: 6 variants, over 6 slices" in " ".join(world.notices())
+
+
+def test_a_failure_is_its_own_and_its_code_is_that_of_the_sweep(world: World) -> None:
+    world.act = lambda label, session: PayloadFailed("no", rc=7) if label == "n=2" else None
+    result = world.sweep(ONE_LANE)
+    assert labels(result, "failed") == ["n=2"] and len(labels(result, "succeeded")) == 5
+    assert (result.exit_code, result.stopped) == (7, False)
+    assert [each.exit_code for each in result.failed] == [7]
+    assert "6 of 6 done (1 failed)" in world.notices()
+
+
+@pytest.mark.parametrize(
+    "error", [UserError("bad"), AuthError("no permission"), TeardownUnproven("who knows"), TpujobError("a bug")]
+)
+def test_what_cannot_get_better_stops_the_sweep(error: TpujobError, world: World) -> None:
+    def act(label: str, session: Session) -> None:
+        if label == "n=2":
+            raise error
+
+    world.act = act
+    result = world.sweep(ONE_LANE)
+    assert (result.exit_code, result.stopped) == (error.exit_code, True)
+    assert labels(result, "succeeded") == ["n=1"] and labels(result, "queued") == ["n=3", "n=4", "n=5", "n=6"]
+
+
+def test_without_capacity_for_another_slice_the_variant_waits_for_one_that_is_there(world: World) -> None:
+    """Here the second lane never gets a slice."""
+    first: list[str] = []
+
+    def act(label: str, session: Session) -> TpujobError | None:
+        lane = threading.current_thread().name
+        first[:] = first or [lane]
+        if lane != first[0]:
+            return CapacityError("none in this zone")
+        until(lambda: any("there is no slice for it now" in text for text in world.notices()), "the other lane's try")
+        return None
+
+    world.act = act
+    result = world.sweep(SIX)
+    assert result.exit_code == 0 and len(labels(result, "succeeded")) == 6
+    assert len(world.runs) == 7, "the one that had no slice was run again"
+
+
+def test_the_last_lane_goes_on_to_the_next_variant_without_capacity(world: World) -> None:
+    world.act = lambda label, session: CapacityError("none") if label == "n=1" else None
+    result = world.sweep(ONE_LANE)
+    assert (result.exit_code, labels(result, "error")) == (69, ["n=1"])
+
+
+def test_what_succeeded_is_not_run_again_and_more_values_are_only_added(world: World) -> None:
+    world.act = lambda label, session: PayloadFailed("no", rc=7) if label == "n=2" else None
+    world.sweep(ONE_LANE)
+    world.act, world.runs = lambda label, session: None, []
+    result = world.sweep(ONE_LANE.replace("5, 6]", "5, 6, 7]"))
+    assert [label for label, _ in world.runs] == ["n=2", "n=7"]
+    assert [each.done_before for each in result.variants] == [True, False, True, True, True, True, False]
+    assert all(each.result is not None for each in result.variants) and result.exit_code == 0
+    world.runs.clear()
+    world.sweep(ONE_LANE, again=True)
+    assert len(world.runs) == 6
+
+
+def test_another_command_another_code_or_lost_files_are_other_work(world: World) -> None:
+    (world.directory / "code").mkdir()
+    (world.directory / "code" / "a.py").write_text("1")
+    text = ONE_LANE.replace("[1, 2, 3, 4, 5, 6]", "[1]") + "code: code\n"
+    world.sweep(text)
+    (world.directory / "code" / "a.py").write_text("2")
+    world.sweep(text)
+    (world.directory / "r2" / "worker0").rmdir()
+    world.sweep(text)
+    world.sweep(text.replace("command: x", "command: y"))
+    assert len(world.runs) == 4
+    world.sweep(text.replace("name: s", "name: renamed"))
+    assert len(world.runs) == 4, "a name is no work"
+
+
+def test_a_signal_reaches_every_lane_and_no_other_variant_begins(world: World) -> None:
+    heard: list[tuple[int, bool]] = []
+
+    def act(label: str, session: Session) -> TpujobError:
+        stopped = threading.Event()
+
+        def interrupt(number: int = 2, by: str = "", *, told: bool = False) -> None:
+            heard.append((number, told))
+            stopped.set()
+
+        session.interrupt = interrupt  # type: ignore[method-assign]
+        if label == "n=2":
+            until(lambda: len(world.runs) == 2, "both lanes run")
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert stopped.wait(HANG_S)
+        return Interrupted(signal.SIGTERM)
+
+    world.act = act
+    before = signal.getsignal(signal.SIGTERM)
+    result = world.sweep(SIX)
+    assert heard == [(signal.SIGTERM, True)] * 2
+    assert (result.exit_code, result.stopped) == (143, True) and isinstance(result.error, Interrupted)
+    assert len(labels(result, "interrupted")) == 2 and len(labels(result, "queued")) == 4
+    assert signal.getsignal(signal.SIGTERM) is before
+    told = [text for text in world.notices() if "SIGTERM" in text]
+    assert told == ["SIGTERM: stopping 2 runs and deleting their slices; the same command goes on later"]
+
+
+def test_a_bug_in_a_lane_ends_the_sweep_and_is_raised(world: World) -> None:
+    def act(label: str, session: Session) -> None:
+        raise ZeroDivisionError(label)
+
+    world.act = act
+    with pytest.raises(ZeroDivisionError):
+        world.sweep(SIX)
+    assert len(world.runs) <= 2
+
+
+def test_the_same_sweep_does_not_run_twice_at_once(world: World) -> None:
+    def act(label: str, session: Session) -> None:
+        with pytest.raises(UserError, match="s is being run already, by another process"):
+            world.sweep(ONE_LANE)
+
+    world.act = act
+    result = world.sweep(ONE_LANE.replace("[1, 2, 3, 4, 5, 6]", "[1]"))
+    assert result.exit_code == 0
+
+
+def test_progress_is_visible_while_the_sweep_is_alive_and_only_then(world: World) -> None:
+    seen: list[Mapping[str, Any]] = []
+
+    def act(label: str, session: Session) -> None:
+        (found,) = progress.living(session)
+        seen.append({"counts": found.counts, "states": [each.state for each in found.variants]})
+
+        assert len(progress.queued(session)) == 6 - len(seen)
+
+    world.act = act
+    world.sweep(ONE_LANE)
+    assert seen[0] == {"counts": "0 of 6 done, 1 running, 5 queued", "states": ["pending"] + ["queued"] * 5}
+    assert seen[5] == {"counts": "5 of 6 done, 1 running", "states": ["succeeded"] * 5 + ["pending"]}
+    session = Session.open()
+    assert progress.living(session) == () and progress.queued(session) == []
+    assert progress.runs_of(session, "s") == [f"{number:010d}" for number in range(1, 7)]
+    assert progress.runs_of(session, "nobody") is None
+    session.close()
+
+
+MIXED = "name: m\nparallel: 2\ncommand: x\ntpu: {zone: us-central1-a}\n"
+MIXED += "variants:\n  a:\n  here: {on: local}\n  there: {on: local}\n"
+
+
+def test_jobs_on_this_machine_run_one_at_a_time_beside_a_slice(world: World) -> None:
+    local: list[str] = []
+
+    def act(label: str, session: Session) -> None:
+        if label != "a":
+            local.append(label)
+            assert len(local) == 1
+            local.remove(label)
+
+    world.act = act
+    result = world.sweep(MIXED)
+    assert result.exit_code == 0 and len(world.runs) == 3
+    assert world.goes_on["a"] is False, "the slice of `a` is of no use to the others"
+
+
+def test_a_lane_rather_takes_what_its_slice_can_run(world: World) -> None:
+    text = "name: t\nmatrix: {type: [v5e-8, v6e-8], n: [1, 2]}\ntpu: {accelerator: '${params.type}', zone: us-east5}\n"
+    world.sweep(text + "command: x ${params.n}\n")
+    assert [label for label, _ in world.runs] == [
+        "type=v5e-8 n=1",
+        "type=v5e-8 n=2",
+        "type=v6e-8 n=1",
+        "type=v6e-8 n=2",
+    ]
+    world.runs.clear()
+    again = text.replace("type: [v5e-8, v6e-8], n: [1, 2]", "n: [3, 4], type: [v5e-8, v6e-8]")
+    world.sweep(again + "command: x ${params.n}\n")
+    assert [label.split()[1] for label, _ in world.runs] == ["type=v5e-8", "type=v5e-8", "type=v6e-8", "type=v6e-8"]
+
+
+def test_events_of_a_variant_carry_its_label(world: World) -> None:
+    world.sweep(ONE_LANE)
+    results = [event for event in world.events if isinstance(event, RunResult)]
+    assert [event.variant for event in results] == [f"n={number}" for number in range(1, 7)]
+    assert results[0].as_json()["variant"] == "n=1"
+    (last,) = [event for event in world.events if isinstance(event, SweepResult)]
+    assert world.events[-1] is last and "variant" not in last.as_json()
+    assert last.as_json()["variants"][0]["params"] == {"n": 1}
