@@ -9,11 +9,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from orchestrator.client import history, reports
 from orchestrator.client.arguments import Duration, seconds, size
 from orchestrator.client.events import Event, Reporter, RunResult, SweepResult
+from orchestrator.client.functions import mapping
 from orchestrator.client.functions.function import FunctionOptions, RemoteFunction
 from orchestrator.client.functions.outcome import remote_error
 from orchestrator.client.guarantee.gc import GcResult, collect_garbage
@@ -34,6 +35,7 @@ from orchestrator.client.slices.status import status as slice_status
 from orchestrator.client.sweeps.plans import SweepPreview
 from orchestrator.client.sweeps.plans import preview as preview_sweep
 from orchestrator.client.sweeps.sweeps import SweepRequest, run_sweep
+from orchestrator.core.jobfile.sweep import Sweep
 from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.errors import PayloadFailed, TeardownUnproven
 from orchestrator.report.results import RunReport
@@ -241,6 +243,12 @@ class Client:
         if not isinstance(function, RemoteFunction):
             function = RemoteFunction(function, FunctionOptions())
         return function._run(self, args, kwargs)
+
+    def _map(self, sweep: Sweep, job: Job, again: bool, return_exceptions: bool, *, on_event: OnEvent) -> list[Any]:
+        """Run the calls of `RemoteFunction.map`. `job`: one of them, for its paths."""
+        with self._session(on_event) as session:
+            result = _swept(run_sweep(session, self._lane_session, SweepRequest(sweep, path_of(job), again)))
+            return mapping.values_of(result, session.reporter.secrets.hide, return_exceptions=return_exceptions)
 
     # -- slices --------------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,8 @@ from orchestrator.report import timing as timings
 from orchestrator.report.artifact_files import count, measured, read_object, section, short_text
 from orchestrator.report.timing import Timing
 
+FUNCTION_ENTRY = "payload.functions.call:main"  # of a function of the Python API (client/functions)
+
 
 @dataclass(frozen=True, slots=True)
 class Measure:
@@ -106,11 +108,11 @@ def _title(run: RunRecord) -> str:
 
 def _work(run: RunRecord, metrics: dict[str, Any], timing: Timing | None) -> dict[str, Any]:
     """What was trained. What the payload measured is more certain than what was asked for."""
-    asked = section(run.spec, "train")
+    asked = _asked(section(run.spec, "train"))
     world, dataset = section(metrics, "world"), section(metrics, "dataset")
     epochs = metrics.get("epochs")
     return {
-        "model": short_text(metrics.get("model")) or asked.get("entry") or asked.get("model"),
+        "model": short_text(metrics.get("model")) or asked.get("model"),
         "dataset": short_text(dataset.get("name")) or asked.get("dataset"),
         "synthetic": dataset.get("synthetic") is True,
         "train_examples": count(dataset.get("train_examples")),
@@ -122,6 +124,15 @@ def _work(run: RunRecord, metrics: dict[str, Any], timing: Timing | None) -> dic
         "processes": count(world.get("processes")) or (timing.processes if timing else None),
         "workers": count(world.get("workers")),
     }
+
+
+def _asked(train: dict[str, Any]) -> dict[str, Any]:
+    """What the job file says about the training; an `entry` brings its own data, and a function of Python its name."""
+    entry = train.get("entry")
+    if entry is None:
+        return train
+    function = short_text(section(train, "options").get("function")) if entry == FUNCTION_ENTRY else None
+    return {"model": function or entry, "precision": None if train.get("backend") == "none" else train.get("precision")}
 
 
 def _times(metrics: dict[str, Any], timing: Timing | None) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 from pathlib import Path
@@ -96,6 +97,55 @@ def test_a_function_imports_what_its_requirements_install(tpujob: Tpujob) -> Non
     path = tpujob.directory / "requires.py"
     path.write_text(REQUIRES.replace("WHEELS", f"file://{tpujob.directory}/wheels"))
     assert succeeded(script(tpujob, path, TPUJOB_CLOUD="emulated")) == "2.5\n"
+
+
+MAPS = """
+import sys
+import tpujob
+
+@tpujob.function("v5e-8", zone="us-central1-a")
+def half(x, fails=()):
+    import os
+    print("on", os.environ["TPU_NAME"], flush=True)
+    if x in fails:
+        raise ValueError(f"not {x}")
+    return {"half": x / 2}
+
+if sys.argv[1] == "values":
+    print(half.map({"x": [4, 3, 2, 1]}, parallel=2))
+    print(half.map([(4,), {"x": 1}, (0,)]))
+elif sys.argv[1] == "failures":
+    calls = [{"x": x, "fails": [2, 3]} for x in (1, 2, 3)]
+    found = half.map(calls, return_exceptions=True)
+    print(found[0], [type(each).__name__ for each in found[1:]], found[1].line, found[2].result.state)
+    half.map(calls)
+"""
+
+
+def test_a_map_runs_its_calls_over_slices_that_are_used_again_and_does_none_twice(tpujob: Tpujob) -> None:
+    path = tpujob.directory / "maps.py"
+    path.write_text(MAPS)
+    process = script(tpujob, path, "values", TPUJOB_CLOUD="emulated")
+    out, err = process.communicate(timeout=HANG_S)
+    assert process.returncode == 0, err
+    assert out.splitlines() == [str([{"half": x / 2} for x in (4, 3, 2, 1)]), str([{"half": x / 2} for x in (4, 1, 0)])]
+    assert tpujob.lived() == 3 and tpujob.alive() == [], "two for four calls, one for the call that was not made before"
+    on = re.findall(r"^(x=\d) worker0 \| on (\S+)$", err, re.MULTILINE)
+    assert sorted(call for call, _ in on) == ["x=0", "x=1", "x=2", "x=3", "x=4"] and len({name for _, name in on}) == 3
+    assert tpujob("compare", "half").stdout.startswith("half\tx=4\t")
+
+
+def test_a_call_of_a_map_that_fails_stops_no_other_one(tpujob: Tpujob) -> None:
+    path = tpujob.directory / "maps.py"
+    path.write_text(MAPS)
+    process = script(tpujob, path, "failures", TPUJOB_CLOUD="emulated")
+    out, err = process.communicate(timeout=HANG_S)
+    assert process.returncode == 1
+    assert out == "{'half': 0.5} ['RemoteFunctionError', 'RemoteFunctionError'] 10 failed\n", err
+    last = err[err.rindex("RemoteFunctionError: ") :]
+    assert last.startswith("RemoteFunctionError: ValueError: not 2 (maps.py:10, worker0)")
+    assert "2 of 3 calls failed: x=2, x=3; what the others returned is kept" in last
+    assert tpujob.alive() == []
 
 
 WAITS = """

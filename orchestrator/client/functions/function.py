@@ -8,12 +8,13 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 from orchestrator.client.arguments import Duration
+from orchestrator.client.functions.grid import Grid, calls_of
 from orchestrator.client.functions.source import check_module, examine
 from orchestrator.client.functions.values import as_json, json_text
-from orchestrator.errors import UserError
+from orchestrator.errors import TpujobError, UserError
 
 if TYPE_CHECKING:
     from orchestrator.client.client import Client, Run
@@ -24,7 +25,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 BackendName = Literal["none", "xla", "cuda", "cpu", "tpu", "auto"]
 
-ENTRY = "payload.functions.call:main"
 IN_A_JOB = "TPUJOB_RUN"
 
 
@@ -81,6 +81,39 @@ class RemoteFunction(Generic[P, R]):
         """
         return self._job(args, kwargs)
 
+    @overload
+    def map(
+        self, grid: Grid, *, parallel: int = 1, again: bool = False, return_exceptions: Literal[False] = False
+    ) -> list[R]: ...
+
+    @overload
+    def map(
+        self, grid: Grid, *, parallel: int = 1, again: bool = False, return_exceptions: Literal[True]
+    ) -> list[R | TpujobError]: ...
+
+    def map(
+        self, grid: Grid, *, parallel: int = 1, again: bool = False, return_exceptions: bool = False
+    ) -> list[R] | list[R | TpujobError]:
+        """Run a sweep of calls, and return their values in order. `parallel` slices run them, each one call after the other.
+
+        `grid` is a list of calls, each a dict of arguments or a tuple of them; or a dict of lists, of which every combination
+        is a call. A call that fails stops no other one: at the end, the first error is raised, or with `return_exceptions` each
+        is in the place of its value. What succeeded before with the same arguments and code is not run again, except with
+        `again`; so the same map goes on after an interruption. The arguments are columns of `tpujob compare`.
+
+        Raises UserError and TypeError for a grid that cannot be run: then nothing was created. Raises Interrupted after Ctrl-C.
+        """
+        from orchestrator.client.functions import printing
+        from orchestrator.client.functions.mapping import columns_of, sweep_of_calls
+
+        calls = calls_of(grid)
+        signature = inspect.signature(self._function)
+        jobs = [self._job(*call) for call in calls]
+        sweep = sweep_of_calls(jobs, [columns_of(signature, call) for call in calls], parallel)
+        client = self._made_client()
+        found = client._map(sweep, jobs[0], again, return_exceptions, on_event=client.on_event or printing.show)
+        return cast(list[R], found)
+
     def value(self, run: str | Run | RunResult) -> R:
         """Return the value of a run of this function, such as one of `Client.submit`; wait for its end.
 
@@ -107,6 +140,7 @@ class RemoteFunction(Generic[P, R]):
 
     def _job(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job:
         from orchestrator.client.job import Job, Limits, Tpu, Train
+        from orchestrator.report.figures import FUNCTION_ENTRY
 
         options, source = self._options, self._source
         if source.module is not None:
@@ -115,7 +149,7 @@ class RemoteFunction(Generic[P, R]):
             name=options.name or _job_name(source.name),
             tpu=Tpu(accelerator=options.accelerator, zone=options.zone, spot=options.spot),
             train=Train(
-                entry=ENTRY,
+                entry=FUNCTION_ENTRY,
                 backend=options.backend,
                 options={"function": source.name, "call": self._call_text(args, kwargs)},
             ),
@@ -129,12 +163,14 @@ class RemoteFunction(Generic[P, R]):
     def _call_text(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Return the call as `payload.functions.call` reads it."""
         signature = inspect.signature(self._function)
-        bound = signature.bind(*args, **kwargs).arguments
+        bound = signature.bind(*args, **kwargs)
+        for name, value in bound.arguments.items():
+            bound.arguments[name] = as_json(value, f"argument `{name}` of {self._source}")
         given = [
             name
             for name in ("backend", "run")
             if self._options.backend != "none"
-            and name not in bound
+            and name not in bound.arguments
             and (parameter := signature.parameters.get(name)) is not None
             and parameter.default is None
         ]
@@ -148,8 +184,8 @@ class RemoteFunction(Generic[P, R]):
                 "line": source.line,
                 "defaults": source.defaults,
                 "kwdefaults": source.kwdefaults,
-                "args": [as_json(each, f"argument {number} of {source}") for number, each in enumerate(args, 1)],
-                "kwargs": {name: as_json(each, f"argument {name} of {source}") for name, each in kwargs.items()},
+                "args": bound.args,
+                "kwargs": bound.kwargs,
                 "given": given,
             }
         )

@@ -17,9 +17,12 @@ def show(event: Event) -> None:
             lines = [text]
         case LogLines(worker=worker, lines=logged):
             lines = [f"worker{worker} | {line}" for line in logged]
-        case RunResult(lines=(*lines,)):
-            pass
+        case RunResult(variant=""):
+            lines = list(event.lines)
+        case RunResult(run=run, state=state):
+            lines = [f"{'result':<8} {state} · tpujob show {run}"]
         case _:
             return
+    begin = f"{event.variant} " if event.variant else ""
     with suppress(OSError, ValueError):  # a reader that left must not stop a teardown
-        print(*lines, sep="\n", file=sys.stderr, flush=True)
+        print(*(f"{begin}{line}" for line in lines), sep="\n", file=sys.stderr, flush=True)

@@ -114,6 +114,9 @@ def functions(client: Client) -> None:
     job: Job = fit.job(lr=0.1)
     later: dict[str, float] = fit.value(client.submit(job))
     print(found, here, there, length, later)
+    losses: list[dict[str, float]] = fit.map({"lr": [0.1, 0.2]}, parallel=2)
+    mixed: list[dict[str, float] | tpujob.TpujobError] = fit.map([(0.1,), {"lr": 0.2}], return_exceptions=True)
+    print(losses, mixed)
     try:
         fit(1)
     except tpujob.RemoteFunctionError as error:

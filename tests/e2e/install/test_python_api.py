@@ -48,9 +48,9 @@ def python(tpujob: Cli, code: str, cwd: Path | None = None, **env: str) -> subpr
     return started(tpujob, ["-c", code], cwd, env)
 
 
-def script(tpujob: Cli, path: Path, cwd: Path | None = None, **env: str) -> subprocess.Popen[str]:
+def script(tpujob: Cli, path: Path, *words: str, cwd: Path | None = None, **env: str) -> subprocess.Popen[str]:
     """The same, for a file."""
-    return started(tpujob, [str(path)], cwd, env)
+    return started(tpujob, [str(path), *words], cwd, env)
 
 
 def started(tpujob: Cli, words: list[str], cwd: Path | None, env: dict[str, str]) -> subprocess.Popen[str]:
@@ -84,7 +84,7 @@ def test_an_example_of_the_page_runs(tpujob: Tpujob, code: str) -> None:
     (project / "train.py").write_text(TRAIN)
     (project / "job.yaml").write_text(JOB)
     (project / "example.py").write_text(code)  # a function's source is read from a file
-    assert succeeded(script(tpujob, project / "example.py", project, TPUJOB_CLOUD="emulated")).strip()
+    assert succeeded(script(tpujob, project / "example.py", cwd=project, TPUJOB_CLOUD="emulated")).strip()
     assert tpujob.alive() == []
 
 

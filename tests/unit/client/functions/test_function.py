@@ -100,9 +100,9 @@ def test_arguments_are_checked_before_there_is_a_job() -> None:
     f = of("def f(x, *, y=1): pass")
     with pytest.raises(TypeError, match="missing a required argument: 'x'"):
         f.job()
-    with pytest.raises(UserError, match=r"argument y of `f` \(<notebook>:1\)\['a'\] is of type object"):
+    with pytest.raises(UserError, match=r"argument `y` of `f` \(<notebook>:1\)\['a'\] is of type object"):
         f.job(1, y={"a": object()})
-    with pytest.raises(UserError, match="argument 1 of `f`"):
+    with pytest.raises(UserError, match="argument `x` of `f`"):
         f.job({1, 2})
 
 
