@@ -27,6 +27,7 @@ from orchestrator.client.events import (
     Reporter,
     Running,
     RunResult,
+    SweepResult,
     relative,
 )
 from orchestrator.core.text.durations import format_duration
@@ -116,6 +117,10 @@ class Console:
                     _print(text) if self._log_is_data else self._write(text)
                 case RunResult():
                     self._show_result(event)
+                case SweepResult() if event.stopped:
+                    left = sum(not each.succeeded for each in event.variants)
+                    text = f"stopped; {left} of {len(event.variants)} are left, and the same command goes on there"
+                    self.notice("sweep", text)
 
     def _show_result(self, result: RunResult) -> None:
         self.quiet()

@@ -128,7 +128,7 @@ def _tell(reporter: Reporter, number: int, count: int, running: int) -> None:
     name = signal.Signals(number).name
     if count == 1:
         runs = f"{running} run{'s'[: running != 1]}"
-        reporter.notice("stop", f"{name}: stopping {runs} and deleting their slices; the same command goes on later")
+        reporter.notice("stop", f"{name}: stopping {runs} and deleting their slices")
     elif count < 3:
         left = "1 more to leave before the proof (the next tpujob command goes on with it)"
         reporter.notice("release", f"{name}: already deleting; {left}")
