@@ -123,8 +123,11 @@ class RunResult(Event):
     started_at: float
     ended_at: float | None
     attempt_count: int = 1
+    restarts: int = 0  # after a lost slice
+    emulated: bool = False  # it ran on an emulated TPU: its seconds and dollars are not those of a real one
+    job_s: float | None = None  # seconds that the job ran, in all attempts, without waiting, setup and collecting
     cost_usd: float | None = None  # of all attempts; None: unknown, or a run on this machine
-    metrics: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)  # the last value of each, and what metrics.json holds
     artifacts: tuple[Path, ...] = ()
     released: bool = True  # every slice of the run is proven absent
     release: str = "nothing was created"

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from orchestrator.client.session import Session
 from orchestrator.client.sweeps import progress
 from orchestrator.errors import UnknownRun
-from orchestrator.report import costs, results
+from orchestrator.report import results
 from orchestrator.report.figures import RunFigures, figures
 from orchestrator.report.results import RunReport
+from orchestrator.report.whole_run import whole_run
 
 
 def show(session: Session, run: str) -> RunReport:
@@ -29,8 +30,8 @@ def compare(session: Session, names: Sequence[str]) -> tuple[RunFigures, ...]:
     found = {run.id: (run, attempt) for run, attempt in map(ledger.find_run, _runs(session, names))}
     columns = []
     for run, last in found.values():
-        usd = costs.of_run(ledger, run, session.now(run.cloud))
-        columns.append(figures(run, last, ledger.lease(last.lease_id) if last.lease_id else None, usd))
+        whole = whole_run(ledger, run, session.now(run.cloud))
+        columns.append(figures(run, last, ledger.lease(last.lease_id) if last.lease_id else None, whole))
     return tuple(columns)
 
 

@@ -1,7 +1,7 @@
-"""Compare runs: seconds in all, per iteration and per epoch, one column for each run; as text, Markdown or CSV.
+"""Compare runs: parameters, seconds, metrics and cost, one column for each run; as text, Markdown or CSV.
 
-Runs that did other work (another model, other data, another batch) are shown side by side all the same, and marked as not
-comparable. Pure: figures in, lines out.
+A figure that none of the runs has gets no row; of many runs each is a row. Runs that did other work (another model, other data,
+another batch) are shown side by side all the same, and marked as not comparable. Pure: figures in, lines out.
 """
 
 from __future__ import annotations
@@ -11,15 +11,20 @@ import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
+from itertools import chain
 from typing import Any
 
 from orchestrator.core.lease.run_and_attempt import LOCAL
+from orchestrator.core.text.metric_lines import less_is_better
 from orchestrator.report.figures import EpochMeasure, Measure, RunFigures
 from orchestrator.report.layout import Table, format_cost
+from orchestrator.report.metrics import Metric, short
 
 Row = tuple[str, Callable[[RunFigures], str]]
 
 NOTHING = "-"
+COLUMNS = 4  # of more runs each gets a row
 # Runs that differ in one of these did other work; runs that differ in one of the others did the same work in another way.
 SAME_WORK = ("model", "dataset", "train_examples", "batch_size")
 SAME_WAY = ("epochs", "precision", "timing")
@@ -37,6 +42,7 @@ REMARKS: dict[str, Callable[[RunFigures], bool]] = {
     ),
     "the TPU was emulated on this machine's CPU: seconds and dollars are not those of a real one": lambda f: f.emulated,
 }
+BUILT_IN = ("images_per_s", "test_accuracy")  # metrics that have rows of their own, from metrics.json
 PLAIN = {"train_examples": "number of examples", "batch_size": "batch size", "dataset": "data"}
 
 
@@ -88,8 +94,22 @@ def headline(columns: Sequence[RunFigures]) -> str:
 # -- rows ----------------------------------------------------------------------------------------------------------
 
 
-def rows() -> list[Row]:
-    """Return the label of each row, and the function that formats its cell."""
+def rows(columns: Sequence[RunFigures]) -> list[Row]:
+    """Return the label of each row, and the function that formats its cell; only rows of which a run has something."""
+    every = [*_params(columns), *_built_in(), *_metrics(columns), *_of_any_run(columns)]
+    return [row for row in every if any(row[1](column) != NOTHING for column in columns)]
+
+
+def _params(columns: Sequence[RunFigures]) -> list[Row]:
+    names = dict.fromkeys(chain.from_iterable(column.params for column in columns))
+    return [(name, partial(_param, name)) for name in names]
+
+
+def _param(name: str, column: RunFigures) -> str:
+    return str(column.params.get(name, NOTHING))
+
+
+def _built_in() -> list[Row]:
     return [
         ("total (s)", lambda f: seconds(f.total_s)),
         ("s / iteration (mean ± σ)", lambda f: spread(f.step_s)),
@@ -97,9 +117,34 @@ def rows() -> list[Row]:
         ("images / s", lambda f: NOTHING if f.images_per_s is None else f"{f.images_per_s:,.0f}"),
         ("time to first step (s)", lambda f: seconds(f.first_step_s)),
         ("compile (s)", lambda f: seconds(f.compile_s)),
-        ("whole job (s)", lambda f: seconds(f.job_s)),
         ("test accuracy (%)", lambda f: NOTHING if f.test_accuracy is None else f"{100 * f.test_accuracy:.2f}"),
         ("memory (MB)", lambda f: NOTHING if f.peak_rss_bytes is None else f"{f.peak_rss_bytes / 1e6:,.0f}"),
+    ]
+
+
+def _metrics(columns: Sequence[RunFigures]) -> list[Row]:
+    """What the jobs reported: last value, and the best in brackets. Those of the built-in training have rows already."""
+    shown = {name for name in BUILT_IN if any(getattr(column, name) is not None for column in columns)}
+    names = dict.fromkeys(name for column in columns for name in column.metrics if name not in shown)
+    return [(name, partial(_metric, name)) for name in names]
+
+
+def _metric(name: str, column: RunFigures) -> str:
+    found = column.metrics.get(name)
+    if found is None:
+        return NOTHING
+    return short(found.last) if found.best == found.last else f"{short(found.last)} (best {short(found.best)})"
+
+
+def _of_any_run(columns: Sequence[RunFigures]) -> list[Row]:
+    """Exit codes and restarts only where they are not all 0."""
+    found: list[Row] = [("whole job (s)", lambda f: seconds(f.job_s))]
+    if any(column.restarts for column in columns):
+        found.append(("restarts", lambda f: str(f.restarts)))
+    if any(column.exit_code for column in columns):
+        found.append(("exit code", lambda f: NOTHING if f.exit_code is None else str(f.exit_code)))
+    return [
+        *found,
         ("cost", dollars),
         ("device", _device),
         ("on", _place),
@@ -128,7 +173,7 @@ def _decimals(value: float) -> int:
 
 def dollars(column: RunFigures) -> str:
     """Return the cost of the run."""
-    return format_cost(column.usd, column.cloud)
+    return format_cost(column.cost_usd, column.cloud)
 
 
 def _device(column: RunFigures) -> str:
@@ -143,12 +188,22 @@ def _place(column: RunFigures) -> str:
 
 
 def one(column: RunFigures) -> list[str]:
-    """Return the lines of a single run, for `tpujob show`; none for a run that measured nothing."""
-    if column.total_s is None and column.step_s.mean is None:
-        return []
-    lines = [f"work     {headline([column])}"]
-    lines += [f"figure   {label}: {text}" for label, cell in rows()[:-2] if (text := cell(column)) != NOTHING]
+    """Return the lines of a single run, for `tpujob show`."""
+    lines = [f"work     {work}"] if (work := headline([column])) else []
+    rows_of = [*_params([column]), *_built_in(), *_of_any_run([column])[:-2]]
+    lines += [f"figure   {label}: {text}" for label, cell in rows_of if (text := cell(column)) != NOTHING]
+    lines += [f"metric   {name}: {_last_and_best(each)}" for name, each in column.metrics.items()]
     return lines + [f"note     {note}" for note in notes([column])]
+
+
+def _last_and_best(metric: Metric) -> str:
+    def at(step: int | None) -> str:
+        return "" if step is None else f" at step {step:,}"
+
+    text = f"{short(metric.last)}{at(metric.last_step)}"
+    if metric.count > 1:
+        text += f" · best {short(metric.best)}{at(metric.best_step)} · {metric.count:,} values"
+    return text
 
 
 # -- notes ---------------------------------------------------------------------------------------------------------
@@ -157,15 +212,18 @@ def one(column: RunFigures) -> list[str]:
 def notes(columns: Sequence[RunFigures]) -> list[str]:
     """Return what the figures mean, and what limits them."""
     named = list(zip(titles(columns), columns, strict=True))
-    found = [
-        "total, s / iteration and s / epoch: training alone, without the steps that compiled (warm-up); "
-        "s / epoch is of the epochs that had none"
-    ]
+    found = []
+    if any(column.total_s is not None for column in columns):
+        found.append(
+            "total, s / iteration and s / epoch: training alone, without the steps that compiled (warm-up); "
+            "s / epoch is of the epochs that had none"
+        )
     for text, holds in REMARKS.items():
         which = [name for name, column in named if holds(column)]
         if which:
             found.append(f"{'all' if len(which) == len(named) > 1 else ', '.join(which)}: {text}")
-    if any(column.usd is not None for column in columns):
+    found += _best(named)
+    if any(column.cost_usd is not None for column in columns):
         found.append(f"dollars from the create call to the proven end, by the {columns[0].prices_as_of}")
     for name, column in named:
         found += [f"{name}: {problem}" for problem in column.problems]
@@ -174,20 +232,37 @@ def notes(columns: Sequence[RunFigures]) -> list[str]:
     return found
 
 
+def _best(named: Sequence[tuple[str, RunFigures]]) -> list[str]:
+    """Return which run has the best value of each metric that several runs report."""
+    found = []
+    for name in dict.fromkeys(chain.from_iterable(column.metrics for _, column in named)):
+        of_runs = [
+            (each.best, title)
+            for title, column in named
+            if (each := column.metrics.get(name)) is not None and each.best is not None
+        ]
+        if len(of_runs) > 1:
+            value, title = min(of_runs) if less_is_better(name) else max(of_runs)
+            found.append(f"best {name}: {short(value)}, {title}")
+    return found
+
+
 # -- as text, Markdown, CSV ------------------------------------------------------------------------------------------
 
 
 def table(columns: Sequence[RunFigures]) -> Table:
-    """Return the table: a row for each figure, a column for each run."""
-    body = tuple((label, *(cell(column) for column in columns)) for label, cell in rows())
-    return Table((headline(columns), *titles(columns)), body)
+    """Return the table: a row for each figure, a column for each run; the other way round for many runs."""
+    body = tuple((label, *(cell(column) for column in columns)) for label, cell in rows(columns))
+    every = ((headline(columns), *titles(columns)), *body)
+    head, *lines = every if len(columns) <= COLUMNS else zip(*every, strict=True)
+    return Table(head, tuple(lines))
 
 
 def markdown(columns: Sequence[RunFigures]) -> list[str]:
     """Return the lines of a Markdown table, and a list of the notes."""
     found = table(columns)
     head, *body = [[_markdown_cell(cell) for cell in line] for line in (found.head, *found.rows)]
-    rule = ["---"] + ["---:"] * len(columns)
+    rule = ["---"] + ["---:"] * (len(head) - 1)
     return [
         *(f"| {' | '.join(line)} |" for line in (head, rule, *body)),
         "",
@@ -196,10 +271,10 @@ def markdown(columns: Sequence[RunFigures]) -> list[str]:
 
 
 def csv_text(columns: Sequence[RunFigures]) -> str:
-    """Return a header and one line for each run, every figure as it was measured."""
+    """Return a header and one line for each run, every figure as it was measured; empty where a run has none."""
     out = io.StringIO()
     flat = [_flat(column) for column in columns]
-    writer = csv.DictWriter(out, fieldnames=list(flat[0]), lineterminator="\n")
+    writer = csv.DictWriter(out, fieldnames=list(dict.fromkeys(chain.from_iterable(flat))), lineterminator="\n")
     writer.writeheader()
     writer.writerows(flat)
     return out.getvalue()
@@ -214,7 +289,12 @@ def remarks(columns: Sequence[RunFigures]) -> list[str]:
 def _flat(column: RunFigures) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in asdict(column).items():
-        if isinstance(value, dict):
+        if key == "metrics":
+            for name, metric in value.items():
+                flat |= {_csv_cell(f"{name}_last"): metric["last"], _csv_cell(f"{name}_best"): metric["best"]}
+        elif key == "params":
+            flat |= {_csv_cell(f"param_{name}"): _csv_cell(inner) for name, inner in value.items()}
+        elif isinstance(value, dict):
             flat |= {f"{key}_{part}": inner for part, inner in value.items()}
         else:
             flat[key] = _csv_cell("; ".join(value) if isinstance(value, tuple) else value)

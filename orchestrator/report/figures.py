@@ -6,6 +6,7 @@ measured is None, never zero.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,10 @@ from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.report import timing as timings
 from orchestrator.report.artifact_files import count, measured, read_object, section, short_text
+from orchestrator.report.metrics import Metric
+from orchestrator.report.metrics import read as read_metrics
 from orchestrator.report.timing import Timing
+from orchestrator.report.whole_run import WholeRun
 
 FUNCTION_ENTRY = "payload.functions.call:main"  # of a function of the Python API (client/functions)
 
@@ -38,12 +42,18 @@ class EpochMeasure(Measure):
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """One run's column of a comparison. `usd` is that of all attempts; `problems` are sentences."""
+    """One run's column of a comparison. `cost_usd` and `job_s` are of all attempts; `problems` are sentences.
+
+    `job_s`: seconds that the job ran. `metrics`: by name, what the job reported of itself (`report.metrics`).
+    """
 
     run: str
     name: str
     title: str  # the name of the variant for a run of a sweep, else the job's
     state: str
+    exit_code: int | None
+    restarts: int
+    params: Mapping[str, Any]
     cloud: str
     emulated: bool
     accelerator_type: str | None
@@ -71,13 +81,14 @@ class RunFigures:
     test_accuracy: float | None
     train_loss: float | None
     peak_rss_bytes: int | None
-    usd: float | None
+    metrics: Mapping[str, Metric]
+    cost_usd: float | None
     prices_as_of: str
     problems: tuple[str, ...]
 
 
-def figures(run: RunRecord, attempt: Attempt, lease: Lease | None, usd: float | None) -> RunFigures:
-    """Return the figures of a run, of which this is the last attempt. `usd`: the cost of all of it (`report.costs`)."""
+def figures(run: RunRecord, attempt: Attempt, lease: Lease | None, whole: WholeRun) -> RunFigures:
+    """Return the figures of a run, of which this is the last attempt."""
     directory = Path(run.directory)
     metrics = read_object(directory / "worker0" / "artifacts" / "metrics.json")
     timing = timings.read_run(directory)
@@ -86,6 +97,9 @@ def figures(run: RunRecord, attempt: Attempt, lease: Lease | None, usd: float | 
         name=run.name,
         title=_title(run),
         state=str(attempt.state),
+        exit_code=attempt.exit_code,
+        restarts=whole.restarts,
+        params=section(run.spec, "params"),
         cloud=run.cloud,
         emulated=run.cloud == "emulated",
         accelerator_type=lease.accelerator_type if lease else None,
@@ -95,10 +109,17 @@ def figures(run: RunRecord, attempt: Attempt, lease: Lease | None, usd: float | 
         test_accuracy=_share(metrics.get("test_accuracy")),
         train_loss=_last_loss(metrics),
         peak_rss_bytes=count(metrics.get("peak_rss_bytes")),
-        usd=usd,
+        job_s=whole.job_s,
+        metrics=read_metrics(directory),
+        cost_usd=whole.cost_usd,
         prices_as_of=catalog.PRICES_AS_OF,
-        problems=tuple(timing.problems) if timing else (f"it left no {timings.NAME}",),
+        problems=tuple(timing.problems) if timing else _no_timing(run),
     )
+
+
+def _no_timing(run: RunRecord) -> tuple[str, ...]:
+    """Only the built-in training owes that file."""
+    return (f"it left no {timings.NAME}",) if section(run.spec, "train").get("backend", "none") != "none" else ()
 
 
 def _title(run: RunRecord) -> str:
@@ -147,7 +168,6 @@ def _times(metrics: dict[str, Any], timing: Timing | None) -> dict[str, Any]:
         "first_step_s": found.first_step_s,
         "compile_s": found.spans.get("compile", 0.0) if timing else measured(seconds.get("compile_s")),
         "eval_s": found.spans.get("eval", measured(seconds.get("eval_s"))),
-        "job_s": measured(seconds.get("total_s")),
         "resumed": found.sessions > 1,
     }
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from orchestrator.core.text.metric_lines import LINE_BYTES, NAMES, is_metric, less_is_better, number, step_of
+from orchestrator.report.artifact_files import open_regular
 
 PIECE_BYTES = 256 << 10
 NUMBERS = frozenset((int, float))
@@ -53,17 +55,33 @@ def read(directory: Path) -> dict[str, Metric]:
     """Return the metrics of the run in this directory, by name; empty where it has none."""
     collected = collected_path(directory)
     file = collected if collected.exists() else live_path(directory)
-    return summarize(found_path(directory)) | summarize(file)
+    return {**summarize(found_path(directory)), **summarize(file)}
 
 
-def summarize(path: Path) -> dict[str, Metric]:
-    """Return the metrics of one file; empty if it cannot be read."""
+def short(value: float | None) -> str:
+    """Return a value with four digits: `0.4123`, `1,234`, `1.2e-05`; `-` for None."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
+def summarize(path: Path) -> Mapping[str, Metric]:
+    """Return the metrics of one file; empty if it cannot be read. A file that did not change is not read again."""
+    try:
+        found = path.stat()
+    except OSError:
+        return {}
+    return _summarize(path, found.st_size, found.st_mtime_ns)
+
+
+@lru_cache(maxsize=8)
+def _summarize(path: Path, size_bytes: int, mtime_ns: int) -> Mapping[str, Metric]:
     sums: dict[str, _Sum] = {}
     try:
         for rows in _rows(path):
             _add(sums, rows)
     except OSError:
-        return {}
+        pass
     return {name: total.metric(less_is_better(name)) for name, total in sums.items()}
 
 
@@ -132,8 +150,10 @@ def _all_finite(values: list[float]) -> bool:
 
 def _rows(path: Path) -> Iterator[list[Any]]:
     """Yield what the complete lines hold, some at a time. Raises OSError."""
-    rest = b""
-    with path.open("rb") as file:
+    rest, opened = b"", open_regular(path)
+    if opened is None:
+        return
+    with opened as file:
         while piece := file.read(PIECE_BYTES):
             *lines, rest = (rest + piece).split(b"\n")
             rest = rest[: LINE_BYTES + 1]

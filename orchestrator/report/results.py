@@ -19,6 +19,9 @@ from orchestrator.report.artifact_files import read_object, section
 from orchestrator.report.attempts import AttemptReport
 from orchestrator.report.figures import RunFigures, figures
 from orchestrator.report.layout import day_clock, format_cost
+from orchestrator.report.metrics import read as read_metrics
+from orchestrator.report.metrics import short
+from orchestrator.report.whole_run import whole_run
 
 if TYPE_CHECKING:
     from orchestrator.engine.jobs.progress import Outcome
@@ -114,8 +117,9 @@ def describe(outcome: Outcome) -> str:
 
 
 def metrics(directory: Path) -> dict[str, Any]:
-    """Return the payload's metrics.json of worker 0; empty when there is none that can be read."""
-    return read_object(directory / "worker0" / "artifacts" / "metrics.json")
+    """Return the last value of each metric, and over them what is in metrics.json of worker 0; empty without either."""
+    last = {name: each.last for name, each in read_metrics(directory).items()}
+    return last | read_object(directory / "worker0" / "artifacts" / "metrics.json")
 
 
 def payload_spans(directory: Path) -> dict[str, float]:
@@ -139,6 +143,9 @@ def _describe_metrics(found: dict[str, Any]) -> list[str]:
     rate = found.get("images_per_s")
     if isinstance(rate, int | float):
         parts.append(f"{rate:,.0f} images/s")
+    loss = found.get("loss")
+    if not parts and isinstance(loss, int | float):
+        parts.append(f"loss {short(loss)}")
     return parts
 
 
@@ -152,7 +159,7 @@ def _describe_artifacts(outcome: Outcome) -> str:
 
 def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunReport:
     """Return everything about a run, of which this is the last attempt. `now`: the ledger's time of the run's cloud."""
-    usd = costs.of_run(ledger, run, now)
+    whole = whole_run(ledger, run, now)
     lease = ledger.lease(attempt.lease_id) if attempt.lease_id else None
     directory = Path(run.directory)
     files = [path for path in sorted(directory.rglob("*")) if path.is_file() and not path.is_symlink()]
@@ -168,11 +175,11 @@ def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunR
         started_at=run.created_at,
         ended_at=attempt.ended_at,
         directory=run.directory,
-        cost_usd=usd,
+        cost_usd=whole.cost_usd,
         lease=_lease_report(lease, now) if lease is not None else None,
         attempts=attempts.attempts(ledger, run, now),
         events=_events(ledger, attempt),
-        figures=figures(run, attempt, lease, usd),
+        figures=figures(run, attempt, lease, whole),
         metrics=metrics(directory),
         files=tuple(RunFile(str(path.relative_to(directory)), path.stat().st_size) for path in files),
     )

@@ -50,16 +50,19 @@ def test_a_run_streams_its_events_and_ends_with_its_result(tpujob: Tpujob) -> No
         "state": "succeeded",
         "exit_code": 0,
         "attempt_count": 1,
+        "restarts": 0,
+        "emulated": True,
         "released": True,
         "detached": False,
         "error": None,
     }.items() <= result.items()
     assert result["release"].startswith("tpujob-") and "absent (checked" in result["release"]
+    assert 0 < result["job_s"] < result["ended_at"] - result["started_at"]
     assert result["cost_usd"] > 0 and result["ended_at"] > result["started_at"]
     assert result["artifacts"] == [f"{result['directory']}/worker0/artifacts/result.txt"]
     assert " ".join(result) == (
-        "event run name state exit_code directory started_at ended_at attempt_count cost_usd metrics artifacts released "
-        "release detached error"
+        "event run name state exit_code directory started_at ended_at attempt_count restarts emulated job_s "
+        "cost_usd metrics artifacts released release detached error"
     )
     assert "hello from" not in done.stderr and f"tpujob show {result['run']}" in done.stderr
     assert done.stderr.startswith("cloud    EMULATED")
@@ -133,3 +136,45 @@ def test_submit_streams_until_the_job_has_started(tpujob: Tpujob, monkeypatch: p
     )
     assert result["error"] is None and result["metrics"] == {}
     assert tpujob("cancel", result["run"]).returncode == 0 and tpujob.alive() == []
+
+
+MEASURED = """
+name: measured
+tpu: {zone: us-central1-a}
+metrics: {rate: '([0-9.]+) images/s'}
+command: |
+  m="$TPUJOB_ARTIFACTS/metrics.jsonl"
+  echo '{"step": 10, "loss": 0.5}' > "$m"
+  echo "rate: 671.5 images/s"
+  until [ -e ../go ]; do sleep 0.02; done
+  echo '{"step": 20, "loss": 0.25, "note": "x"}' >> "$m"
+"""
+
+
+def test_figures_of_any_job_are_streamed_while_it_runs_and_are_in_its_result_show_and_compare(
+    tpujob: Tpujob,
+) -> None:
+    process = tpujob.start("run", tpujob.job(MEASURED), "--json")
+    try:
+        assert process.stdout is not None
+        seen: list[dict[str, Any]] = []
+        for line in process.stdout:
+            row = json.loads(line)
+            seen += [row] if row["event"] == "metrics" else []
+            values = {name: value for each in seen for name, value in each["values"].items()}
+            if values == {"loss": 0.5, "rate": 671.5}:
+                break
+        (attempt,) = tpujob.state_dir.glob("vms/*/*/home/tpujob/runs/*/main")
+        (attempt.parent / "go").touch()
+        out, said = process.communicate()
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert {"event": "metrics", "worker": 0, "step": 20, "values": {"loss": 0.25}} in rows
+    assert rows[-1]["metrics"] == {"rate": 671.5, "loss": 0.25}
+    shown = tpujob("show", "measured").stdout
+    assert "metric   loss: 0.25 at step 20 · best 0.25 at step 20 · 2 values" in shown
+    assert "metric   rate: 671.5" in shown and "figure   whole job (s): " in shown
+    table = json.loads(tpujob("compare", "measured", "--json").stdout)["runs"][0]
+    assert (table["metrics"]["loss"]["last"], table["restarts"], table["exit_code"]) == (0.25, 0, 0)

@@ -39,6 +39,7 @@ class RunMetrics:
         self._step: int | None = None
         self._values: dict[str, float | None] = {}
         self._not_before = 0.0
+        self._timer: threading.Timer | None = None
 
     def __call__(self, worker: int, data: bytes) -> None:
         """Take the next bytes of the file; b"" says that it begins anew."""
@@ -70,6 +71,8 @@ class RunMetrics:
     def close(self) -> None:
         """Report the last values, and drop the followed copy of a file that was collected."""
         with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
             self._report(now=True)
             self._close_live()
             if self._found is not None:
@@ -86,10 +89,21 @@ class RunMetrics:
         self._latest = Metrics(worker, line.step, dict(self._values))
 
     def _report(self, *, now: bool = False) -> None:
-        if self._latest is not None and (now or time.monotonic() >= self._not_before):
+        """Report the newest values, at once or as soon as it is time: the job may say nothing more for long."""
+        wait_s = 0.0 if now else self._not_before - time.monotonic()
+        if self._latest is not None and wait_s <= 0:
             self._not_before = time.monotonic() + EVERY_S
             self._reporter.emit(self._latest)
             self._latest = None
+        elif self._latest is not None and self._timer is None:
+            self._timer = threading.Timer(wait_s, self._report_later)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _report_later(self) -> None:
+        with self._lock:
+            self._timer = None
+            self._report()
 
     def _match(self, text: str) -> MetricLine | None:
         step, values = None, {}

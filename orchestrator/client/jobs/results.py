@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.client.events import RunResult, relative
-from orchestrator.client.session import OFF, Session
+from orchestrator.client.session import EMULATED, OFF, Session
 from orchestrator.core.lease.lease import HeldFor
 from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, RunRecord, recorded_error
 from orchestrator.core.text.durations import format_duration
@@ -28,6 +28,7 @@ from orchestrator.report.messages import (
     uncollected_alert,
 )
 from orchestrator.report.results import describe, metrics, payload_spans
+from orchestrator.report.whole_run import WholeRun, whole_run
 
 if TYPE_CHECKING:
     from orchestrator.core.lease.lease import Lease
@@ -52,9 +53,9 @@ def finish(session: Session, outcome: Outcome, drafted: Iterable[str] = ()) -> R
             session.reporter.notice("held", line)
     directory = Path(outcome.run.directory)
     _remove_saved_work(session, outcome, directory)
-    usd = _cost(session, outcome)
-    lines = outcome_lines(outcome, result=describe(outcome), inside=payload_spans(directory), usd=usd)
-    return _ended(session, _result(session, outcome, usd=usd, lines=lines))
+    whole = _whole(session, outcome)
+    lines = outcome_lines(outcome, result=describe(outcome), inside=payload_spans(directory), usd=whole.cost_usd)
+    return _ended(session, _result(session, outcome, whole, lines=lines))
 
 
 def left_running(session: Session, outcome: Outcome, drafted: Iterable[str]) -> RunResult:
@@ -92,6 +93,7 @@ def recorded(
     session: Session, run: RunRecord, attempt: Attempt, lease: Lease | None, lines: Iterable[str] = ()
 ) -> RunResult:
     """Return the result of a run that has ended, from the ledger."""
+    whole = whole_run(session.ledger, run, session.now(run.cloud))
     return RunResult(
         run=run.id,
         name=run.name,
@@ -101,7 +103,10 @@ def recorded(
         started_at=run.created_at,
         ended_at=attempt.ended_at or run.created_at,
         attempt_count=_number(attempt),
-        cost_usd=costs.of_run(session.ledger, run, session.now(run.cloud)),
+        restarts=whole.restarts,
+        emulated=run.cloud == EMULATED,
+        job_s=whole.job_s,
+        cost_usd=whole.cost_usd,
         metrics=metrics(Path(run.directory)),
         artifacts=_artifacts(Path(run.directory)),
         released=lease is None or lease.gone_at is not None,
@@ -111,7 +116,7 @@ def recorded(
     )
 
 
-def _result(session: Session, outcome: Outcome, *, usd: float | None = None, lines: Iterable[str] = ()) -> RunResult:
+def _result(session: Session, outcome: Outcome, whole: WholeRun, *, lines: Iterable[str] = ()) -> RunResult:
     directory = Path(outcome.run.directory)
     return RunResult(
         run=outcome.run.id,
@@ -122,7 +127,10 @@ def _result(session: Session, outcome: Outcome, *, usd: float | None = None, lin
         started_at=outcome.started_at,
         ended_at=outcome.ended_at,
         attempt_count=_number(outcome.attempt),
-        cost_usd=usd,
+        restarts=whole.restarts,
+        emulated=outcome.run.cloud == EMULATED,
+        job_s=whole.job_s,
+        cost_usd=whole.cost_usd,
         metrics=metrics(directory),
         artifacts=_artifacts(directory),
         released=_is_released(outcome),
@@ -142,7 +150,7 @@ def _left(session: Session, outcome: Outcome, lines: Iterable[str] = ()) -> RunR
     """Return the result of a run that goes on: it has neither an end nor an exit code."""
     if outcome.released is not None and outcome.unproven:
         session.note(outcome.released)
-    return _ended(session, replace(_result(session, outcome, lines=lines), exit_code=None, ended_at=None))
+    return _ended(session, replace(_result(session, outcome, WholeRun(), lines=lines), exit_code=None, ended_at=None))
 
 
 def _ended(session: Session, result: RunResult) -> RunResult:
@@ -180,13 +188,13 @@ def _as_recorded(session: Session, outcome: Outcome) -> Outcome:
     return replace(outcome, ended_at=attempt.ended_at or outcome.ended_at)
 
 
-def _cost(session: Session, outcome: Outcome) -> float | None:
-    """Return the dollars of the run; None if they are unknown. A ledger that cannot be read costs nothing but the figure."""
+def _whole(session: Session, outcome: Outcome) -> WholeRun:
+    """Return what the ledger says of the whole run. A ledger that cannot be read costs nothing but these figures."""
     try:
-        return costs.of_run(session.ledger, outcome.run, outcome.ended_at)
+        return whole_run(session.ledger, outcome.run, outcome.ended_at)
     except TpujobError as error:
         session.reporter.notice("warning", f"{error.message}; what the run cost is not known")
-        return None
+        return WholeRun()
 
 
 def _remove_saved_work(session: Session, outcome: Outcome, directory: Path) -> None:

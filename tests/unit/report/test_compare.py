@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.report import compare
 from orchestrator.report.figures import RunFigures, figures
+from orchestrator.report.metrics import read as metrics_of
+from orchestrator.report.whole_run import WholeRun
 from tests.unit.engine.virtual import lease_and_request
 
 LEASE, _ = lease_and_request()
@@ -56,7 +59,7 @@ def run_of(
 
 def column(directory: Path, *, usd: float | None = None, **changes: Any) -> RunFigures:
     run, attempt = run_of(directory, **changes)
-    return figures(run, attempt, None, usd)
+    return figures(run, attempt, None, WholeRun(41.5, 0, usd))
 
 
 def lines_of(columns: list[RunFigures]) -> list[str]:
@@ -161,20 +164,81 @@ def test_metrics_that_make_no_sense_cost_their_figure_and_nothing_else(tmp_path:
     assert found.test_accuracy is None and found.images_per_s is None
     assert found.total_s == pytest.approx(0.88)
     text = "\n".join(lines_of([found]) + compare.markdown([found])) + compare.csv_text([found])
-    assert "\x1b" not in text and "accuracy (%)" in text
+    assert "\x1b" not in text and "s / epoch" in text and "accuracy (%)" not in text
 
 
 def test_a_run_that_measured_nothing_has_an_empty_column_and_a_reason(tmp_path: Path) -> None:
     run = RunRecord("7q2mabcdef", "hello", "hello.yaml", "emulated", AT, str(tmp_path), {})
-    found = figures(run, Attempt("x", run.id, state=AttemptState.FAILED), None, None)
-    text = lines_of([found])
-    assert "hello: it left no timing.jsonl" in text and "hello: the run is failed" in text
-    assert compare.one(found) == []
+    failed = Attempt("x", run.id, state=AttemptState.FAILED, exit_code=7)
+    found = figures(run, failed, None, WholeRun(12.5, 2, 0.25))
+    assert [line.split()[0] for line in compare.table([found]).lines()[1:]] == [
+        *("whole", "restarts", "exit", "cost", "on", "run")
+    ]
+    assert "hello: the run is failed" in lines_of([found]) and "timing.jsonl" not in "".join(lines_of([found]))
+    assert compare.one(found)[:4] == [
+        "figure   whole job (s): 12.5",
+        "figure   restarts: 2",
+        "figure   exit code: 7",
+        "figure   cost: $0.25 emulated",
+    ]
+
+
+def test_a_training_that_left_no_times_says_so(tmp_path: Path) -> None:
+    run = RunRecord("7q2mabcdef", "mnist", "j.yaml", "google", AT, str(tmp_path), {"train": {"backend": "xla"}})
+    found = figures(run, Attempt("x", run.id, state=AttemptState.FAILED), None, WholeRun())
+    assert "mnist: it left no timing.jsonl" in lines_of([found])
+
+
+def measuring(directory: Path, name: str, lr: float, *losses: float) -> RunFigures:
+    """A run of a job of one's own, that reported these losses."""
+    directory.mkdir()
+    lines = (json.dumps({"step": step, "loss": loss}) for step, loss in enumerate(losses, 1))
+    (directory / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    run = RunRecord(f"{name}abcdefgh", name, "j.yaml", "google", AT, str(directory), {"params": {"lr": lr}})
+    return figures(run, Attempt("x", run.id, state=AttemptState.SUCCEEDED, exit_code=0), None, WholeRun(60.0, 0, 0.5))
+
+
+def test_any_job_that_reports_metrics_is_compared_by_them_and_by_its_parameters(tmp_path: Path) -> None:
+    columns = [measuring(tmp_path / "a", "one", 1e-3, 3, 0.5, 1.25), measuring(tmp_path / "b", "two", 3e-4, 2, 0.25)]
+    head, *lines = compare.table(columns).lines()
+    assert head.split() == ["one", "two"]
+    assert [line.split("  ")[0] for line in lines] == ["lr", "loss", "whole job (s)", "cost", "on", "run"]
+    assert lines[0].split() == ["lr", "0.001", "0.0003"]
+    assert re.split(" {2,}", lines[1]) == ["loss", "1.25 (best 0.5)", "0.25"]
+    assert "best loss: 0.25, two" in compare.remarks(columns)
+    assert "metric   loss: 1.25 at step 3 · best 0.5 at step 2 · 3 values" in compare.one(columns[0])
+    assert "figure   lr: 0.001" in compare.one(columns[0])
+
+
+def test_a_run_without_a_figure_that_another_has_shows_a_dash_and_an_empty_cell(tmp_path: Path) -> None:
+    columns = [column(tmp_path / "a"), measuring(tmp_path / "b", "two", 3e-4, 2)]
+    cells = {line[0]: line[1:] for line in compare.table(columns).rows}
+    assert cells["loss"] == ("-", "2") and cells["total (s)"][1] == "-" and cells["lr"] == ("-", "0.0003")
+    trained, own = csv.DictReader(io.StringIO(compare.csv_text(columns)))
+    assert (trained["loss_last"], own["loss_last"], own["loss_best"]) == ("", "2.0", "2.0")
+    assert (trained["param_lr"], own["param_lr"], own["total_s"]) == ("", "0.0003", "")
+
+
+def test_many_runs_are_rows(tmp_path: Path) -> None:
+    columns = [measuring(tmp_path / str(n), f"run{n}", n, n) for n in range(1, 6)]
+    found = compare.table(columns)
+    assert found.head[1:] == ("lr", "loss", "whole job (s)", "cost", "on", "run")
+    assert [row[:3] for row in found.rows] == [(f"run{n}", str(n), str(n)) for n in range(1, 6)]
+    assert len(compare.markdown(columns)[1].split("|")) == len(found.head) + 2
+
+
+def test_a_metric_with_a_row_of_the_built_in_training_is_not_shown_twice(tmp_path: Path) -> None:
+    trained = column(tmp_path / "a")
+    reported = tmp_path / "a" / "worker0" / "artifacts" / "metrics.jsonl"
+    reported.write_text('{"step": 1, "loss": 1}\n{"step": 2, "images_per_s": 9, "test_accuracy": 0.5}\n')
+    trained = replace(trained, metrics=metrics_of(tmp_path / "a"))
+    labels = [line[0] for line in compare.table([trained]).rows]
+    assert "loss" in labels and "images_per_s" not in labels and "test_accuracy" not in labels
 
 
 def test_markdown_is_one_table_and_a_name_cannot_break_it(tmp_path: Path) -> None:
     columns = [column(tmp_path / "a"), column(tmp_path / "b", metrics=METRICS | {"model": "<b>a|b</b>"}, name="other")]
-    head, rule, *body = compare.markdown([columns[1]])[: 2 + len(compare.rows())]
+    head, rule, *body = compare.markdown([columns[1]])[: 2 + len(compare.table([columns[1]]).rows)]
     assert rule == "| --- | ---: |" and "&lt;b>a\\|b" in head
     assert all(line.startswith("| ") and line.replace("\\|", "").count("|") == 3 for line in body)
 
@@ -183,7 +247,7 @@ def test_csv_has_a_line_for_each_run_with_the_figures_as_measured_and_no_formula
     metrics = METRICS | {"model": "=cmd()", "world": {"device": "@x"}}
     (row,) = csv.DictReader(io.StringIO(compare.csv_text([column(tmp_path / "a", metrics=metrics)])))
     assert (row["model"], row["device"], row["epoch_s_count"]) == ("'=cmd()", "'@x", "2")
-    assert float(row["step_s_mean"]) == pytest.approx(0.08) and row["usd"] == ""
+    assert float(row["step_s_mean"]) == pytest.approx(0.08) and row["cost_usd"] == ""
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from orchestrator.client.jobs import metrics
 from orchestrator.client.jobs.log_output import JobOutput
 from orchestrator.client.jobs.metrics import RunMetrics
 from orchestrator.report import metrics as reports
+from tests.waiting import until
 
 
 class Heard(list[Event]):
@@ -57,6 +58,17 @@ def test_events_come_a_few_times_a_second_and_the_last_values_at_the_end(
         run(0, b'{"step": %d, "loss": 1}\n' % step)
     run.close()
     assert heard.metrics() == [(0, {"loss": 1.0}), (99, {"loss": 1.0})]
+
+
+def test_values_that_came_too_soon_after_others_are_reported_though_nothing_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = Heard()
+    monkeypatch.setattr(metrics, "EVERY_S", 0.01)
+    run = sink(tmp_path, heard)
+    for step in range(20):
+        run(0, b'{"step": %d, "loss": 1}\n' % step)
+    until(lambda: heard.metrics()[-1] == (19, {"loss": 1.0}), "the last values")
 
 
 def test_a_file_that_begins_anew_replaces_what_was_followed(tmp_path: Path, heard: Heard) -> None:
