@@ -251,10 +251,9 @@ def _project(text: str, source: str, _environ: Environ | None = None) -> str:
 def _zone(text: str, source: str, _environ: Environ | None = None) -> str:
     """A zone or a region, which means its zones."""
     if names.zone_problem(text) and names.region_problem(text):
-        from orchestrator import catalog
+        from orchestrator.core.planning.location_rules import places_near
 
-        near = ", ".join(catalog.nearest_place(text)) or "us-central1-a"
-        raise ConfigError(f"{source}: {text!r} is not a zone or region", hint=f"nearest: {near}")
+        raise ConfigError(f"{source}: {text!r} is not a zone or region", hint=places_near(text))
     return text
 
 

@@ -107,7 +107,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         ),
         "offers": Command(
             "List the TPUs there are: types, topologies, zones, and dated prices of a whole slice per hour.",
-            ("tpujob offers", "tpujob offers --type v6e-8 --zone us-east5"),
+            ("tpujob offers", "tpujob offers v5e", "tpujob offers v6e-8 us-east5"),
             light=True,
         ),
     },
@@ -124,7 +124,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         ),
         "logs": Command(
             "What the workers of a run wrote, as far as it arrived here.",
-            ("tpujob logs mnist", "tpujob logs -f mnist", "tpujob logs mnist --worker 1"),
+            ("tpujob logs  # of the newest run", "tpujob logs -f mnist", "tpujob logs mnist --worker 1"),
         ),
         "compare": Command(
             "Compare runs: seconds in all, per iteration and per epoch with their spread, accuracy, dollars.",
@@ -167,7 +167,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         ),
         "emulator stop": Command(
             "Stop the emulator, with every emulated VM and its processes.",
-            ("tpujob emulator stop",),
+            ("tpujob emulator stop", "tpujob emulator stop --yes"),
             "emulator.daemon:stop",
         ),
         "emulator status": Command(

@@ -154,9 +154,9 @@ class Console:
 
     def _fail(self, message: str, hint: str) -> None:
         self.quiet()
-        self._write(message, color=RED)
+        self._write(message, color=RED, wrap=True)
         if hint:
-            self._write(f"hint: {hint}")
+            self._write(f"hint: {hint}", wrap=True)
 
     def quiet(self) -> None:
         """Remove the live line for good, before another program or a question has the terminal."""

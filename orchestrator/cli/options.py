@@ -44,7 +44,8 @@ EventStream = Annotated[
     bool,
     Option("--json", help="Print events on stdout, one JSON object a line; the last one is the result."),
 ]
-RunName = Annotated[str, Argument(metavar="RUN", help="A run id (its first letters do) or a job's name.")]
+RUN_HELP = "A run id (its first letters do) or a job's name."
+RunName = Annotated[str, Argument(metavar="RUN", help=RUN_HELP)]
 Name = Annotated[str | None, Argument(help="The slice's name; by default yours.")]
 Worker = Annotated[int | None, Option("--worker", metavar="N", min=0, help="Worker index, from 0.")]
 Markdown = Annotated[bool, Option("--markdown", help="Print the table as Markdown.")]

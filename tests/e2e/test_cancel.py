@@ -93,6 +93,33 @@ def test_a_run_is_canceled_while_its_slice_is_created(tpujob: Tpujob) -> None:
     assert_canceled(tpujob, process)
 
 
+def test_a_run_on_a_held_slice_is_stopped_and_the_slice_stays(tpujob: Tpujob) -> None:
+    assert tpujob("up", "alice", "--zone", "us-central1-a", "--idle", "never").returncode == 0
+    process = tpujob.start("run", tpujob.job(LONG), stderr=subprocess.STDOUT)
+    until(lambda: [run for run in json.loads(tpujob("list", "--json").stdout) if run["state"] == "running"], "a job")
+    done = tpujob("cancel", "hello", "--json")
+    shape = json.loads(done.stdout)
+    assert done.returncode == 0 and (shape["state"], shape["slices"], shape["released"]) == ("canceled", [], True)
+    out, _ = process.communicate()
+    assert process.returncode == 71 and "canceled by `tpujob cancel`" in out and "alice is kept until" in out, out
+    assert len(tpujob.alive()) == 1
+    again = tpujob("run", tpujob.job(HELLO))
+    assert again.returncode == 0 and "held by `tpujob up`" in again.stderr, "nothing of the first job is in its way"
+
+
+def test_cancel_and_down_say_as_json_what_they_proved(detached: Tpujob) -> None:
+    run = submit(detached, LONG)
+    shape = json.loads(detached("cancel", run, "--json").stdout)
+    assert sorted(shape) == ["had_ended", "released", "run", "slices", "state"]
+    (gone,) = shape["slices"]
+    assert (shape["run"], shape["had_ended"], shape["state"], gone["absent"]) == (run, False, "canceled", True)
+    assert json.loads(detached("cancel", run, "--json").stdout)["had_ended"] is True
+    assert detached("up", "alice", "--zone", "us-central1-a").returncode == 0
+    (down,) = json.loads(detached("down", "alice", "--json").stdout)["released"]
+    assert (down["name"], down["zone"], down["absent"]) == ("alice", "us-central1-a", True)
+    assert json.loads(detached("down", "--json").stdout) == {"released": [], "alive": []}
+
+
 def test_the_record_of_a_cancel_outlives_a_run_that_was_killed(tpujob: Tpujob) -> None:
     no_capacity(tpujob)
     process = tpujob.start("run", tpujob.job(QUEUED), env={"TPUJOB_GUARDIAN": "off"})

@@ -15,6 +15,7 @@ from orchestrator.client.session import Session
 from orchestrator.clouds.tpu import gcloud
 from orchestrator.clouds.tpu.light_client import LightApi
 from orchestrator.core.lease.cloud_api import SliceView
+from orchestrator.core.planning.location_rules import places_near
 from orchestrator.core.text import names
 from orchestrator.core.text.durations import format_usd_per_hour
 from orchestrator.engine.effects.base import Report, World
@@ -171,8 +172,7 @@ def _zones(places: Sequence[str]) -> list[str] | None:
         elif in_region := catalog.zones_of(place):
             found += in_region
         else:
-            near = ", ".join(catalog.nearest_place(place)) or "us-central1-a"
-            raise UserError(f"{place!r} is not a zone or region with TPUs", hint=f"nearest: {near}")
+            raise UserError(f"{place!r} is not a zone or region with TPUs", hint=places_near(place))
     return list(dict.fromkeys(found)) or None
 
 

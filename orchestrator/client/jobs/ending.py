@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.client import lookup
 from orchestrator.client.events import RunResult
 from orchestrator.client.jobs import results
+from orchestrator.client.slices.slices import SliceRelease
 from orchestrator.core.lease.lease import CANCEL, HeldFor, Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import (
     LOCAL,
@@ -46,49 +47,60 @@ class Canceled:
     had_ended: bool  # before: nothing was done
     released: bool  # its slice is proven absent, or it has none
     exit_code: int
+    state: str  # of the run now
+    slices: tuple[SliceRelease, ...] = ()  # that were deleted
     line: str = ""  # for a terminal
+
+    def as_json(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if key not in ("line", "exit_code")}
 
 
 def cancel(session: Session, run: str) -> Canceled:
     """End the run of this id or name: delete its slice and prove it. Artifacts are not collected.
 
-    A run that waits for capacity asks for no slice any more; its process ends when it next looks. A job with `on: local` is
-    stopped as by Ctrl-C, and keeps its artifacts. Raises UnknownRun; UserError for a name of several runs that have not
-    ended, and for a run on a slice of `tpujob up`.
+    A run that waits for capacity asks for no slice any more; its process ends. A run on a held slice is stopped there, and the
+    slice stays. A job with `on: local` is stopped as by Ctrl-C, and keeps its artifacts. Raises UnknownRun; UserError for a
+    name of several runs that have not ended; TpujobError if the process of the run does not stop it.
     """
     session.recover(look=True)
     found, attempt = lookup.live_run(session, run)
     if attempt.state.ended:
-        kept = lookup.lease_of_run(session, found.id)
-        line = f"{found.id} has ended already: {attempt.state}"
-        if kept is not None:
-            session.reporter.notice("note", lease_outcome(kept))
-        # Of a process that was killed, also those that its guardian is deleting.
-        _release(
-            session,
-            found,
-            [lease for lease in lookup.leases_of_run(session, found.id) if lease.state is LeaseState.DOWN],
-        )
-        return Canceled(found.id, True, kept is None, session.exit_code(), line)
+        return _had_ended(session, found, attempt)
     if found.cloud == LOCAL:
-        return _cancel_here(session, found.id, attempt.id)
+        ask_to_end(session.directory / "local", attempt.id)
+        _wait_for_process(session, found, attempt)
+        return _canceled(session, found, "none of its processes runs any more")
     lease = lookup.lease_of_run(session, found.id)
     taken_over = [lease] if lease is not None and lease.held_for is HeldFor.FAILURE else []
-    if lease is not None and lease.run != found.id and not taken_over:
-        raise UserError(
-            f"{found.id} runs on {lease.handle}, a held slice of `tpujob up`",
-            hint=f"press Ctrl-C where the run was started, or `tpujob down {lease.handle}`",
-        )
     session.run(record_cancel(found.id), found.cloud)
+    if lease is not None and lease.run != found.id and not taken_over:
+        _wait_for_process(session, found, attempt)
+        return _canceled(session, found, lease_outcome(lease).removeprefix("no: "))
     # These are all: from here on, the ledger takes no new lease of the run.
     releases = _release(session, found, taken_over or lookup.leases_of_run(session, found.id))
     if not all(released.gone for released in releases):
-        return Canceled(found.id, False, False, session.exit_code())
-    _, attempt = session.ledger.find_run(found.id)
-    state = attempt.state if attempt.state.ended else "ends"
+        return replace(_canceled(session, found, "", releases), released=False, line="")
     proofs = [f"{each.lease.name.node} absent (checked {clock(each.checked_at)})" for each in releases]
-    line = "; ".join((f"{found.id} {state}", *(proofs or ["it has no slice"])))
-    return Canceled(found.id, False, True, session.exit_code(), line)
+    return _canceled(session, found, "; ".join(proofs) or "it has no slice", releases)
+
+
+def _had_ended(session: Session, found: RunRecord, attempt: Attempt) -> Canceled:
+    kept = lookup.lease_of_run(session, found.id)
+    if kept is not None:
+        session.reporter.notice("note", lease_outcome(kept))
+    # Of a process that was killed, also those that its guardian is deleting.
+    leases = [lease for lease in lookup.leases_of_run(session, found.id) if lease.state is LeaseState.DOWN]
+    slices = tuple(map(SliceRelease.of, _release(session, found, leases)))
+    line = f"{found.id} has ended already: {attempt.state}"
+    return Canceled(found.id, True, kept is None, session.exit_code(), str(attempt.state), slices, line)
+
+
+def _canceled(session: Session, found: RunRecord, what: str, releases: Sequence[Released] = ()) -> Canceled:
+    """Return that the run was canceled, and in its line what became of its slices."""
+    _, attempt = session.ledger.find_run(found.id)
+    line = f"{found.id} {attempt.state if attempt.state.ended else 'ends'}; {what}"
+    slices = tuple(map(SliceRelease.of, releases))
+    return Canceled(found.id, False, True, session.exit_code(), str(attempt.state), slices, line)
 
 
 def _release(session: Session, found: RunRecord, leases: Sequence[Lease]) -> list[Released]:
@@ -101,16 +113,15 @@ def _release(session: Session, found: RunRecord, leases: Sequence[Lease]) -> lis
     return releases
 
 
-def _cancel_here(session: Session, run: str, attempt: str) -> Canceled:
-    """The process that runs it stops it, collects what it made, and records how it ended."""
-    ask_to_end(session.directory / "local", attempt)
+def _wait_for_process(session: Session, found: RunRecord, attempt: Attempt) -> None:
+    """Wait until the process of the run has stopped it, collected what it made, and recorded how it ended."""
     give_up_at = time.monotonic() + STOP_GRACE_S + COLLECT_S
-    while session.locks.is_locked(attempt):
+    while session.locks.is_locked(attempt.id):
         if time.monotonic() > give_up_at:
-            raise TpujobError(f"{run} has not ended", hint="it was told to end; `tpujob list` shows when it has")
+            hint = "it was told to end; `tpujob list` shows when it has"
+            raise TpujobError(f"{found.id} has not ended", hint=hint)
+        session.reporter.progress("cancel", "waiting until the process of the run has stopped the job")
         time.sleep(0.1)
-    line = f"{run} canceled; none of its processes runs any more"
-    return Canceled(run, False, True, session.exit_code(), line)
 
 
 def collect(session: Session, run: str, *, max_results: float | None = None) -> RunResult:

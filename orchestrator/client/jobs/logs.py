@@ -19,14 +19,23 @@ POLL_S = 0.2
 PIECE_BYTES = 1 << 20
 
 
-def read_logs(session: Session, run: str, *, follow: bool = False, worker: int | None = None) -> Iterator[LogLines]:
-    """Yield the lines of the run of this id or name: of all workers, or of one.
+def read_logs(
+    session: Session, run: str | None, *, follow: bool = False, worker: int | None = None
+) -> Iterator[LogLines]:
+    """Yield the lines of the run of this id or name, None for the newest one: of all workers, or of one.
 
     With `follow`, go on until the run has ended. Raises UnknownRun, also at the end when there was no log at all.
     """
     session.recover()
-    found, attempt = session.ledger.find_run(run)
+    found, attempt = _newest(session) if run is None else session.ledger.find_run(run)
     return _some_lines(session, found, attempt, follow=follow, worker=worker)
+
+
+def _newest(session: Session) -> tuple[RunRecord, Attempt]:
+    runs = session.ledger.runs()
+    if not runs:
+        raise UnknownRun("there is no run yet", hint="`tpujob run jobs/hello.yaml` makes one")
+    return runs[0]
 
 
 def _some_lines(

@@ -9,7 +9,7 @@ from orchestrator import catalog
 from orchestrator.client.session import Session
 from orchestrator.client.slices import availability
 from orchestrator.core.planning.availability import Availability
-from orchestrator.core.planning.location_rules import accelerator_problem, split_places
+from orchestrator.core.planning.location_rules import accelerator_problem, places_near, split_places
 from orchestrator.core.text.names import shown
 from orchestrator.errors import UserError
 from orchestrator.report.offers import MANY_HOSTS, Offered, chosen, offered
@@ -84,8 +84,6 @@ def _zones(text: str | None, rows_of: set[str]) -> tuple[str, ...]:
     for place in split_places(text or ""):
         meant = [zone for zone in sorted(rows_of) if place in (zone, zone.rpartition("-")[0])]
         if not meant:
-            near = ", ".join(catalog.nearest_place(place))
-            hint = f"nearest: {near}" if near else "`tpujob offers` without --zone counts the zones of every type"
-            raise UserError(f"--zone `{shown(place)}` has no TPUs, by the price table", hint=hint)
+            raise UserError(f"--zone `{shown(place)}` has no TPUs, by the price table", hint=places_near(place))
         found += meant
     return tuple(dict.fromkeys(found))

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator import catalog
 from orchestrator.client import lookup, plans
@@ -31,6 +31,9 @@ from orchestrator.engine.runtime.world import open_fleet
 from orchestrator.engine.slices import extend as extension
 from orchestrator.engine.slices import up_and_down
 from orchestrator.errors import CloudError, ConfigError, TeardownUnproven, TpujobError, UnknownRun, UserError
+
+if TYPE_CHECKING:
+    from orchestrator.engine.leases.release import Released
 
 DEFAULT_ACCELERATOR = "v5litepod-8"
 DEFAULT_IDLE_S = 3600.0
@@ -75,6 +78,12 @@ class SliceRelease:
     zone: str
     absent: bool
     checked_at: float  # unix seconds, the ledger's time of its cloud
+
+    @classmethod
+    def of(cls, released: Released) -> Self:
+        """Return what the release says of its slice."""
+        lease = released.lease
+        return cls(lease.handle, lease.name.node, lease.name.zone, released.gone, released.checked_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,10 +318,7 @@ def _delete(session: Session, leases: Sequence[Lease], kind: str) -> list[SliceR
     releases = []
     for released in session.on_cloud(partial(up_and_down.down, mine, reason=DOWN), kind):
         session.note(released)
-        lease = released.lease
-        releases.append(
-            SliceRelease(lease.handle, lease.name.node, lease.name.zone, released.gone, released.checked_at)
-        )
+        releases.append(SliceRelease.of(released))
     return releases
 
 

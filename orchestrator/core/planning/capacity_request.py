@@ -12,7 +12,7 @@ from orchestrator import catalog
 from orchestrator.core.planning.availability import Availability
 from orchestrator.core.planning.egress import Bucket
 from orchestrator.core.planning.grants import Grant
-from orchestrator.core.planning.location_rules import ANY
+from orchestrator.core.planning.location_rules import ANY, places_near
 from orchestrator.errors import UserError
 
 UNPRICED = float("inf")  # in an order by price, a candidate without a known price comes last
@@ -120,8 +120,7 @@ def zones(request: CapacityRequest, default_zone: str | None, inputs: PlanInputs
         elif place in catalog.zones() or request.unlisted:
             found.append((place, "from your settings" if from_settings else "asked for"))
         else:
-            near = ", ".join(catalog.nearest_place(place))
-            hint = f"nearest: {near}" if near else "`tpujob offers` lists them all"
+            hint = places_near(place, request.accelerator)
             raise UserError(f"{place!r} is not a zone or region with TPUs", hint=hint)
     return found
 

@@ -14,6 +14,7 @@ from orchestrator.core.text.names import shown
 
 ANY = "any"  # as a place: every zone that offers the type
 _ACCELERATOR = re.compile(r"[a-z][a-z0-9]{0,30}-[1-9][0-9]{0,6}")
+_PLACE = re.compile(r"[a-z]+-[a-z]+[0-9]+(-[a-z])?")
 _EXAMPLES = "v5litepod-8, v5p-8 or v6e-8"
 _SHOWN_ZONES = 4
 
@@ -40,20 +41,39 @@ def place_problem(place: str, accelerator: str, *, unlisted: bool = False) -> st
         return None
     in_region = catalog.zones_of(place)
     if not in_region and names.zone_problem(place):
-        return f"`{shown(place)}` is not a zone or a known region; {_places_near(place)}"
+        return f"`{shown(place)}` is not a zone or a known region; {places_near(place, accelerator)}"
     if unlisted:
         return None
     if not in_region and place not in catalog.zones():
-        return f"`{place}` is not a zone with TPUs; {_places_near(place)}"
+        return f"`{place}` is not a zone with TPUs; {places_near(place, accelerator)}"
     offered = catalog.zones_with(accelerator)
     if not offered or set(offered) & set(in_region or (place,)):
         return None
     return f"`{place}` does not offer {accelerator}; offered in: {_some(_by_distance(offered, place))}"
 
 
-def _places_near(place: str) -> str:
-    near = catalog.nearest_place(place)
-    return f"nearest: {', '.join(near)}" if near else "zones look like us-central1-a, regions like us-central1"
+def is_place(text: str) -> bool:
+    """Whether the text is a comma list of zones and regions, known or not, and no type."""
+    parts = split_places(text)
+    return bool(parts) and all(_PLACE.fullmatch(part) for part in parts)
+
+
+def places_near(place: str, accelerator: str | None = None) -> str:
+    """Return what may be meant by a mistyped place; if nothing is close, the zones there are, or those with the type."""
+    if near := catalog.nearest_place(place):
+        return f"nearest: {', '.join(near)}"
+    offering = catalog.zones_with(accelerator) if accelerator else ()
+    which = f"zones with {accelerator}" if offering else "zones with TPUs"
+    return f"{which}: {_by_region(offering or catalog.zones())}"
+
+
+def _by_region(zones: tuple[str, ...]) -> str:
+    """Return `us-central1-a/b/f, us-east1-d`."""
+    letters: dict[str, list[str]] = {}
+    for zone in sorted(zones):
+        region, _, letter = zone.rpartition("-")
+        letters.setdefault(region, []).append(letter)
+    return ", ".join(f"{region}-{'/'.join(each)}" for region, each in letters.items())
 
 
 def _by_distance(zones: tuple[str, ...], place: str) -> list[str]:

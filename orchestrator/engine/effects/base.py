@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 from orchestrator.core.lease.cloud_api import Cloud, WorkerAddress
 from orchestrator.core.lease.lease import Lease, LeaseEvent
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent
+from orchestrator.errors import TpujobError
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.fleet import Fleet
@@ -125,9 +126,23 @@ class SetServerTime(QuickEffect[None]):
 
 @dataclass(frozen=True, slots=True)
 class Sleep(Effect[None]):
-    """Wait. A signal ends a real wait; a simulated one takes virtual time."""
+    """Wait. A signal ends a real wait; a simulated one takes virtual time.
+
+    A real wait also ends once another process has ended this attempt, or has begun to release this lease.
+    """
 
     seconds: float
+    attempt_id: str | None = None
+    lease_id: str | None = None
+
+    def is_over(self, world: World) -> bool:
+        """Whether there is nothing left to wait for. A ledger that cannot be read ends no wait."""
+        try:
+            if self.attempt_id is not None and world.ledger.attempt(self.attempt_id).state.ended:
+                return True
+            return self.lease_id is not None and world.ledger.lease(self.lease_id).down_at is not None
+        except TpujobError:
+            return False
 
 
 @dataclass(frozen=True, slots=True)

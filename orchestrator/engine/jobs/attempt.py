@@ -162,7 +162,17 @@ async def _work(
             progress.detached = True
             return
         try:
-            await monitor.monitor(lease, fleet, phase.name, end, job.run.id, tasks, bill=bill, stall_s=job.stall_s)
+            await monitor.monitor(
+                lease,
+                fleet,
+                phase.name,
+                end,
+                job.run.id,
+                tasks,
+                bill=bill,
+                attempt=None if lease.run == job.run.id else progress.attempt.id,
+                stall_s=job.stall_s,
+            )
         except (PayloadFailed, DeadlineExceeded) as error:
             failure = error
         except SliceLost as lost:

@@ -12,6 +12,7 @@ from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.effects.base import JobClock, Now, ReadLease, Report, Sleep
 from orchestrator.engine.effects.cloud import Get, GetGuestAttributes
 from orchestrator.engine.effects.workers import StopPhase, WaitForWorkers
+from orchestrator.engine.leases.cancellation import check_attempt
 from orchestrator.errors import (
     CloudError,
     CloudUnavailable,
@@ -85,12 +86,14 @@ async def monitor(
     tasks: Sequence[PeriodicTask] = (),
     *,
     bill: Bill,
+    attempt: str | None = None,
     began: float | None = None,
     stall_s: float | None = None,
 ) -> None:
     """Return when the phase has succeeded on every worker. The end of a log stream ends nothing. `run`: its id.
 
-    `began`: when the phase began, None for now.
+    `attempt`: look whether it was canceled, for a slice whose claim does not end with it. `began`: when the phase began, None
+    for now.
 
     Raises PayloadFailed when it failed on one worker (the others are stopped), DeadlineExceeded at its end, SliceLost or
     Vanished for what is not the job's own failure: no output for `stall_s`, a worker or the slice that is gone.
@@ -104,6 +107,8 @@ async def monitor(
     while True:
         status = await WaitForWorkers(fleet, WATCH_S)
         current = await check_lease(lease)
+        if attempt is not None:
+            await check_attempt(attempt)
         extended_s = current.deadline - lease.deadline
         if status.failed:
             failure: TpujobError = _payload_failed(status, phase, run)

@@ -152,10 +152,12 @@ async def _count_use(job: JobRun, progress: JobProgress, lost: SliceLost, lost_a
 async def _leave_held_slice(progress: JobProgress) -> None:
     """Stop the job on the slice of `tpujob up`, which stays."""
     assert progress.lease is not None
-    lost = isinstance(progress.error, Vanished | SliceLost)
+    lease = await ReadLease(progress.lease.id)
+    run_alone = isinstance(progress.error, Canceled) and lease.state is LeaseState.READY  # was canceled, not its slice
+    lost = isinstance(progress.error, Vanished | SliceLost) and not run_alone
     if progress.fleet is not None and progress.error is not None and not lost:
         await monitor.stop(progress.fleet, progress.lease)
-    progress.lease = await ReadLease(progress.lease.id)
+    progress.lease = await ReadLease(lease.id)
     if progress.lease.state is LeaseState.READY and not lost:
         progress.owed.kept_until = progress.lease.hold_until
     await Unlock(progress.lease.id)

@@ -60,7 +60,7 @@ async def find(search: Search, capabilities: Capabilities, owed: Obligations) ->
             break
         left = format_duration(state.give_up_at - now)
         await Report("wait", f"no capacity, nothing is billed; trying again, for {left} more", passing=True)
-        await Sleep(pause_s)
+        await Sleep(pause_s, attempt_id=search.attempt)
         drafts = await Make(partial(search.drafter.make, search.used_s, search.spent_usd))
     raise state.failure(drafts)
 

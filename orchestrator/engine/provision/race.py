@@ -56,7 +56,7 @@ async def run(
         waiting = f"{len(race_state.waiting)} wait, {format_duration(await Now() - began)}"
         text = f"{waiting}; nothing is billed until one is ready, then {race_state.price}"
         await Report("race", text, passing=True)
-        await Sleep(pause_s)
+        await Sleep(pause_s, lease_id=next(iter(race_state.waiting.values())).lease.id)
     raise AssertionError("pauses() never ends")
 
 

@@ -34,7 +34,7 @@ async def wait_until_ready(
         if now >= min(give_up_at, lease.deadline):
             raise CloudUnavailable(f"{lease.name.node} was still {check.state} after {now - begun:.0f} s")
         await Report("create", f"{lease.name.node} is {check.state}, {format_duration(now - begun)}", passing=True)
-        await Sleep(pause_s)
+        await Sleep(pause_s, lease_id=lease.id)
     raise AssertionError("pauses() never ends")
 
 

@@ -29,6 +29,7 @@ CRASH_AT = "TPUJOB_CRASH_AT"
 # Python runs a signal's handler in the main thread, once that does anything at all. A signal that arrived just before it began
 # to wait, or that the system gave to another thread, does not end the wait.
 HEARD_WITHIN_S = 0.5
+LOOK_S = 0.5  # between two looks at the ledger while a program waits
 
 
 class Abandoned(BaseException):
@@ -106,7 +107,7 @@ class Interpreter:
         failure: Exception | None = None
         try:
             if isinstance(effect, Sleep):
-                self._wait(None, effect.seconds)
+                self._sleep(effect)
             elif not isinstance(effect, Shield):
                 answer = self._in_thread(effect) if effect.slow else effect.perform(self.world)
         except Exception as error:  # the program decides what it means
@@ -114,6 +115,15 @@ class Interpreter:
         if self._crash is not None:
             self._crash.reached("after", effect)
         return answer, failure
+
+    def _sleep(self, effect: Sleep) -> None:
+        """Wait, and look now and then whether there is something left to wait for."""
+        ends_at = time.monotonic() + effect.seconds
+        watched = effect.attempt_id is not None or effect.lease_id is not None
+        while (left_s := ends_at - time.monotonic()) > 0:
+            self._wait(None, min(left_s, LOOK_S) if watched else left_s)
+            if watched and effect.is_over(self.world):
+                return
 
     def _in_thread(self, effect: Effect[Any]) -> Any:
         self._ticket += 1

@@ -53,6 +53,14 @@ def test_on_a_terminal_it_asks_before_a_preempted_slice_is_recreated(tpujob: Tpu
     assert (row["node"] == node) is (code == 64)
 
 
+def test_a_ttl_for_a_slice_that_exists_is_answered_with_what_moves_its_end(tpujob: Tpujob) -> None:
+    assert "extend" not in tpujob("up", "alice", "--zone", ZONE, "--ttl", "2h").stderr
+    again = tpujob("up", "alice", "--ttl", "8h", "--json")
+    ends_at = json.loads(again.stdout)["ends_at"]
+    assert f"note     alice existed: its end stays {day_clock(ends_at)}; `tpujob extend alice --by 1h`" in again.stderr
+    assert "note" not in tpujob("up", "alice").stderr
+
+
 # -- the idle time -----------------------------------------------------------------------------------------------------
 
 

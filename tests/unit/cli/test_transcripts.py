@@ -132,6 +132,17 @@ def test_offers_are_a_table_on_stdout_and_the_rest_is_talk(tpujob: Tpujob) -> No
     assert (row["usd_per_hour"], row["spot_usd_per_hour"]) == (8.0, None)
 
 
+def test_offers_take_types_and_places_without_an_option(tpujob: Tpujob) -> None:
+    with tpujob.starting_no_emulator():
+        named = tpujob("offers", "--type", "v6e-8", "--zone", "us-east5")
+        assert named.returncode == 0 and tpujob("offers", "v6e-8", "us-east5").stdout == named.stdout
+        assert {line.split("\t")[0] for line in tpujob("offers", "v4").stdout.splitlines()} >= {"v4-8", "v4-64"}
+        both = tpujob("offers", "v6e-8", "v5e")
+        mars = tpujob("offers", "v6e-8", "mars-north1")
+    assert both.returncode == 64 and "one type at a time, not v6e-8 and v5e" in both.stderr
+    assert mars.returncode == 64 and "hint: zones with TPUs: asia-" in mars.stderr
+
+
 def test_a_bucket_in_another_region_stops_a_run_before_anything_is_created(tpujob: Tpujob) -> None:
     with stub_api() as storage, tpujob.starting_no_emulator():
         storage.answers(StubReply(200, {"location": "EUROPE-WEST4"}))
@@ -157,7 +168,15 @@ def test_a_bucket_in_another_region_stops_a_run_before_anything_is_created(tpujo
 def test_a_dry_run_of_up_prints_the_request_and_creates_nothing(tpujob: Tpujob) -> None:
     with tpujob.starting_no_emulator():
         done = tpujob("up", "--zone", "us-central1", "--dry-run")
-    assert done.returncode == 0 and json.loads(done.stdout)["body"]["runtimeVersion"] == "v2-alpha-tpuv5-lite"
+        exact = tpujob("up", "--zone", "us-central1", "--dry-run", "--json")
+    assert done.returncode == 0 and len(done.stdout) < 2000
+    first, *lines = done.stdout.splitlines()
+    assert first.startswith("POST https://tpu.googleapis.com/v2/projects/emulated/locations/us-central1-a/nodes?")
+    assert "runtimeVersion: v2-alpha-tpuv5-lite" in lines and "labels:" in lines and "  tpujob: 1" in lines
+    assert any(
+        re.fullmatch(r"  startup-script: \(\d+\.\d KB, sha256 [0-9a-f]{16}; `--json` has it\)", each) for each in lines
+    )
+    assert json.loads(exact.stdout)["body"]["runtimeVersion"] == "v2-alpha-tpuv5-lite"
 
 
 @pytest.mark.parametrize(
@@ -168,7 +187,7 @@ def test_up_holds_for_an_hour_of_real_time_without_anybody_on_it_unless_told_oth
     tpujob: Tpujob, said: tuple[str, ...], idle_s: str
 ) -> None:
     with tpujob.starting_no_emulator():
-        done = tpujob("up", "--zone", "us-central1", "--accelerator", "tpu-v5e-8", "--dry-run", *said)
+        done = tpujob("up", "--zone", "us-central1", "--accelerator", "tpu-v5e-8", "--dry-run", "--json", *said)
     assert done.returncode == 0, done.stderr
     body = json.loads(done.stdout)["body"]
     assert body["acceleratorType"] == "v5litepod-8" and f'\n "idle_s": {idle_s},' in body["metadata"]["startup-script"]
@@ -217,6 +236,7 @@ def test_logs_of_a_run(tpujob: Tpujob) -> None:
     assert tpujob("logs", "demo").stdout == "worker0 | hi\n"
     assert tpujob("logs", "demo", "-f", "--worker", "0").stdout == "hi\n"
     assert tpujob("logs", "demo", "--json").stdout == '{"worker": 0, "line": "hi"}\n'
+    assert tpujob("logs").stdout == "worker0 | hi\n", "without a run, those of the newest one"
     missing = tpujob("logs", "demo", "--worker", "5")
     assert missing.returncode == 64 and "has no log of worker 5" in missing.stderr
 

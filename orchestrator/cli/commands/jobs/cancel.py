@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.console import console, emit
-from orchestrator.cli.options import RunName
+from orchestrator.cli.console import console, emit, emit_json
+from orchestrator.cli.options import Json, RunName
 from orchestrator.client.jobs import ending
 from orchestrator.client.session import Session
 
 
-def cancel(run: RunName) -> int:
+def cancel(run: RunName, as_json: Json = False) -> int:
     """End a run, detached or in another terminal: delete its slice and prove it. Artifacts are not collected.
 
     A run that waits for capacity asks for no slice any more. A job with `on: local` is stopped as by Ctrl-C, and keeps its
@@ -16,6 +16,8 @@ def cancel(run: RunName) -> int:
     """
     session = Session.open(reporter=console().reporter, quiet=True, ends=True)
     canceled = ending.cancel(session, run)
-    if canceled.line:
+    if as_json:
+        emit_json(canceled.as_json())
+    elif canceled.line:
         emit(canceled.line)
     return canceled.exit_code

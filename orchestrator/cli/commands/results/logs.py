@@ -6,13 +6,13 @@ import json
 from typing import Annotated
 
 from orchestrator.cli.console import console, emit
-from orchestrator.cli.options import Json, Option, RunName, Worker
+from orchestrator.cli.options import RUN_HELP, Argument, Json, Option, Worker
 from orchestrator.client.jobs.logs import read_logs
 from orchestrator.client.session import Session
 
 
 def logs(
-    run: RunName,
+    run: Annotated[str | None, Argument(metavar="[RUN]", help=f"{RUN_HELP} Left out: the newest run.")] = None,
     follow: Annotated[bool, Option("--follow", "-f", help="Go on until the run ends.")] = False,
     worker: Worker = None,
     as_json: Json = False,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from orchestrator.cli.console import console, emit
-from orchestrator.cli.options import Cloud, Name, Option, Project
+from orchestrator.cli.console import console, emit, emit_json
+from orchestrator.cli.options import Cloud, Json, Name, Option, Project
 from orchestrator.client.session import Session
 from orchestrator.client.slices.slices import DownResult, NameNeeded, take_down
 from orchestrator.errors import UserError
@@ -18,6 +19,7 @@ from orchestrator.report.layout import clock
 def down(
     name: Name = None,
     everything: Annotated[bool, Option("--all", help="Every slice in this machine's ledger.")] = False,
+    as_json: Json = False,
     cloud: Cloud = None,
     project: Project = None,
 ) -> int:
@@ -31,10 +33,15 @@ def down(
     if name and everything:
         raise UserError("give a NAME or --all, not both")
     session = Session.open(cloud, project, reporter=console().reporter, quiet=True, ends=True, light=True)
-    taken_down = _take_down(session, name, everything=everything)
+    taken_down = _take_down(session, name, everything=everything, may_ask=not as_json and sys.stdin.isatty())
     if taken_down is None:
         return session.exit_code()
     result, name = taken_down
+    if as_json:
+        emit_json({"released": [asdict(each) for each in result.released], "alive": list(result.alive)})
+        if result.error is not None:
+            raise result.error
+        return session.exit_code()
     for each in result.released:
         if each.absent:
             emit(f"{each.node} absent (checked {clock(each.checked_at)})")
@@ -46,12 +53,14 @@ def down(
     return session.exit_code()
 
 
-def _take_down(session: Session, name: str | None, *, everything: bool) -> tuple[DownResult, str | None] | None:
-    """Ask on a terminal which slice to delete, where there is no default one. None: the answer is none of them."""
+def _take_down(
+    session: Session, name: str | None, *, everything: bool, may_ask: bool
+) -> tuple[DownResult, str | None] | None:
+    """Ask which slice to delete, where there is no default one. None: the answer is none of them."""
     try:
         return take_down(session, name, everything=everything), name
     except NameNeeded as needed:
-        if not sys.stdin.isatty():
+        if not may_ask:
             raise
         session.reporter.notice("alive", needed.alive)
     name = typer.prompt("Which one is to be deleted (Enter: none)", default="", show_default=False, err=True).strip()

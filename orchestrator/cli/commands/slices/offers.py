@@ -5,14 +5,20 @@ from __future__ import annotations
 from typing import Annotated
 
 from orchestrator.cli.console import console, emit_json
-from orchestrator.cli.options import Cloud, Json, Option, Project
+from orchestrator.cli.options import Argument, Cloud, Json, Option, Project
 from orchestrator.cli.tables import print_table
 from orchestrator.client.session import Session
 from orchestrator.client.slices import offers as client
+from orchestrator.core.planning.location_rules import is_place
+from orchestrator.errors import UserError
 from orchestrator.report.offers import MANY_HOSTS, table
 
 
 def offers(
+    what: Annotated[
+        list[str] | None,
+        Argument(metavar="[TYPE|ZONE]...", help="The same without the option: v5e, v6e-8, us-east5, us-central1-a."),
+    ] = None,
     kind: Annotated[
         str | None,
         Option("--type", metavar="TYPE", help="An accelerator type such as v6e-8, or a generation such as v6e."),
@@ -28,6 +34,7 @@ def offers(
 ) -> int:
     """List the TPUs there are: types, topologies, zones, and dated prices of a whole slice per hour."""
     session = Session.open(cloud, project, reporter=console().reporter, light=True)
+    kind, zone = _chosen(what or [], kind, zone)
     found = client.offers(session, accelerator=kind, zone=zone, spot=spot, refresh=refresh, all_sizes=as_json)
     if as_json:
         emit_json(found.as_json())
@@ -41,10 +48,19 @@ def offers(
     return session.exit_code()
 
 
+def _chosen(words: list[str], kind: str | None, zone: str | None) -> tuple[str | None, str | None]:
+    """Return the type and the places that words and options name together. Raises UserError for two types."""
+    places = [word for word in words if is_place(word)]
+    kinds = [word for word in words if word not in places] + ([kind] if kind else [])
+    if len(kinds) > 1:
+        raise UserError(f"one type at a time, not {' and '.join(kinds)}", hint="or a generation, such as v5e")
+    return (kinds[0] if kinds else None), ",".join([*places, *([zone] if zone else [])]) or None
+
+
 def _notes(found: client.Offers, project: str) -> list[tuple[str, str]]:
     notes = [("prices", f"{found.prices_as_of}, for an hour of the whole slice; empty is unknown")]
     if found.larger_left_out:
-        notes.append(("larger", f"slices of more than {MANY_HOSTS} hosts: `tpujob offers --type v5p`, and so on"))
+        notes.append(("larger", f"slices of more than {MANY_HOSTS} hosts: `tpujob offers v5p`, and so on"))
     known = found.availability
     if known is None:
         return [*notes, ("project", "what yours really has: `tpujob offers --refresh`")]

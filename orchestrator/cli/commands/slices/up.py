@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
 
-from orchestrator.cli.console import console, emit, emit_json
-from orchestrator.cli.options import Argument, Cloud, Option, Project
+from orchestrator.cli.console import console, emit_result
+from orchestrator.cli.options import Argument, Cloud, Json, Option, Project
 from orchestrator.client.arguments import seconds
 from orchestrator.client.session import Session
 from orchestrator.client.slices.slices import UpOptions, UpResult, bring_up, preview_up
@@ -18,8 +18,10 @@ from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.core.text.durations import format_duration
 from orchestrator.errors import NeedsConsent, UserError
 from orchestrator.report.layout import day_clock
+from orchestrator.report.requests import lines as request_lines
 
-NEVER = "never"
+NEVER, DEFAULT_TTL = "never", "24h"
+MADE = ("created", "recreated")  # the actions that make a slice, with the end that --ttl asks for
 
 
 def up(
@@ -39,8 +41,14 @@ def up(
         Option(metavar="DURATION", help="Wait up to this long for capacity, such as 6h: queue or retry."),
     ] = None,
     max_duration: Annotated[
-        str, Option("--ttl", "--max-duration", help="The slice is deleted after this time at the latest.")
-    ] = "24h",
+        str | None,
+        Option(
+            "--ttl",
+            "--max-duration",
+            metavar="DURATION",
+            help=f"The slice is deleted after this time at the latest; by default {DEFAULT_TTL}.",
+        ),
+    ] = None,
     idle: Annotated[
         str | None,
         Option(
@@ -52,7 +60,10 @@ def up(
     yes: Annotated[
         bool, Option("--yes", "-y", help="Delete and create again a preempted slice without asking.")
     ] = False,
-    dry_run: Annotated[bool, Option("--dry-run", help="Print the plan and the exact API request, then stop.")] = False,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Print the plan and the API request, then stop; with --json, its exact bytes.")
+    ] = False,
+    as_json: Json = False,
     cloud: Cloud = None,
     project: Project = None,
 ) -> int:
@@ -62,7 +73,7 @@ def up(
         zone=zone,
         accelerator=accelerator,
         runtime=runtime,
-        max_duration_s=seconds("--ttl", max_duration, "6m", "7d"),
+        max_duration_s=seconds("--ttl", max_duration or DEFAULT_TTL, "6m", "7d"),
         idle_s=_idle_s(idle),
         wait_s=seconds("--wait", wait, "1s", "7d") if wait is not None else 0.0,
         provisioning=_provisioning(spot, provisioning),
@@ -70,16 +81,21 @@ def up(
     )
     session = Session.open(cloud, project, reporter=console().reporter)
     if dry_run:
-        emit_json(preview_up(session, options))
+        request = preview_up(session, options)
+        emit_result(request, request_lines(request), as_json=as_json)
         return session.exit_code()
     result = _bring_up(session, options)
+    if max_duration is not None and result.action not in MADE:
+        end = f"{result.name} existed: its end stays {day_clock(result.ends_at)}"
+        session.reporter.notice("note", f"{end}; `tpujob extend {result.name} --by 1h` moves it, not --ttl")
     ends = f"`tpujob down {result.name}`"
     if result.idle_s is not None and result.idle_s < result.ends_at - session.now():
         ends += f" or {format_duration(result.idle_s)} unused"
     session.reporter.notice(
         "ready", f"{result.name}: {result.action}; held until {ends}, {day_clock(result.ends_at)} at the latest"
     )
-    emit(f"{result.node}\t{result.accelerator}\t{result.zone}\tREADY")
+    line = f"{result.node}\t{result.accelerator}\t{result.zone}\tREADY"
+    emit_result(asdict(result), [line], as_json=as_json)
     return session.exit_code()
 
 

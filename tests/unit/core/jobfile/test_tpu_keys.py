@@ -11,11 +11,13 @@ from orchestrator import settings
 from orchestrator.core.jobfile import keys, yaml_source
 from orchestrator.core.jobfile.tpu_keys import TpuSection
 from orchestrator.core.planning.capacity_request import CapacityRequest
+from orchestrator.core.planning.location_rules import places_near
 from orchestrator.core.planning.plan import make
 from orchestrator.errors import JobSpecError
 from tests import ROOT
 
 COMMAND = "command: ls\n"
+ZONES = places_near("mars", "v5litepod-8")
 ALTERNATIVES = """\
 tpu:
   zone: us-central1
@@ -117,8 +119,7 @@ def test_the_schema_of_editors_takes_every_form(text: str) -> None:
         ),
         (
             "tpu:\n  any_of:\n    - zone: [us-central1-a, mars]\n",
-            "4: tpu.any_of[0].zone[1]: `mars` is not a zone or a known region; "
-            "zones look like us-central1-a, regions like us-central1",
+            f"4: tpu.any_of[0].zone[1]: `mars` is not a zone or a known region; {ZONES}",
         ),
         (
             "tpu: {provisioning: preemptible}\n",

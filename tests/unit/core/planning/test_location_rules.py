@@ -30,6 +30,18 @@ def test_where_a_type_is_not_offered_the_nearest_zones_that_have_it_come_first()
     assert problem.endswith(" more")
 
 
+def test_a_place_that_is_close_to_none_gets_the_zones_of_the_type_by_region() -> None:
+    problem = location_rules.place_problem("mars", "v4-8")
+    assert problem == "`mars` is not a zone or a known region; zones with v4-8: us-central2-b"
+    assert "us-central1-a/b/c/f" in location_rules.places_near("mars") and len(location_rules.places_near("mars")) < 700
+    assert location_rules.places_near("us-centrall1").startswith("nearest: us-central1")
+
+
+def test_places_are_told_from_types() -> None:
+    assert all(map(location_rules.is_place, ("us-east5", "us-central1-a", "mars-north9", "us-east5,us-west4-a")))
+    assert not any(map(location_rules.is_place, ("v5e", "v5litepod-8", "v6e-8", "", "us", "V4-8")))
+
+
 def test_an_unlisted_type_may_be_asked_for_in_an_unlisted_zone_but_not_in_an_unknown_region() -> None:
     assert location_rules.accelerator_problem("v7-8", unlisted=True) is None
     assert location_rules.place_problem("mars-north1-a", "v7-8", unlisted=True) is None

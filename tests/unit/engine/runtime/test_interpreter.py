@@ -12,6 +12,7 @@ from typing import ClassVar
 import pytest
 
 from orchestrator import fork
+from orchestrator.core.lease.run_and_attempt import Attempt, Began, RunCanceled, RunRecord
 from orchestrator.engine.effects.base import Effect, Shield, Sleep, World
 from orchestrator.engine.runtime.interpreter import Abandoned, Interpreter
 from orchestrator.errors import CloudUnavailable, Interrupted
@@ -103,7 +104,21 @@ def test_a_signal_ends_a_call_that_hangs(interpreter: Interpreter) -> None:
 
     threading.Thread(target=press).start()
     assert interpreter.run(program()) == 130, "though the call has not returned"
+    assert interpreter.world.told == ["stop SIGINT: stopping; what this command owes is released first"]  # type: ignore[attr-defined]
     let_go.set()
+
+
+def test_a_wait_ends_when_another_process_has_ended_what_it_waits_for(interpreter: Interpreter, tmp_path: Path) -> None:
+    run = RunRecord("r1", "job", "job.yaml", "emulated", 1.0, str(tmp_path))
+    ledger = interpreter.world.ledger
+    ledger.record(Began(run, Attempt("r1-1", "r1")))
+
+    async def program() -> str:
+        await Sleep(10 * HANG_S, attempt_id="r1-1")
+        return "woke"
+
+    threading.Timer(0.1, lambda: ledger.record(RunCanceled("r1", 2.0, "tpujob cancel"))).start()
+    assert interpreter.run(program()) == "woke"
 
 
 def test_a_signal_that_another_thread_received_is_heard_all_the_same(interpreter: Interpreter) -> None:
