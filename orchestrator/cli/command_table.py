@@ -168,7 +168,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "emulator stop": Command(
             "Stop the emulator, with every emulated VM and its processes.",
             ("tpujob emulator stop", "tpujob emulator stop --yes"),
-            "emulator.daemon:stop",
+            "emulator.stop:stop",
         ),
         "emulator status": Command(
             "Show whether the emulator runs, its nodes, and its billing meter.",

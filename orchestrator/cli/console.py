@@ -22,6 +22,7 @@ from orchestrator.client.events import (
     Event,
     Failure,
     LogLines,
+    Metrics,
     Notice,
     Progress,
     Reporter,
@@ -105,6 +106,8 @@ class Console:
                     self._progress(event)
                 case Running() if not self._quiet:
                     self._live().job_runs(event)
+                case Metrics() if not self._quiet:
+                    self._live().job_reports(event)
                 case Notice():
                     self.notice(event.stage, event.text, event.variant)
                 case Alert():

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from orchestrator.client.events import Running
+from orchestrator.client.events import Metrics, Running
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.text.durations import format_duration
 from orchestrator.report.layout import format_cost
@@ -39,12 +39,12 @@ class JobLine:
             self.end()
         self._running, self._since = event, self._now()
 
-    def measure(self, step: int | None, values: Mapping[str, float]) -> None:
-        """The job measured these values at this step."""
-        self._values = values
-        if step is not None:
-            now, self._step = self._now(), step
-            self._steps.append((now, step))
+    def measure(self, event: Metrics) -> None:
+        """The job reported values."""
+        self._values = {name: value for name, value in event.values.items() if value is not None}
+        if event.step is not None:
+            now, self._step = self._now(), event.step
+            self._steps.append((now, event.step))
             while now - self._steps[0][0] > RATE_S and len(self._steps) > 2:
                 self._steps.popleft()
 
@@ -61,17 +61,19 @@ class JobLine:
         passed_s = self._now() - self._since
         figures = [f"step {self._step:,}"] if self._step is not None else []
         figures += _values(self._values) + self._rate()
-        time_and_money = [format_duration(round(running.elapsed_s + passed_s))] if len(figures) < MAX_VALUES else []
+        elapsed = [format_duration(round(running.elapsed_s + passed_s))]
+        rest = [f"at most {_rough(running.left_s - passed_s)} left"]
         if running.cloud != LOCAL:
             usd = running.usd_so_far
             if usd is not None and running.usd_per_hour is not None:
                 usd += running.usd_per_hour * passed_s / 3600
-            time_and_money.append(format_cost(usd, running.cloud))
-        time_and_money.append(f"at most {_rough(running.left_s - passed_s)} left")
+            rest = [format_cost(usd, running.cloud), *rest]
         stage = STAGES.get(running.phase, running.phase)
-        while width is not None and len(_line(stage, figures, time_and_money)) > width and len(figures) > 1:
-            figures.pop()
-        return _line(stage, figures, time_and_money)
+        line = _line(stage, [*figures, *elapsed, *rest])
+        while width is not None and len(line) > width and (elapsed or len(figures) > 1):
+            (elapsed or figures).pop()
+            line = _line(stage, [*figures, *elapsed, *rest])
+        return line
 
     def _rate(self) -> list[str]:
         """Return the steps per second, unless the job measures a rate of its own."""
@@ -84,8 +86,8 @@ class JobLine:
         return [f"{rate:,.3g} steps/s" if rate >= 1 else f"{format_duration(1 / rate)} a step"]
 
 
-def _line(stage: str, figures: list[str], others: list[str]) -> str:
-    return f"{stage:<8} {'  '.join([*figures, *others])}"
+def _line(stage: str, parts: list[str]) -> str:
+    return f"{stage:<8} {'  '.join(parts)}"
 
 
 def _values(values: Mapping[str, float]) -> list[str]:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from orchestrator.cli.job_line import JobLine
-from orchestrator.client.events import Running
+from orchestrator.client.events import Metrics, Running
 
 CALM_S = 30.0  # between two plain lines
 DRAWN_EVERY_S = 0.2
@@ -59,6 +59,11 @@ class LiveView:
         self._job.begin(event)
         self._stage = self._text = ""
         self._show()
+
+    def job_reports(self, event: Metrics) -> None:
+        """Show the values that the job reports; those of worker 0 where several do."""
+        if event.worker == 0:
+            self._job.measure(event)
 
     def step_done(self) -> None:
         """The last step is over: what follows is written by the caller."""

@@ -104,6 +104,8 @@ class _Conversion:
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         if value is None and param.nargs == 1 and not param.multiple:
             return None
+        if param.type_descriptor.annotation == list[str]:
+            return list(value or ()) or None  # every list of ours has None as its default
         if type(value) is param.type_descriptor.annotation and not param.type_descriptor.is_ranged:
             return value
         return self._typers_own().coerce(value, param=param, ctx=ctx)

@@ -16,7 +16,7 @@ import pytest
 from orchestrator.cli import live_view
 from orchestrator.cli.console import Console
 from orchestrator.cli.job_line import JobLine
-from orchestrator.client.events import LogLines, Notice, Progress, Running
+from orchestrator.client.events import LogLines, Metrics, Notice, Progress, Running
 from orchestrator.clouds.tpu.calls import CALL_LOG, logged
 from tests import ROOT
 from tests.waiting import HANG_S, until
@@ -50,17 +50,24 @@ def test_a_job_without_figures_shows_its_time_its_cost_and_what_is_left(line: Jo
 
 
 def test_a_job_with_figures_shows_them_and_a_rate_of_its_own(line: JobLine) -> None:
-    line.measure(1200, {"images_per_s": 671.4, "acc": 0.9, "loss": 0.41234})
-    assert line.text() == "train    step 1,200  loss 0.4123  acc 0.9  671 images/s  $0.10  at most 30 m left"
+    line.measure(Metrics(0, 1200, {"images_per_s": 671.4, "acc": 0.9, "loss": 0.41234}))
+    whole = "train    step 1,200  loss 0.4123  acc 0.9  671 images/s  0 s  $0.10  at most 30 m left"
+    assert line.text() == whole
+    assert line.text(80) == whole.replace("0 s  ", ""), "the time that passed is the first to go"
+
+
+def test_a_value_that_is_no_number_is_left_out(line: JobLine) -> None:
+    line.measure(Metrics(0, 3, {"loss": None, "acc": 0.5}))
+    assert "step 3  acc 0.5  " in line.text() and "loss" not in line.text()
 
 
 def test_a_job_that_measures_no_rate_shows_that_of_its_steps(line: JobLine, clock: Clock) -> None:
-    line.measure(10, {"loss": 2.0})
+    line.measure(Metrics(0, 10, {"loss": 2.0}))
     clock.now += 4
-    line.measure(30, {"loss": 1.5})
+    line.measure(Metrics(0, 30, {"loss": 1.5}))
     assert "step 30  loss 1.5  5 steps/s" in line.text()
     clock.now += 1000
-    line.measure(31, {"loss": 1.5})
+    line.measure(Metrics(0, 31, {"loss": 1.5}))
     assert "16 m 40 s a step" in line.text()
 
 
@@ -74,13 +81,13 @@ def test_the_cost_says_what_it_is(clock: Clock, cloud: str, shown: str) -> None:
 
 
 def test_a_narrow_line_leaves_out_the_least_important_figures_and_keeps_the_money(line: JobLine) -> None:
-    line.measure(1200, {"loss": 0.4, "accuracy_of_the_first_head": 0.9, "images_per_s": 671.4})
+    line.measure(Metrics(0, 1200, {"loss": 0.4, "accuracy_of_the_first_head": 0.9, "images_per_s": 671.4}))
     text = line.text(60)
     assert len(text) <= 60 and "step 1,200" in text and "$0.10" in text and "left" in text
 
 
 def test_the_next_phase_begins_without_the_figures_of_the_last_one(line: JobLine) -> None:
-    line.measure(3, {"loss": 0.4})
+    line.measure(Metrics(0, 3, {"loss": 0.4}))
     line.begin(Running("r", "setup", "google", 0.0, 60.0, 0.1, 9.6))
     assert line.text() == "setup    0 s  $0.10  at most 1 m left"
 

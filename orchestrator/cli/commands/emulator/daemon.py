@@ -1,15 +1,12 @@
-"""`tpujob emulator up|env|stop|status`: the daemon, and how the other commands of this room ask it."""
+"""`tpujob emulator up|env|status`: the daemon, and how the other commands of this room ask it."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any
-
-import typer
 
 from orchestrator import settings
 from orchestrator.cli.console import console, emit, emit_json, emit_result
@@ -96,43 +93,6 @@ def up(
 def env(as_json: Json = False) -> None:
     """Print the environment of the running emulator: eval "$(tpujob emulator env)"."""
     _show_environment(running(), directory(), as_json)
-
-
-def stop(
-    yes: Annotated[
-        bool, Option("--yes", "-y", help="Stop it without asking, also while something runs on it.")
-    ] = False,
-) -> None:
-    """Stop the emulator, with every emulated VM and its processes. Nodes are kept.
-
-    While nodes are billed it asks on a terminal, and elsewhere refuses without --yes (exit code 64).
-    """
-    state = directory()
-    if not yes and (alive := _alive(state)) and not _agreed(alive):
-        emit("left running")
-    else:
-        emit("stopped" if control.stop(state) else "it was not running")
-
-
-def _alive(state: Path) -> list[str]:
-    """Return the nodes on which something may run; none of an emulator that does not answer."""
-    endpoint = control.running(state)
-    if endpoint is None:
-        return []
-    try:
-        billing = control.request(endpoint, "GET", "/_emulator/billing")
-    except (OSError, RuntimeError, ValueError):
-        return []
-    return [row["name"].rpartition("/")[2] for row in billing["nodes"] if row["until"] is None]
-
-
-def _agreed(alive: list[str]) -> bool:
-    """Ask on a terminal. Raises UserError elsewhere."""
-    what = f"the emulator has {len(alive)} node{'s'[: len(alive) > 1]} on which something may run: {', '.join(alive)}"
-    if not sys.stdin.isatty():
-        raise UserError(what, hint="`tpujob emulator stop --yes` ends its processes; the nodes stay")
-    console().quiet()
-    return typer.confirm(f"{what}. Stop it and its processes", err=True)
 
 
 def status(as_json: Json = False) -> None:
