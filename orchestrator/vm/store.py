@@ -37,10 +37,21 @@ class Damaged(Exception):
     """A content in the store is not what its name says."""
 
 
+def contents(text: bytes) -> list[tuple[str, int]]:
+    """Each content of a manifest once, in the order of the stream; nothing is stored of an empty file. Raises ValueError."""
+    found = {sha256: size_bytes for _, sha256, size_bytes, _ in json.loads(text)["files"] if size_bytes}
+    for sha256, size_bytes in found.items():
+        check_sha256(sha256)
+        if type(size_bytes) is not int or size_bytes < 0:
+            raise ValueError("the manifest has a bad size")
+    return list(found.items())
+
+
 class Manifest:
     """A checked manifest. Raises ValueError for one that would write outside of its directory."""
 
     def __init__(self, text: bytes) -> None:
+        contents(text)
         shape = json.loads(text)
         self.files: list[tuple[str, str, int, int]] = [tuple(row) for row in shape["files"]]
         self.links: list[tuple[str, str]] = [tuple(row) for row in shape["links"]]
@@ -56,17 +67,9 @@ class Manifest:
                 parents.add(path)
         if len(set(leaves)) < len(leaves) or not parents.isdisjoint(leaves):
             raise ValueError("the manifest names a path twice")
-        for _, sha256, size_bytes, _ in self.files:
-            check_sha256(sha256)
-            if type(size_bytes) is not int or size_bytes < 0:
-                raise ValueError("the manifest has a bad size")
         for path, target in self.links:
             if not TARGET.fullmatch(target) or target.split("/").count("..") > path.count("/"):
                 raise ValueError(f"the manifest has a link out of the directory: {path!r}")
-
-    def contents(self) -> list[tuple[str, int]]:
-        """Each content once, in the order of the stream; nothing is stored of an empty file."""
-        return list({sha256: size_bytes for _, sha256, size_bytes, _ in self.files if size_bytes}.items())
 
 
 def check_path(path: str) -> None:
@@ -138,14 +141,18 @@ class Store:
         before = time.time() - YOUNG_S
         used_at = {name: os.stat(self.path("manifests", name)).st_mtime for name in names}
         by_age = sorted(names, key=lambda name: -used_at[name])
+        old = {name for name in by_age[keep:] if used_at[name] < before}
+        if not old:
+            os.close(lock)
+            return
         kept: set[str] = set()
-        for number, name in enumerate(by_age):
+        for name in by_age:
             path = self.path("manifests", name)
-            if number < keep or used_at[name] > before:
+            if name in old:
+                os.unlink(path)
+            else:
                 with open(path, "rb") as file:
                     kept.update(row[1] for row in json.load(file)["files"])
-            else:
-                os.unlink(path)
         for directory in os.listdir(self.path("objects")):
             for name in set(os.listdir(self.path("objects", directory))) - kept:
                 os.unlink(self.path("objects", directory, name))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -35,6 +36,11 @@ class Manifest:
             "directories": self.directories,
         }
         return json.dumps(shape, separators=(",", ":")).encode()  # ASCII: names that are not UTF-8 keep their bytes
+
+    @cached_property
+    def packed(self) -> bytes:
+        """The text as it travels."""
+        return zlib.compress(self.text, 1)
 
     @cached_property
     def id(self) -> str:

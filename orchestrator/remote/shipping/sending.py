@@ -29,7 +29,7 @@ RAW, PACKED, ZEROS = b"R", b"Z", b"0"
 LEVEL = 1  # of zlib: higher ones cost more than they save, on any line faster than a modem's
 TRY_BYTES = 32 << 10  # of a block, so much shows whether packing pays
 PAYS = 0.8
-WINDOW = 16  # blocks that stay in memory for the slower workers
+WINDOW_BYTES = 32 << 20  # of blocks that stay in memory for the slower workers: what is packed is not packed again
 SILENCE_S = 30.0
 ANSWER_BYTES = 64 << 10  # for an answer, and for each content
 NOTHING = bytes(BLOCK_BYTES)
@@ -84,6 +84,7 @@ class Blocks:
         self.count = -(-self.size_bytes // BLOCK_BYTES)
         self._lock = threading.Lock()
         self._made: OrderedDict[int, tuple[bytes, int]] = OrderedDict()
+        self._made_bytes = 0
 
     def __iter__(self) -> Iterator[tuple[bytes, int]]:
         """Yield each block as it is sent, and how many bytes of contents it holds."""
@@ -92,8 +93,9 @@ class Blocks:
                 made = self._made.get(number)
                 if made is None:
                     made = self._made[number] = self._make(number)
-                    if len(self._made) > WINDOW:
-                        self._made.popitem(last=False)
+                    self._made_bytes += len(made[0])
+                    while self._made_bytes > WINDOW_BYTES:
+                        self._made_bytes -= len(self._made.popitem(last=False)[1][0])
             yield made
 
     def _make(self, number: int) -> tuple[bytes, int]:
@@ -144,7 +146,7 @@ class Sending:
         """Send to one worker what it lacks. Raises Unreachable after a cut: the next call goes on where this one ended."""
         with WorkerCall(connection, "receive", shipment.id, silence_s=SILENCE_S) as call:
             if not call.answer().get("manifest"):
-                packed = zlib.compress(shipment.manifest.text, LEVEL)
+                packed = shipment.manifest.packed
                 call.send(b"%d\n%s" % (len(packed), packed))
             limit = ANSWER_BYTES + 32 * len(shipment.manifest.contents)
             while "missing" not in (answer := call.answer(limit)):  # a sign of life

@@ -7,8 +7,7 @@ Names and contents are those that git hosts, cloud tools and secret scanners agr
 from __future__ import annotations
 
 import re
-from fnmatch import fnmatchcase
-from pathlib import PurePosixPath
+from fnmatch import fnmatchcase, translate
 
 LOOK_BYTES = 64 << 10  # a larger file is no key
 
@@ -30,6 +29,9 @@ BY_PATH = {
 }
 EXAMPLES = ("*.example", "*.sample", "*.template", "*.dist", "example.env", "sample.env", "template.env")
 
+NAMED, EXAMPLE = (re.compile("|".join(map(translate, globs))) for globs in (BY_NAME, EXAMPLES))
+TAILS = tuple(f"/{tail}" for tail in BY_PATH)
+
 PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----")
 BY_CONTENT = (
     (PRIVATE_KEY, "a private key"),
@@ -45,20 +47,21 @@ SUFFIXES = frozenset(
 
 def secret_by_name(path: str) -> str | None:
     """Return what the file of this name seems to be; None: nothing that must not be shipped."""
-    parts = PurePosixPath(path)
-    if any(fnmatchcase(parts.name, glob) for glob in EXAMPLES):
+    name = path.rpartition("/")[2]
+    if f"/{path}".endswith(TAILS):
+        return next(what for tail, what in BY_PATH.items() if f"/{path}".endswith(f"/{tail}"))
+    if NAMED.fullmatch(name) is None or EXAMPLE.fullmatch(name):
         return None
-    for tail, what in BY_PATH.items():
-        if path == tail or path.endswith(f"/{tail}"):
-            return what
-    return next((what for glob, what in BY_NAME.items() if fnmatchcase(parts.name, glob)), None)
+    return next(what for glob, what in BY_NAME.items() if fnmatchcase(name, glob))
 
 
 def may_hold_secret(path: str, size_bytes: int) -> bool:
     """Return whether the content decides: `secret_by_content` has to look."""
-    name = PurePosixPath(path).name
-    suffix = PurePosixPath(name).suffix.lower()
-    return 0 < size_bytes <= LOOK_BYTES and (suffix in SUFFIXES or name == ".npmrc")
+    name = path.rpartition("/")[2]
+    stem, dot, suffix = name.rpartition(".")
+    return 0 < size_bytes <= LOOK_BYTES and (
+        name == ".npmrc" or (f".{suffix.lower()}" if dot and stem else "") in SUFFIXES
+    )
 
 
 def secret_by_content(content: bytes) -> str | None:
