@@ -186,7 +186,7 @@ class RestoreWork(FleetEffect["tuple[str | None, ...]"]):
     saved_work: SavedWork
 
     def perform(self, world: World) -> tuple[str | None, ...]:
-        shipments = self.saved_work.shipments(len(self.fleet.workers))
+        shipments = self.saved_work.shipments(len(self.fleet.workers), _progress(world, "restore"))
         self.fleet.push_each(shipments, _progress(world, "restore"))
         return tuple(shipment.id if shipment else None for shipment in shipments)
 

@@ -6,6 +6,7 @@ where it is: nothing changes it while it is sent, and it may be larger than what
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from orchestrator.errors import UserError
 from orchestrator.remote.shipping.hash_cache import HashCache, stamp_of
 from orchestrator.remote.shipping.ignore import OWN
 from orchestrator.remote.shipping.manifest import File, Manifest
-from orchestrator.remote.shipping.store import Store
+from orchestrator.remote.shipping.store import PIECE_BYTES, Store
 from orchestrator.remote.shipping.tree import Entry, LeftOut, Survey, check_content
 
 HASHES = "hashes"
@@ -70,14 +71,8 @@ def paced(show: Callable[[str], None]) -> OnProgress:
 
 def make_shipment(found: Survey, directory: Path, on_progress: OnProgress = lambda done, total: None) -> Shipment:
     """Store what the survey found in the store of this directory. Raises UserError for what cannot be read, and for secrets."""
-    store, total = Store(directory), found.size_bytes
+    store, read = Store(directory), _counted(found.size_bytes, on_progress)
     cache = HashCache.of("\n".join(found.roots), directory / HASHES)
-    done = 0
-
-    def read(size_bytes: int) -> None:
-        nonlocal done
-        done += size_bytes
-        on_progress(done, total)
 
     def content(entry: Entry) -> tuple[str, int]:
         if isinstance(entry.content, bytes):
@@ -93,20 +88,32 @@ def make_shipment(found: Survey, directory: Path, on_progress: OnProgress = lamb
     return Shipment(manifest, contents, tuple(found.left_out), directory, kept)
 
 
-def shipment_in_place(found: Survey, hashes: Path) -> Shipment:
+def shipment_in_place(found: Survey, hashes: Path, on_progress: OnProgress = lambda done, total: None) -> Shipment:
     """Return a shipment whose contents are read from the files themselves. `hashes`: where their hashes are remembered."""
     cache = HashCache.of("\n".join(found.roots), hashes)
     places: dict[str, Path] = {}
+    read = _counted(found.size_bytes, on_progress)
 
     def content(entry: Entry) -> tuple[str, int]:
         assert isinstance(entry.content, Path)
-        sha256, size_bytes = _stored(entry, None, cache, lambda size: None)
+        sha256, size_bytes = _stored(entry, None, cache, read)
         places[sha256] = entry.content
         return sha256, size_bytes
 
     manifest = _manifest(found, content)
     cache.save()
     return Shipment(manifest, places)
+
+
+def _counted(total: int, on_progress: OnProgress) -> Callable[[int], None]:
+    done = 0
+
+    def read(size_bytes: int) -> None:
+        nonlocal done
+        done += size_bytes
+        on_progress(done, total)
+
+    return read
 
 
 def _manifest(found: Survey, content: Callable[[Entry], tuple[str, int]]) -> Manifest:
@@ -137,7 +144,7 @@ def _stored(entry: Entry, store: Store | None, cache: HashCache, read: Callable[
                 return sha256, stamp[0]
             check_content(entry)
             read_at_ns = time.time_ns()
-            sha256, size_bytes = store.add_file(number, read) if store is not None else _hashed(number)
+            sha256, size_bytes = store.add_file(number, read) if store is not None else _hashed(number, read)
         finally:
             os.close(number)
     except OSError as error:
@@ -148,9 +155,10 @@ def _stored(entry: Entry, store: Store | None, cache: HashCache, read: Callable[
     return sha256, size_bytes
 
 
-def _hashed(number: int) -> tuple[str, int]:
-    import hashlib
-
-    with os.fdopen(os.dup(number), "rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-        return digest.hexdigest(), file.tell()
+def _hashed(number: int, read: Callable[[int], None]) -> tuple[str, int]:
+    digest, size_bytes = hashlib.sha256(), 0
+    while piece := os.read(number, PIECE_BYTES):
+        digest.update(piece)
+        size_bytes += len(piece)
+        read(len(piece))
+    return digest.hexdigest(), size_bytes

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.core.lease.saved_state import SavedState
-from orchestrator.remote.shipping.shipment import Shipment, shipment_in_place
+from orchestrator.remote.shipping.shipment import OnProgress, Shipment, shipment_in_place
 from orchestrator.remote.shipping.tree import Source, survey
 from orchestrator.remote.transfer.collect import EVERYTHING, THE_REST, CollectRequest, CollectResult
 from orchestrator.remote.transfer.extract import IndexEntry
@@ -116,9 +116,9 @@ class SavedWork:
             file.seek(max(0, os.fstat(file.fileno()).st_size - LOOK_BYTES))
             return file.read(LOOK_BYTES)
 
-    def shipments(self, workers: int) -> tuple[Shipment | None, ...]:
-        """Return one shipment for each worker of the next attempt; None where nothing was saved."""
-        return tuple(self._shipment(self.of(index)) for index in range(workers))
+    def shipments(self, workers: int, on_progress: OnProgress) -> tuple[Shipment | None, ...]:
+        """Return one shipment for each worker of the next attempt; None where nothing was saved. Reads what it has to hash."""
+        return tuple(self._shipment(self.of(index), on_progress) for index in range(workers))
 
     def of(self, worker: int) -> Path:
         """Return the directory of the last complete copy of this worker; it may not exist."""
@@ -151,13 +151,15 @@ class SavedWork:
         draft.rename(last)
         shutil.rmtree(before, ignore_errors=True)
 
-    def _shipment(self, directory: Path) -> Shipment | None:
+    def _shipment(self, directory: Path, on_progress: OnProgress) -> Shipment | None:
         parts = {
             name: Source(directory / name, everything=True)
             for name in ("artifacts", "work")
             if (directory / name).is_dir()
         }
-        return shipment_in_place(survey(parts, max_bytes=MAX_BYTES), self.directory / "hashes") if parts else None
+        if not parts:
+            return None
+        return shipment_in_place(survey(parts, max_bytes=MAX_BYTES), self.directory / "hashes", on_progress)
 
 
 def _as_step(value: object) -> int | None:

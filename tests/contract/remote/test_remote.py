@@ -754,7 +754,7 @@ def test_what_one_attempt_made_so_far_is_there_when_the_next_one_begins(four: Sl
 
     until(lambda: save() == 8, "what the job writes")
     fleet.stop(1)
-    saved = saved_work.shipments(4)
+    saved = saved_work.shipments(4, lambda done, total: None)
     assert [result.files for result in fleet.push_each(saved)] == [2] * 4
     code = shipment(tmp_path, {"out/a.png": b"of the code", "run.sh": b""})
     fleet.push(code)

@@ -251,7 +251,7 @@ class SimSavedWork:
     def state(self) -> SavedState:
         return SavedState() if self.saved is None else SavedState(1, 1, step=round(self.saved.done_s))
 
-    def shipments(self, workers: int) -> tuple[SimSaved | None, ...]:
+    def shipments(self, workers: int, progress: object) -> tuple[SimSaved | None, ...]:
         return (self.saved,) * workers
 
 

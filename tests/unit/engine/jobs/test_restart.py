@@ -78,7 +78,7 @@ class Bag:
     def state(self) -> SavedState:
         return SavedState(3, 1_200_000, step=self.step) if self.kept_at else SavedState()
 
-    def shipments(self, workers: int) -> tuple[Saved | None, ...]:
+    def shipments(self, workers: int, progress: object) -> tuple[Saved | None, ...]:
         self.unpacked += 1
         return (Saved("a" * 64) if self.kept_at else None, None)
 

@@ -156,7 +156,7 @@ def test_a_disk_without_hard_links_gets_everything_again(tmp_path: Path, monkeyp
 def test_only_workers_that_left_something_get_something(tmp_path: Path) -> None:
     saved_work = SavedWork(tmp_path / "saved", ())
     save(saved_work, {"worker1/artifacts/checkpoint.pt": "x"})
-    first, second = saved_work.shipments(2)
+    first, second = saved_work.shipments(2, lambda done, total: None)
     assert first is None and second is not None and second.files == 1
 
 
