@@ -29,6 +29,7 @@ CHATTER_BYTES = 64 << 10
 ANSWER_BYTES = 1 << 20
 FRAME_BYTES = 1 << 20
 PIECE_BYTES = 256 << 10
+PACKET_HEAD_BYTES = 64  # that paramiko leaves in a packet for other things than data
 STATUS_S = 5.0  # for the exit status, once the output has ended
 
 
@@ -75,9 +76,12 @@ class WorkerCall:
         _close(self._channel)
 
     def send(self, data: bytes) -> None:
+        """Send it packet by packet: `Channel.sendall` copies all of the rest for each packet."""
+        packet_bytes = self._channel.out_max_packet_size - PACKET_HEAD_BYTES
         with self.connection.translating_errors():
             self._channel.settimeout(self._timeout())
-            self._channel.sendall(data)
+            for at in range(0, len(data), packet_bytes):
+                self._channel.sendall(data[at : at + packet_bytes])
 
     def end_input(self) -> None:
         with self.connection.translating_errors():
