@@ -22,10 +22,8 @@ from tests import ROOT
 from tests.waiting import HANG_S, until
 from tests.wheels import wheel
 
-UV = (
-    shutil.which("uv")
-    or shutil.which("uv", path=str(Path(sys.executable).parent))
-    or shutil.which("uv", path=sys.prefix)
+UV = shutil.which("uv") or next(
+    (str(path) for place in sys.path for path in [Path(place, "../../../bin/uv").resolve()] if path.exists()), None
 )
 PYENV = Path(os.environ.get("PYENV_ROOT") or "~/.pyenv").expanduser()
 OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
