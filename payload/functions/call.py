@@ -49,7 +49,11 @@ def main(backend: Any, run: Any) -> dict[str, Any]:
         raise
     if is_first:
         artifacts.write_whole(run.artifacts / artifacts.RESULT, lambda file: file.write(content))
-    return outcome.numbers(plain)
+    found = outcome.numbers(plain)
+    if found:
+        with (run.artifacts / artifacts.METRICS).open("a", encoding="utf-8") as metrics:
+            metrics.write(json.dumps(found) + "\n")
+    return found
 
 
 def _function(call: dict[str, Any]) -> Callable[..., Any]:

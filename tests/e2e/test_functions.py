@@ -133,6 +133,8 @@ def test_a_map_runs_its_calls_over_slices_that_are_used_again_and_does_none_twic
     on = re.findall(r"^(x=\d) worker0 \| on (\S+)$", err, re.MULTILINE)
     assert sorted(call for call, _ in on) == ["x=0", "x=1", "x=2", "x=3", "x=4"] and len({name for _, name in on}) == 3
     assert tpujob("compare", "half").stdout.startswith("half\tx=4\t")
+    (figures,) = tpujob.directory.glob("runs/half-1-*/worker0/artifacts/metrics.jsonl")
+    assert figures.read_text() == '{"half": 2.0}\n'
 
 
 def test_a_call_of_a_map_that_fails_stops_no_other_one(tpujob: Tpujob) -> None:

@@ -169,8 +169,7 @@ class RemoteFunction(Generic[P, R]):
         given = [
             name
             for name in ("backend", "run")
-            if self._options.backend != "none"
-            and name not in bound.arguments
+            if name not in bound.arguments
             and (parameter := signature.parameters.get(name)) is not None
             and parameter.default is None
         ]
@@ -209,8 +208,8 @@ def function(
 
     Each call gets a slice, which is proven absent when the call ends, or runs on one that `up` holds. Every worker calls the
     function once, in a plain process; the value of worker 0 counts. With another `backend`, every core of every worker calls
-    it, as an `entry` of `train:` with torch_xla (`"xla"`) and so on; a parameter `backend` or `run` whose default is None then
-    gets that of the entry.
+    it, as an `entry` of `train:` with torch_xla (`"xla"`) and so on. Parameters `backend=None` and `run=None` that a call
+    leaves out get those of an entry: `run.report(step=…, loss=…)`, `run.artifacts`, and so on.
 
     A function of a module travels with the directory from which that module is imported. One of a script or a notebook travels
     as its own source, with the directory `code` if that is set: write its imports inside of it.

@@ -178,9 +178,10 @@ def f(x):
     assert worker(job)[1]["value"] == 2
 
 
-def test_the_numbers_of_a_result_are_metrics(worker: Any) -> None:
+def test_the_numbers_of_a_result_are_metrics(worker: Any, tmp_path: Path) -> None:
     metrics, _ = worker(of("def f(): return {'loss': 0.5, 'n': 2, 'ok': True, 'name': 'x', 'all': [1]}").job())
     assert metrics == {"loss": 0.5, "n": 2}
+    assert (tmp_path / "artifacts" / "metrics.jsonl").read_text() == '{"loss": 0.5, "n": 2}\n'
     assert worker(of("def f(): return 0.25").job())[0] == {"value": 0.25}
     assert worker(of("def f(): return [1]").job())[0] == {}
 
@@ -195,7 +196,7 @@ def test_backend_and_run_are_given_to_parameters_that_wait_for_them(worker: Any)
     backend = SimpleNamespace(rank=0, name="xla:cpu")
     assert worker(xla.job(1), backend)[1]["value"] == [1, "xla:cpu", True]
     assert worker(xla.job(1, run=3), backend)[1]["value"] == [1, "xla:cpu", True]
-    assert worker(of(text).job(1))[1]["value"] == [1, None, False]
+    assert worker(of(text).job(1))[1]["value"] == [1, None, True]
     other = tpujob.function(backend="xla")(cell("def f(run='mine'): return run")["f"])
     assert worker(other.job(), backend)[1]["value"] == "mine"
 
