@@ -1,5 +1,9 @@
-"""MNIST with Keras on all cores of a TPU host: TPUClusterResolver finds the TPU by TPU_NAME, TPUStrategy uses its cores."""
+"""MNIST with Keras on all cores of a TPU host: TPUClusterResolver finds the TPU by TPU_NAME, TPUStrategy uses its cores.
 
+It writes a line of figures and a backup after every epoch, and resumes from the backup that it finds.
+"""
+
+import argparse
 import json
 import os
 import time
@@ -8,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-EPOCHS, BATCH = 3, 512
+BATCH = 512
+ARTIFACTS = Path(os.environ.get("TPUJOB_ARTIFACTS", "artifacts"))
 
 
 def choose_strategy():
@@ -38,7 +43,20 @@ def load_data():
     return "synthetic", draw(10_000), draw(2_000)
 
 
+class Figures(tf.keras.callbacks.Callback):
+    """Appends the figures of each epoch to metrics.jsonl, in which tpujob looks for them."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        with (ARTIFACTS / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({"step": epoch + 1, **{name: float(value) for name, value in (logs or {}).items()}}) + "\n")
+
+
 def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--epochs", type=int, default=3)
+    options = parser.parse_args()
+    ARTIFACTS.mkdir(parents=True, exist_ok=True)
     strategy = choose_strategy()
     name, train, test = load_data()
     with strategy.scope():
@@ -52,23 +70,22 @@ def main():
             ]
         )
         loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(optimizer="adam", loss=loss, metrics=["accuracy"], steps_per_execution=10)
+        model.compile(optimizer=tf.keras.optimizers.Adam(options.lr), loss=loss, metrics=["accuracy"], steps_per_execution=10)
     batches = tf.data.Dataset.from_tensor_slices(train).cache().shuffle(10_000, seed=1)
     batches = batches.batch(BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
     began = time.monotonic()
-    history = model.fit(batches, epochs=EPOCHS, verbose=2)
+    resumed = tf.keras.callbacks.BackupAndRestore(ARTIFACTS / "backup", delete_checkpoint=False)
+    history = model.fit(batches, epochs=options.epochs, verbose=2, callbacks=[resumed, Figures()])
     train_s = time.monotonic() - began
     _, accuracy = model.evaluate(*test, batch_size=BATCH, verbose=2)
     results = {
         "dataset": {"name": name, "synthetic": name == "synthetic"},
         "test_accuracy": accuracy,
-        "train_loss": history.history["loss"],
+        "train_loss": history.history.get("loss", []),
         "seconds": {"train_s": train_s},
         "world": {"device": strategy.__class__.__name__, "processes": strategy.num_replicas_in_sync},
     }
-    artifacts = Path(os.environ.get("TPUJOB_ARTIFACTS", "artifacts"))
-    artifacts.mkdir(parents=True, exist_ok=True)
-    (artifacts / "metrics.json").write_text(json.dumps(results, indent=2))
+    (ARTIFACTS / "metrics.json").write_text(json.dumps(results, indent=2))
     print(f"{strategy.num_replicas_in_sync} replicas · {name} · test accuracy {100 * accuracy:.2f} % · {train_s:.1f} s")
 
 

@@ -1,0 +1,160 @@
+"""docs/your-own-script.md: the files of the page, and its commands, section by section, with the real CLI."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import ROOT
+from tests.cli_fixture import Cli
+
+PAGE = (ROOT / "docs" / "your-own-script.md").read_text(encoding="utf-8")
+FILE = re.compile(r"^```\w*\n# (?P<name>[\w/]+\.\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMANDS = re.compile(r"^```sh\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+START = "To try it without a Google Cloud project"
+
+pytestmark = [pytest.mark.torch, pytest.mark.exhaustive]
+
+
+def commands(section: str) -> list[str]:
+    """Return the blocks of commands below a heading of the page, in order."""
+    text = PAGE.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    return [found["text"] for found in COMMANDS.finditer(text)]
+
+
+class Reader:
+    """Someone who types what the page says, in a directory with the files of the page."""
+
+    def __init__(self, cli: Cli) -> None:
+        self.cli, self.directory = cli, cli.directory / "project"
+        for found in FILE.finditer(PAGE):
+            path = self.directory / found["name"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(found["text"])
+        requirements = self.directory / "requirements.txt"
+        requirements.write_text(requirements.read_text().replace("[tpu]", ""))  # as the page says
+        self._bin = cli.directory / "bin"
+        self._bin.mkdir()
+        (self._bin / "tpujob").write_text(f'#!/bin/sh\nexec {shlex.join(cli.program)} "$@"\n')
+        (self._bin / "tpujob").chmod(0o755)
+        (lent,) = COMMANDS.findall(PAGE.split(START)[1].split("\n## ")[0])
+        self.types(lent)
+
+    def starts(self, block: str) -> subprocess.Popen[str]:
+        path = f"{self._bin}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            ["bash", "-euc", block],
+            cwd=self.directory,
+            env={**os.environ, **self.cli.env, "PATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+        )
+
+    def types(self, block: str) -> str:
+        """Return what the commands printed, once all of them have succeeded."""
+        process = self.starts(block)
+        out, err = process.communicate()
+        assert process.returncode == 0, out + err
+        return out + err
+
+    def artifacts(self, run: str) -> Path:
+        (directory,) = (self.directory / "runs").glob(f"{run}-*")
+        return directory / "worker0" / "artifacts"
+
+
+@pytest.fixture
+def reader(cli: Cli) -> Reader:
+    return Reader(cli)
+
+
+def last_line(path: Path) -> dict[str, float]:
+    return dict(json.loads(path.read_text().splitlines()[-1]))
+
+
+def test_one_run_of_a_script_without_a_job_file(reader: Reader) -> None:
+    run, look = commands("One run")
+    reader.types(run)
+    assert last_line(reader.artifacts("train") / "metrics.jsonl")["accuracy"] > 0.5
+    seen = reader.types(look)
+    assert "step 200 loss" in seen and "loss" in seen
+    assert reader.cli.alive() == []
+
+
+def test_init_writes_a_job_file_that_plans_and_runs(reader: Reader) -> None:
+    (block,) = commands("A job file")
+    said = reader.types(block)
+    assert "ships" in said and said.count("succeeded") == 2
+    assert reader.cli.alive() == []
+
+
+def test_a_sweep_of_six_runs_over_two_slices_and_ends_in_one_table(reader: Reader) -> None:
+    (block,) = commands("A sweep")
+    said = reader.types(block)
+    assert "6 variants, over 2 slices" in said
+    assert reader.cli.lived() == 2 and reader.cli.alive() == []
+    compared = json.loads(reader.types("tpujob compare lr-sweep --json"))
+    assert [run["params"]["lr"] for run in compared["runs"]] == [1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2]
+    assert all("accuracy" in run["metrics"] and "loss" in run["metrics"] for run in compared["runs"])
+
+
+def test_a_preempted_run_goes_on_where_its_checkpoint_was(reader: Reader) -> None:
+    run, preempt = commands("A preemption")
+    process = reader.starts(run)
+    assert process.stdout is not None and process.stderr is not None
+    lease = next(line for line in process.stderr if line.startswith("lease"))
+    node = lease.split()[1]
+    for line in process.stdout:
+        if "step 100 loss" in line:
+            break
+    reader.types(preempt.replace("NODE", node))
+    out, err = process.communicate()
+    assert process.returncode == 0, out + err
+    (saved,) = re.findall(r"attempt 2 goes on from .*metrics up to step (\d+)\), saved", out + err)
+    (resumed,) = re.findall(r"worker0 \| resuming after step (\d+)", out)
+    assert 100 <= int(resumed) < 3000 and int(saved) <= int(resumed)  # the checkpoint is written before the figures
+    lines = (reader.artifacts("spot") / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [
+        *range(20, int(saved) + 1, 20),
+        *range(int(resumed) + 20, 3001, 20),
+        3000,
+    ]
+    assert reader.cli.lived() == 2 and reader.cli.alive() == []
+
+
+@pytest.mark.timeout(900)  # its bytes are hashed on both sides, on a machine that may be busy
+def test_a_sparse_checkpoint_of_seven_gigabytes_is_collected_and_stays_sparse(reader: Reader) -> None:
+    (block,) = commands("A large checkpoint")
+    reader.types(block)
+    found = (reader.artifacts("large") / "checkpoint.bin").stat()
+    assert found.st_size == 7 << 30
+    assert found.st_blocks * 512 < 100 << 20
+    assert reader.cli.alive() == []
+
+
+@pytest.mark.parametrize(
+    ("example", "module", "files"), [("jax", "jax", "jax"), ("keras-tpustrategy", "tensorflow", "keras")]
+)
+def test_the_examples_of_other_frameworks_have_figures_and_resume(
+    reader: Reader, tmp_path: Path, example: str, module: str, files: str
+) -> None:
+    """With the framework of this environment, on its CPU: the script of the example, once, and again for longer."""
+    pytest.importorskip(module)
+    reader.types(f"tpujob init --example {example} examples")
+    (script,) = (reader.directory / "examples" / files).glob("*.py")
+    longer = {"jax": ("--steps 100", "--steps 200"), "keras-tpustrategy": ("--epochs 1", "--epochs 2")}[example]
+    out = tmp_path / "out"
+    for options in longer:
+        reader.types(f"TPUJOB_ARTIFACTS={out} {sys.executable} {script} --lr 1e-3 {options}")
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == sorted({line["step"] for line in lines})
+    assert all(isinstance(line["loss"], float) for line in lines)
