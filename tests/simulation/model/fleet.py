@@ -165,8 +165,8 @@ class SimFleet:
             lasts_s = max(lasts_s - self.restored_s, 0.1)
             self.world.oracle.job_started(self.vm, now + lasts_s)
         for worker in self.vm.workers:
-            if request.phase not in worker.jobs:
-                worker.jobs[request.phase] = Job(now, now + lasts_s, request.rc)
+            if (there := worker.jobs.get(request.phase)) is None or there.attempt != request.attempt:
+                worker.jobs[request.phase] = Job(now, now + lasts_s, request.rc, attempt=request.attempt)
 
     def follow(self, sink: object, metrics: object = None) -> None:
         pass

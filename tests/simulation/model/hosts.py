@@ -59,6 +59,7 @@ class Job:
     started_at: float
     ends_at: float
     rc: int
+    attempt: str = ""
 
     def state(self, now: float) -> tuple[str, float | None, int | None]:
         return ("running", None, None) if now < self.ends_at else ("ended", now - self.ends_at, self.rc)
@@ -74,6 +75,11 @@ class Worker:
         self.last_heartbeat: str | None = None
         self.jobs: dict[str, Job] = {}
         self.watchdog: WatchdogRun | None = None
+
+    @property
+    def internal(self) -> str:
+        """Its address, as a WorkerAddress has it."""
+        return f"10.0.0.{self.index}"
 
     def boot(self) -> None:
         self.up, self.booted_at, self.last_heartbeat = True, self.world.timeline.now, None

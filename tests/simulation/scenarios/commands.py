@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from orchestrator.engine.effects.base import Lock
 from orchestrator.engine.jobs.attach import Attachment, attach
 from orchestrator.engine.jobs.collection import UncollectedRun, collect_again
 from orchestrator.engine.jobs.job_run import JobPhase, JobRun
+from orchestrator.engine.jobs.lane import Lane, release_lane
 from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.gc import collect_garbage
@@ -25,7 +26,7 @@ from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.provision.startup_script import startup_script, watchdog_config
 from orchestrator.engine.slices.extend import extend
 from orchestrator.engine.slices.up_and_down import UpRequest, down, up
-from orchestrator.errors import DeadlineExceeded
+from orchestrator.errors import DeadlineExceeded, Interrupted
 from orchestrator.remote.transfer.collect import CollectRequest
 from tests.simulation.model.cloud import PROJECT
 from tests.simulation.model.fleet import SimSavedWork, SimStartRequest
@@ -131,6 +132,22 @@ def type_run(
         wait_s=candidates.in_queue_s,
     )
 
+    made = _job(world, claim, name, candidates, lasts_s, rc, life_s)
+    job = replace(made, held=held, keep_s=keep_s, keep_on_failure_s=keep_on_failure_s, detach=detach)
+    world.queues |= candidates.queued > 0
+    world.slices = max(world.slices, candidates.queued if candidates.race else 1)
+    world.oracle.claims.append(claim)
+    claim.owner = world.laptop.type_command(lambda: run_job(job, world.capabilities), name)
+    world.main = world.main or claim.owner
+    if held is not None and claim.owner is not None:
+        world.authorized.add(claim.owner)  # it may release the slice of the run that failed
+    if detach and claim.owner is not None:
+        claim.owner.on_exit = lambda process: start_collector(world, process, job)
+
+
+def _job(
+    world: World, claim: Claim, name: str, candidates: Candidates, lasts_s: float, rc: int, life_s: float
+) -> JobRun:
     run = RunRecord(
         names.new_run_id(world.rng.getrandbits(names.RUN_BITS)), name, "job.yaml", "emulated", 0.0, "runs/x"
     )
@@ -142,23 +159,42 @@ def type_run(
         request: Any = lambda attempt, lease, workers, coordinator: SimStartRequest(attempt.id, title, seconds, code)  # noqa: E731
         return JobPhase(title, state, request)
 
-    job = JobRun(
-        run=run, attempt=attempt, drafts=drafter.make(), held=held, shipment=None,
+    return JobRun(
+        run=run, attempt=attempt, drafts=drafter.make(), held=None, shipment=None,
         phases=(phase("setup", AttemptState.SETUP, setup_s, 0), phase("main", AttemptState.RUNNING, lasts_s, rc)),
-        artifacts=("*",), directory=Path("runs"), sink=_no_sink, max_duration_s=life_s, keep_s=keep_s, detach=detach,
-        keep_on_failure_s=keep_on_failure_s, wait_s=candidates.wait_s, race=candidates.race,
-        max_restarts=candidates.restarts, drafter=drafter,
+        artifacts=("*",), directory=Path("runs"), sink=_no_sink, max_duration_s=life_s,
+        wait_s=candidates.wait_s, race=candidates.race, max_restarts=candidates.restarts, drafter=drafter,
         saved_work=SimSavedWork() if candidates.restarts else None,  # type: ignore[arg-type]
     )  # fmt: skip
+
+
+def type_sweep(world: World, *, candidates: Candidates, lasts_s: float, rc: int = 0, life_s: float = 1200.0) -> None:
+    """Type `tpujob run` of a sweep of two jobs: the second one gets the slice of the first, which ends with `rc`."""
+    claim = Claim("run", 2 * life_s, world.timeline.now, certain_life_s=life_s, wait_s=candidates.in_queue_s)
+    jobs: list[JobRun] = []
+    lane = Lane(lambda: len(jobs) == 1)
+
+    def job(code: int) -> JobRun:
+        made = _job(world, claim, "run", candidates, lasts_s, code, life_s)
+        jobs.append(made)
+        return replace(made, lane=lane)
+
+    async def two_jobs() -> Any:
+        try:
+            first = await run_job(job(rc), world.capabilities)
+            if first.unproven or isinstance(first.error, Interrupted):
+                return first
+            return await run_job(job(0), world.capabilities)
+        except Exception:  # between the two: a signal, or a ledger that cannot be written
+            if lane.lease is not None:
+                await release_lane(lane, world.capabilities)
+            raise
+
     world.queues |= candidates.queued > 0
     world.slices = max(world.slices, candidates.queued if candidates.race else 1)
     world.oracle.claims.append(claim)
-    claim.owner = world.laptop.type_command(lambda: run_job(job, world.capabilities), name)
+    claim.owner = world.laptop.type_command(two_jobs, "run")
     world.main = world.main or claim.owner
-    if held is not None and claim.owner is not None:
-        world.authorized.add(claim.owner)  # it may release the slice of the run that failed
-    if detach and claim.owner is not None:
-        claim.owner.on_exit = lambda process: start_collector(world, process, job)
 
 
 def type_again(world: World, **job: Any) -> None:

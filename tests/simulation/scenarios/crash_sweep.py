@@ -48,6 +48,7 @@ def _dropped(hidden: bool) -> dict[str, Any]:
 RACE = replace(JOB, candidates=Candidates(RACE_ZONES[:3], 3, 30.0, race=True))
 LATER: dict[str, Any] = {"full": [(RACE_ZONES[0], 0.0, 60.0), (RACE_ZONES[2], 0.0, 3.5)]}
 FAILED = Workload("failing", lasts_s=3.0, rc=7, hold_s=30.0, boot_s=0.5, keeps_failed=True)
+SWEEP = Workload("sweep", lasts_s=3.0, boot_s=0.5)
 HELD = Workload("up", hold_s=30.0, down_at=20.0, boot_s=0.5)
 SCENARIOS = (
     Scenario("a run"),
@@ -84,6 +85,9 @@ SCENARIOS = (
         victim="recovery by the guardian of run",
         rest={"crashes": [("run", 44, "cli")], "lost_creates": 1, **_dropped(hidden=True)},
     ),
+    Scenario("two jobs of a sweep on one slice", SWEEP),
+    Scenario("two jobs of a sweep, of which the first fails", replace(SWEEP, rc=7)),
+    Scenario("a sweep whose slice is preempted between its jobs", SWEEP, rest={"preemptions": [(7.5, 0.0)]}),
     Scenario("two runs at once", Workload("two", lasts_s=3.0, second_at=1.0, boot_s=0.5)),
     Scenario("race of three", RACE),
     Scenario(

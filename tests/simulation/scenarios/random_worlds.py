@@ -19,6 +19,7 @@ from tests.simulation.scenarios.scarcity import scarce
 SCARCE = 0.4  # of all worlds
 STEPPED = 0.3  # of all worlds: the wall clock of the laptop is set during the world
 KEPT = 0.7  # of all worlds with a job that fails: its slice is held
+SWEPT = 0.2  # of all worlds with a job whose slice is not held
 LEFT = 0.15  # of all worlds with a job: the disk is full, or collecting takes long
 LAPTOP_S = 25.0  # rough length of a world without faults
 
@@ -75,6 +76,8 @@ class Workload:
                 )
             case "up":
                 commands.type_up(world, hold_s=self.hold_s, candidates=candidates, life_s=self.life_s)
+            case "sweep":
+                commands.type_sweep(world, lasts_s=self.lasts_s, rc=self.rc, candidates=candidates, life_s=self.life_s)
             case "two":
                 commands.type_run(world, lasts_s=self.lasts_s, candidates=candidates, life_s=self.life_s)
                 world.at(self.second_at or 3.0, self._second, world, Candidates(candidates.zones[:1]))
@@ -341,6 +344,15 @@ def kept_after_failure(rng: Random, plan: FaultPlan, workload: Workload) -> Work
     return replace(workload, rc=workload.rc or 7, keeps_failed=True, again_at=again_at, fails_again=rng.random() < 0.3)
 
 
+def swept(rng: Random, plan: FaultPlan, workload: Workload) -> Workload:
+    """The job is the first of two of a sweep, which have one slice. Results that are left keep it from the second one."""
+    special = workload.keeps_failed or workload.extend_at is not None or "left_results" in plan.families
+    if workload.kind not in ("run", "failing") or special or rng.random() >= SWEPT:
+        return workload
+    plan.families = (*plan.families, "sweep")
+    return replace(workload, kind="sweep")
+
+
 CRASHES = ("crash", "crash_again", "signals")
 
 
@@ -382,6 +394,8 @@ def world_of(
         workload = left_behind(Random(seed ^ 0x1EF7), plan, workload)
     if not plain and "kept_failed" not in without:
         workload = kept_after_failure(Random(seed ^ 0xFA11), plan, workload)
+    if not plain and "sweep" not in without:
+        workload = swept(Random(seed ^ 0x5EE9), plan, workload)
     count = rng.choice((0, 1, 2, 2, 3, 3, 4, 5))
     chosen = rng.sample(list(FAMILIES), count)
     if count and not set(chosen) & set(CRASHES) and rng.random() < 0.6:
