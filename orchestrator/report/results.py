@@ -103,6 +103,9 @@ class RunReport:
     figures: RunFigures
     metrics: dict[str, Any]
     files: tuple[RunFile, ...]
+    params: dict[str, Any]
+    sweep: str | None  # the name of the sweep, and what the run is called in it
+    variant: str | None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -182,6 +185,9 @@ def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunR
         figures=figures(run, attempt, lease, whole),
         metrics=metrics(directory),
         files=tuple(RunFile(str(path.relative_to(directory)), path.stat().st_size) for path in files),
+        params=section(run.spec, "params"),
+        sweep=section(run.spec, "sweep").get("name"),
+        variant=section(run.spec, "sweep").get("variant"),
     )
 
 
@@ -224,6 +230,8 @@ def lines(found: RunReport) -> list[str]:
         f"run      {found.run} · {found.name} · {found.state} · {took} · {found.cloud}",
         f"job      {found.job}",
     ]
+    if found.sweep:
+        head.append(f"sweep    {found.sweep} · {found.variant}")
     if found.detail:
         head.append(f"why      {found.detail}")
     lease = found.lease
