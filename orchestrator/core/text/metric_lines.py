@@ -15,7 +15,9 @@ from typing import Any
 LINE_BYTES = 16 << 10  # longer lines are left out
 NAMES = 100  # of one run
 NAME_CHARS = 64
-_LESS_IS_BETTER = re.compile(r"loss|err|perplexity|ppl|\b(mse|mae|rmse|wer|cer|fid|nll)\b|time|latency|(?<!per)_(s|ms)$", re.I)
+_LESS_IS_BETTER = re.compile(
+    r"loss|err|perplexity|ppl|\b(mse|mae|rmse|wer|cer|fid|nll)\b|time|latency|(?<!per)_(s|ms)$", re.I
+)
 
 
 @dataclass(frozen=True, slots=True)
