@@ -15,6 +15,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from orchestrator.core.jobfile.params import text_of
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.text.metric_lines import less_is_better
 from orchestrator.report.figures import EpochMeasure, Measure, RunFigures
@@ -106,7 +107,7 @@ def _params(columns: Sequence[RunFigures]) -> list[Row]:
 
 
 def _param(name: str, column: RunFigures) -> str:
-    return str(column.params.get(name, NOTHING))
+    return text_of(column.params[name]) if name in column.params else NOTHING
 
 
 def _built_in() -> list[Row]:

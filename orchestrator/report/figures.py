@@ -123,8 +123,9 @@ def _no_timing(run: RunRecord) -> tuple[str, ...]:
 
 
 def _title(run: RunRecord) -> str:
-    sweep = run.spec.get("sweep")
-    return str(sweep["variant"]) if isinstance(sweep, dict) and "variant" in sweep else run.name
+    """Return the name of a named variant, else that of the run: the parameters of a variant are figures of their own."""
+    variant = section(run.spec, "sweep").get("variant")
+    return str(variant) if variant and run.name.endswith(f"-{variant}") else run.name
 
 
 def _work(run: RunRecord, metrics: dict[str, Any], timing: Timing | None) -> dict[str, Any]:

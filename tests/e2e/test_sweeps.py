@@ -52,8 +52,10 @@ def test_six_jobs_run_over_two_slices_and_only_what_failed_is_run_again(tpujob: 
     assert all(f"lr-sweep-{number}" in json.dumps(runs(tpujob)) for number in range(1, 7))
 
     figures = json.loads(tpujob("compare", "lr-sweep", "--json").stdout)["runs"]
-    assert [row["title"] for row in figures] == [row[1] for row in rows]
-    assert "lr=1e-4 seed=1" in again.stdout, "the table is on stdout"
+    assert [(row["title"], row["params"]) for row in figures] == [(row[0], row[2]) for row in rows]
+    table = [line.split("\t") for line in again.stdout.splitlines()]
+    assert table[0][:3] == ["", "lr", "seed"] and table[1][:3] == ["lr-sweep-1", "1e-4", "1"], "the table is on stdout"
+    assert table[6][:3] == ["lr-sweep-6", "1e-3", "2"]
 
 
 SLOW = SWEEP.replace("command: ", "command: test ${params.lr} = 1e-4 || { echo waits; sleep 300; }; ")

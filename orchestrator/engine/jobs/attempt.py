@@ -134,10 +134,11 @@ async def _work(
 ) -> None:
     fleet = progress.fleet
     assert fleet is not None
-    renewal = LeaseRenewal(lease, len(workers), capabilities, await Now())
+    taken_over = progress.taken_over_at is not None
+    renewal = LeaseRenewal(lease, len(workers), capabilities, await Now(), taken_over=taken_over)
     losers = LoserRelease(progress.owed, capabilities)
     claims: list[monitor.PeriodicTask] = [renewal, losers]
-    if progress.taken_over_at is not None and lease.mode is Mode.HOLD:
+    if taken_over and lease.mode is Mode.HOLD:
         claims.append(collection.HoldRenewal(lease, capabilities))
     tasks, saving = list(claims), None
     if job.saved_work is not None:

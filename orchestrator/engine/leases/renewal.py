@@ -132,9 +132,14 @@ def _has(view: SliceView, labels: Mapping[str, str]) -> bool:
 
 
 class LeaseRenewal:
-    """Renews the claim of an attached program. Call `tick` between steps, as often as convenient."""
+    """Renews the claim of an attached program. Call `tick` between steps, as often as convenient.
 
-    def __init__(self, lease: Lease, workers: int, capabilities: Capabilities, now: float) -> None:
+    `taken_over`: a run before reported the watchdogs; only a problem of theirs is news.
+    """
+
+    def __init__(
+        self, lease: Lease, workers: int, capabilities: Capabilities, now: float, *, taken_over: bool = False
+    ) -> None:
         self._lease, self._workers, self._capabilities = lease, workers, capabilities
         timings = capabilities.timings
         self._claimed_until = lease.ends_at
@@ -144,6 +149,7 @@ class LeaseRenewal:
                 self._claimed_until = min(self._claimed_until, claim_labels.claimed_until_once_ready(lease, timings))
         self._not_before = self._looked_at = now
         self._armed_by = now + timings.boot_s
+        self._taken_over = taken_over
         self._armed = False
 
     async def tick(self, silent_s: float = 0.0) -> None:
@@ -187,7 +193,8 @@ class LeaseRenewal:
         self._not_before = max(self._not_before, now + timings.heartbeat_s / 4)
         if missing is None:
             self._armed = True
-            await Report("watchdog", ARMED)
+            if not self._taken_over:
+                await Report("watchdog", ARMED)
         elif now > self._armed_by:
             self._armed = True  # reported once
             text = f"not armed ({missing}): if this machine dies, only `tpujob gc` from another one ends this slice"

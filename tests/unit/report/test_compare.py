@@ -89,8 +89,12 @@ def test_a_comparison_has_a_column_for_each_run_and_names_alike_are_told_apart(t
     assert compare.as_json([one, two])["comparable"] is True
 
 
-def test_a_run_of_a_sweep_is_called_by_its_variant(tmp_path: Path) -> None:
-    assert column(tmp_path / "a", spec={"sweep": {"variant": "single-core"}}).title == "single-core"
+def test_a_run_of_a_sweep_is_called_by_its_variant_if_that_has_a_name(tmp_path: Path) -> None:
+    for name, variant, title in (
+        ("compare-single-core", "single-core", "single-core"),
+        ("lr-sweep-1", "lr=1e-4", "lr-sweep-1"),
+    ):
+        assert column(tmp_path / name, name=name, spec={"sweep": {"variant": variant}}).title == title
 
 
 @pytest.mark.parametrize(
@@ -203,17 +207,17 @@ def test_any_job_that_reports_metrics_is_compared_by_them_and_by_its_parameters(
     head, *lines = compare.table(columns).lines()
     assert head.split() == ["one", "two"]
     assert [line.split("  ")[0] for line in lines] == ["lr", "loss", "whole job (s)", "cost", "on", "run"]
-    assert lines[0].split() == ["lr", "0.001", "0.0003"]
+    assert lines[0].split() == ["lr", "1e-3", "3e-4"]
     assert re.split(" {2,}", lines[1]) == ["loss", "1.25 (best 0.5)", "0.25"]
     assert "best loss: 0.25, two" in compare.remarks(columns)
     assert "metric   loss: 1.25 at step 3 · best 0.5 at step 2 · 3 values" in compare.one(columns[0])
-    assert "figure   lr: 0.001" in compare.one(columns[0])
+    assert "figure   lr: 1e-3" in compare.one(columns[0])
 
 
 def test_a_run_without_a_figure_that_another_has_shows_a_dash_and_an_empty_cell(tmp_path: Path) -> None:
     columns = [column(tmp_path / "a"), measuring(tmp_path / "b", "two", 3e-4, 2)]
     cells = {line[0]: line[1:] for line in compare.table(columns).rows}
-    assert cells["loss"] == ("-", "2") and cells["total (s)"][1] == "-" and cells["lr"] == ("-", "0.0003")
+    assert cells["loss"] == ("-", "2") and cells["total (s)"][1] == "-" and cells["lr"] == ("-", "3e-4")
     trained, own = csv.DictReader(io.StringIO(compare.csv_text(columns)))
     assert (trained["loss_last"], own["loss_last"], own["loss_best"]) == ("", "2.0", "2.0")
     assert (trained["param_lr"], own["param_lr"], own["total_s"]) == ("", "0.0003", "")
