@@ -25,6 +25,7 @@ from orchestrator.report.metrics import Metric, short
 Row = tuple[str, Callable[[RunFigures], str]]
 
 NOTHING = "-"
+LEAST = ("on", "device", "memory (MB)")  # left out first where a row for each run does not fit
 COLUMNS = 4  # of more runs each gets a row
 # Runs that differ in one of these did other work; runs that differ in one of the others did the same work in another way.
 SAME_WORK = ("model", "dataset", "train_examples", "batch_size")
@@ -255,8 +256,10 @@ def table(columns: Sequence[RunFigures]) -> Table:
     """Return the table: a row for each figure, a column for each run; the other way round for many runs."""
     body = tuple((label, *(cell(column) for column in columns)) for label, cell in rows(columns))
     every = ((headline(columns), *titles(columns)), *body)
-    head, *lines = every if len(columns) <= COLUMNS else zip(*every, strict=True)
-    return Table(head, tuple(lines))
+    if len(columns) <= COLUMNS:
+        return Table(every[0], every[1:])
+    head, *lines = zip(*every, strict=True)
+    return Table(head, tuple(lines), optional=tuple(number for number, label in enumerate(head) if label in LEAST))
 
 
 def markdown(columns: Sequence[RunFigures]) -> list[str]:

@@ -39,11 +39,12 @@ def format_cost(usd: float | None, cloud: str) -> str:
 
 
 class Table(NamedTuple):
-    """A table as cells of text. `right`: the columns, from 0, that are aligned right."""
+    """A table as cells of text. Columns, from 0: `right` are aligned right, `optional` are left out where there is no room."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     right: tuple[int, ...] = ()
+    optional: tuple[int, ...] = ()
 
     def lines(self) -> list[str]:
         """Return one line for the heading and for each row, aligned, two spaces between columns."""

@@ -268,3 +268,9 @@ def test_csv_has_a_line_for_each_run_with_the_figures_as_measured_and_no_formula
 )
 def test_seconds_are_shown_with_three_figures_that_mean_something(value: float | None, shown: str) -> None:
     assert compare.seconds(value) == shown
+
+
+def test_a_row_for_each_run_gives_up_where_it_ran_before_its_id_is_broken(tmp_path: Path) -> None:
+    shown = compare.table([column(tmp_path / str(number)) for number in range(compare.COLUMNS + 1)])
+    assert "on" in {shown.head[number] for number in shown.optional}
+    assert "run" not in {shown.head[number] for number in shown.optional}

@@ -43,5 +43,5 @@ def print_comparison(
         emit_lines(tables.markdown(found))
     else:
         shown = tables.table(found)
-        print_table(shown.head, shown.rows, wraps=range(len(shown.head)), head_is_data=True)
+        print_table(shown.head, shown.rows, optional=shown.optional, wraps=range(len(shown.head)), head_is_data=True)
         emit_lines(["", *tables.remarks(found)])
