@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from orchestrator.cli import completion
+
 if TYPE_CHECKING:
     from orchestrator.client.jobs.job_files import JobRequest
 
@@ -36,7 +38,12 @@ class Argument:
 
 Cloud = Annotated[
     str | None,
-    Option("--cloud", metavar="emulated|google", help="Which cloud; by default what is configured."),
+    Option(
+        "--cloud",
+        metavar="emulated|google",
+        help="Which cloud; by default what is configured.",
+        autocompletion=completion.clouds,
+    ),
 ]
 Project = Annotated[str | None, Option("--project", metavar="PROJECT", help="Google Cloud project id.")]
 Json = Annotated[bool, Option("--json", help="Print JSON with a stable shape on stdout.")]
@@ -45,8 +52,8 @@ EventStream = Annotated[
     Option("--json", help="Print events on stdout, one JSON object a line; the last one is the result."),
 ]
 RUN_HELP = "A run id (its first letters do) or a job's name."
-RunName = Annotated[str, Argument(metavar="RUN", help=RUN_HELP)]
-Name = Annotated[str | None, Argument(help="The slice's name; by default yours.")]
+RunName = Annotated[str, Argument(metavar="RUN", help=RUN_HELP, autocompletion=completion.runs)]
+Name = Annotated[str | None, Argument(help="The slice's name; by default yours.", autocompletion=completion.slices)]
 Worker = Annotated[int | None, Option("--worker", metavar="N", min=0, help="Worker index, from 0.")]
 Markdown = Annotated[bool, Option("--markdown", help="Print the table as Markdown.")]
 Csv = Annotated[bool, Option("--csv", help="Print one line a run with every figure as it was measured.")]
@@ -59,7 +66,9 @@ class JobArguments:
     `cli.typer_app` declares each field as a parameter of the command.
     """
 
-    file: Annotated[Path | None, Argument(metavar="JOB.yaml", help="The job file.")] = None
+    file: Annotated[
+        Path | None, Argument(metavar="JOB.yaml", help="The job file.", autocompletion=completion.job_files)
+    ] = None
     command: Annotated[
         list[str] | None,
         Argument(
@@ -68,8 +77,13 @@ class JobArguments:
             "requirements.txt (or pyproject.toml) names.",
         ),
     ] = None
-    accelerator: Annotated[str | None, Option(metavar="TYPE", help="Accelerator type, such as v5e-8.")] = None
-    zone: Annotated[str | None, Option(metavar="ZONE", help="Zone, region, a list of them (a,b) or any.")] = None
+    accelerator: Annotated[
+        str | None, Option(metavar="TYPE", help="Accelerator type, such as v5e-8.", autocompletion=completion.types)
+    ] = None
+    zone: Annotated[
+        str | None,
+        Option(metavar="ZONE", help="Zone, region, a list of them (a,b) or any.", autocompletion=completion.places),
+    ] = None
     spot: Annotated[bool | None, Option("--spot/--on-demand", help="Spot capacity, or not.")] = None
     env: Annotated[
         list[str] | None,

@@ -91,6 +91,13 @@ def read(request: JobRequest) -> tuple[JobSpec | Sweep, Path]:
     return spec, directory / f"Job({spec.name})"
 
 
+def parted(found: JobSpec | Sweep) -> tuple[JobSpec | None, Sweep | None]:
+    """Return the job or the sweep, each in its place, for callers that do not import the job file's reader themselves."""
+    from orchestrator.core.jobfile.keys import JobSpec
+
+    return (found, None) if isinstance(found, JobSpec) else (None, found)
+
+
 def shell_text(command: tuple[str, ...]) -> str:
     """Return what bash runs: the words of one program, or (a single one with spaces) a text for bash, as with ssh."""
     return command[0] if len(command) == 1 else shlex.join(command)

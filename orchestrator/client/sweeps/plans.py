@@ -12,7 +12,6 @@ from orchestrator.client import plans
 from orchestrator.client.events import VariantResult
 from orchestrator.client.jobs.code import ship_line, survey_of
 from orchestrator.client.jobs.planning import plan_of
-from orchestrator.core.jobfile import keys
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.engine.jobs import prepare
 from orchestrator.report.layout import Table, format_cost
@@ -85,9 +84,11 @@ def preview(session: Session, sweep: Sweep, path: Path) -> SweepPreview:
 
 def check(session: Session, sweep: Sweep, path: Path) -> None:
     """Raise UserError for what any variant lacks, before the first one is run."""
+    from orchestrator.core.jobfile.keys import resolve_env  # imports pydantic, which `run --help` does not need
+
     for spec in (variant.spec for variant in sweep.variants):
         prepare.check_directories(spec, path)
-        keys.resolve_env(spec, os.environ)
+        resolve_env(spec, os.environ)
         if spec.on == "local":
             if spec.train is not None:
                 prepare.check_local_training(spec.train.backend, "a job with `on: local` trains")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Annotated, Any
 from urllib.parse import quote
 
+from orchestrator.cli import completion
 from orchestrator.cli.commands.emulator.daemon import ask
 from orchestrator.cli.commands.emulator.faults import given
 from orchestrator.cli.console import emit
 from orchestrator.cli.options import Argument, Option
 from orchestrator.client.arguments import seconds
 
-Node = Annotated[str, Argument(help="The node's id, or its full name.")]
+Node = Annotated[str, Argument(help="The node's id, or its full name.", autocompletion=completion.nodes)]
 Notice = Annotated[
     str | None, Option("--notice", metavar="DURATION", help="Announce it to the VMs this long before: 30s.")
 ]

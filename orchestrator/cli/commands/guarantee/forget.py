@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from orchestrator.cli import completion
 from orchestrator.cli.console import console, emit, emit_lines
 from orchestrator.cli.options import Argument, Cloud, Option, Project
 from orchestrator.client.guarantee import forget as client
@@ -12,7 +13,7 @@ from orchestrator.report.layout import clock
 
 
 def forget(
-    name: Annotated[str, Argument(help="The slice's name, its node or its lease.")],
+    name: Annotated[str, Argument(help="The slice's name, its node or its lease.", autocompletion=completion.slices)],
     verified: Annotated[
         bool, Option("--verified-by-me", help="You verified by other means that it is gone, or not yours.")
     ] = False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated
 
+from orchestrator.cli import completion
 from orchestrator.cli.console import console, emit, emit_json, emit_lines
 from orchestrator.cli.options import Cloud, Json, Option, Project
 from orchestrator.client.guarantee.gc import FoundSlice, GcResult, collect_garbage, finish_own
@@ -15,7 +16,10 @@ from orchestrator.report.layout import day_clock
 
 def gc(
     zone: Annotated[
-        list[str] | None, Option("--zone", help="Only this zone or region; may be given several times.")
+        list[str] | None,
+        Option(
+            "--zone", help="Only this zone or region; may be given several times.", autocompletion=completion.places
+        ),
     ] = None,
     all_zones: Annotated[bool, Option("--all-zones", help="Every zone of the project, which is the default.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="List what would be deleted, and delete nothing.")] = False,

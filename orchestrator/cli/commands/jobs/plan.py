@@ -5,12 +5,11 @@ from __future__ import annotations
 from orchestrator.cli.console import console, emit_json
 from orchestrator.cli.options import Cloud, JobArguments, Json, Project
 from orchestrator.cli.tables import print_table
-from orchestrator.client.jobs.job_files import environment, read
+from orchestrator.client.jobs.job_files import environment, parted, read
 from orchestrator.client.jobs.planning import PlanPreview, preview
 from orchestrator.client.session import Session
 from orchestrator.client.sweeps.plans import SweepPreview
 from orchestrator.client.sweeps.plans import preview as preview_sweep
-from orchestrator.core.jobfile.keys import JobSpec
 from orchestrator.errors import JobSpecError
 
 
@@ -33,10 +32,12 @@ def _preview(session: Session, job: JobArguments) -> PlanPreview | SweepPreview:
     except JobSpecError as error:
         error.hint = None  # it names `tpujob plan`
         raise
-    if not isinstance(found, JobSpec):
-        return preview_sweep(session, found, path)
-    environment(found, session.reporter)
-    return preview(session, found, path)
+    spec, sweep = parted(found)
+    if sweep is not None:
+        return preview_sweep(session, sweep, path)
+    assert spec is not None
+    environment(spec, session.reporter)
+    return preview(session, spec, path)
 
 
 def _print_sweep(session: Session, made: SweepPreview) -> None:

@@ -9,12 +9,11 @@ from orchestrator.cli.console import console
 from orchestrator.cli.options import Cloud, EventStream, JobArguments, Option, Project
 from orchestrator.client.arguments import seconds
 from orchestrator.client.events import Reporter
-from orchestrator.client.jobs.job_files import read
+from orchestrator.client.jobs.job_files import parted, read
 from orchestrator.client.jobs.results import command_exit_code
 from orchestrator.client.jobs.runs import RunOptions, run_spec
 from orchestrator.client.session import Session
 from orchestrator.client.sweeps.sweeps import SweepRequest, run_sweep
-from orchestrator.core.jobfile.keys import JobSpec
 from orchestrator.errors import UserError
 
 _ATTACHED = (
@@ -50,10 +49,12 @@ def run(
     options = RunOptions(keep_s=None if keep is None else seconds("--keep", keep, "1m", "7d"), detach=detach)
     session = Session.open(cloud, project, reporter=console().reporter)
     found, path = read(job.request())
-    if isinstance(found, JobSpec):
+    spec, sweep = parted(found)
+    if spec is not None:
         if again:
             raise UserError("--again is for a sweep, which leaves out what succeeded before; one job is always run")
-        return command_exit_code(session, run_spec(session, found, path, options))
+        return command_exit_code(session, run_spec(session, spec, path, options))
+    assert sweep is not None
     if options.keep_s is not None or detach:
         raise UserError(_ATTACHED, hint="`tmux` or `nohup` keeps the command running")
     console().print_only_ids()  # stdout is for the table
@@ -61,7 +62,7 @@ def run(
     def open_session(reporter: Reporter) -> Session:
         return Session.open(cloud, project, reporter=reporter)
 
-    result = run_sweep(session, open_session, SweepRequest(found, path, again))
+    result = run_sweep(session, open_session, SweepRequest(sweep, path, again))
     ran = [each.run for each in result.variants if each.run is not None]
     if ran and not as_json:
         print_comparison(session, ran)

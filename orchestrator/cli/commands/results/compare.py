@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
+from orchestrator.cli import completion
 from orchestrator.cli.console import console, emit, emit_json, emit_lines
 from orchestrator.cli.options import Argument, Csv, Json, Markdown
 from orchestrator.cli.tables import print_table
@@ -16,7 +17,12 @@ from orchestrator.report import compare as tables
 
 def compare(
     runs: Annotated[
-        list[str], Argument(metavar="RUN...", help="Run ids (the first letters do), names of jobs or sweeps.")
+        list[str],
+        Argument(
+            metavar="RUN...",
+            help="Run ids (the first letters do), names of jobs or sweeps.",
+            autocompletion=completion.compared,
+        ),
     ],
     as_json: Json = False,
     as_markdown: Markdown = False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from orchestrator.cli import completion
 from orchestrator.cli.console import console, emit
 from orchestrator.cli.options import Argument, Cloud, Option, Project
 from orchestrator.client.arguments import seconds
@@ -13,7 +14,7 @@ from orchestrator.report.layout import day_clock
 
 
 def extend(
-    name: Annotated[str, Argument(help="The slice's name, or a run's id.")],
+    name: Annotated[str, Argument(help="The slice's name, or a run's id.", autocompletion=completion.slices)],
     by: Annotated[str, Option(metavar="DURATION", help="How much longer, such as 2h.")],
     cloud: Cloud = None,
     project: Project = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from orchestrator.cli import completion
 from orchestrator.cli.console import console, emit_json
 from orchestrator.cli.options import Argument, Cloud, Json, Option, Project
 from orchestrator.cli.tables import print_table
@@ -17,13 +18,24 @@ from orchestrator.report.offers import MANY_HOSTS, table
 def offers(
     what: Annotated[
         list[str] | None,
-        Argument(metavar="[TYPE|ZONE]...", help="The same without the option: v5e, v6e-8, us-east5, us-central1-a."),
+        Argument(
+            metavar="[TYPE|ZONE]...",
+            help="The same without the option: v5e, v6e-8, us-east5, us-central1-a.",
+            autocompletion=completion.types_and_places,
+        ),
     ] = None,
     kind: Annotated[
         str | None,
-        Option("--type", metavar="TYPE", help="An accelerator type such as v6e-8, or a generation such as v6e."),
+        Option(
+            "--type",
+            metavar="TYPE",
+            help="An accelerator type such as v6e-8, or a generation such as v6e.",
+            autocompletion=completion.types,
+        ),
     ] = None,
-    zone: Annotated[str | None, Option(help="A zone, a region, or a comma list of them.")] = None,
+    zone: Annotated[
+        str | None, Option(help="A zone, a region, or a comma list of them.", autocompletion=completion.places)
+    ] = None,
     spot: Annotated[bool, Option("--spot", help="Only offers with a spot price, the cheapest first.")] = False,
     refresh: Annotated[
         bool, Option("--refresh", help="Ask the API what the project has, and remember the answer.")

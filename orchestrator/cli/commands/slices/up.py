@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli import completion
 from orchestrator.cli.console import console, emit_result
 from orchestrator.cli.options import Argument, Cloud, Json, Option, Project
 from orchestrator.client.arguments import seconds
@@ -25,12 +26,19 @@ MADE = ("created", "recreated")  # the actions that make a slice, with the end t
 
 
 def up(
-    name: Annotated[str | None, Argument(help="What to call it; by default your user name.")] = None,
+    name: Annotated[
+        str | None, Argument(help="What to call it; by default your user name.", autocompletion=completion.slices)
+    ] = None,
     zone: Annotated[
         str | None,
-        Option(help="A zone, a region (its zones in order, the next on a stockout), a comma list, or `any`."),
+        Option(
+            help="A zone, a region (its zones in order, the next on a stockout), a comma list, or `any`.",
+            autocompletion=completion.places,
+        ),
     ] = None,
-    accelerator: Annotated[str | None, Option(help="Accelerator type, such as v5litepod-8 (or v5e-8).")] = None,
+    accelerator: Annotated[
+        str | None, Option(help="Accelerator type, such as v5litepod-8 (or v5e-8).", autocompletion=completion.types)
+    ] = None,
     runtime: Annotated[str | None, Option(help="Runtime version; by default the type's own.")] = None,
     spot: Annotated[bool, Option("--spot", help="Cheaper, but can be preempted at any time.")] = False,
     provisioning: Annotated[

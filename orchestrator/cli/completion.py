@@ -1,0 +1,105 @@
+"""What a shell completes: runs, slices, places, types and job files, from the ledger and the catalog, without a network.
+
+Each completion gets the beginning of a word and returns words with what they are. It never fails: where the ledger cannot be
+read there is no word. What it needs is imported when it is called.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+MOST_RUNS = 50
+SEVERAL_FROM = 2  # for so many zones on, a region is a word of its own
+PLAIN = re.compile(r"[\w./@%+,=-]+")  # a word that a shell takes as it is
+Words = list[tuple[str, str]]
+
+
+def _completion(words: Callable[[str], Iterable[tuple[str, str]]]) -> Callable[[str], Words]:
+    """Return the completion that offers those of the words that begin with what is typed."""
+
+    def complete(incomplete: str) -> Words:
+        try:
+            found = list(words(incomplete))
+        except Exception:  # a line that is being typed is no place for a report
+            return []
+        return [(word, what) for word, what in found if word.startswith(incomplete) and PLAIN.fullmatch(word)]
+
+    return complete
+
+
+def _of_runs(typed: str) -> Words:
+    from orchestrator.client import known_names
+
+    found = known_names.runs(MOST_RUNS)
+    names = {run.name: f"newest: {run.state}" for run in reversed(found)}
+    return [*names.items(), *((run.id, f"{run.name}, {run.state}") for run in found)]
+
+
+def _of_compared(typed: str) -> Words:
+    from orchestrator.client import known_names
+
+    return [*((name, "sweep") for name in known_names.sweeps()), *_of_runs(typed)]
+
+
+def _of_slices(typed: str) -> Words:
+    from orchestrator.client import known_names
+
+    return [(each.name, f"{each.accelerator_type}, {each.zone}") for each in known_names.slices()]
+
+
+def _of_nodes(typed: str) -> Words:
+    from orchestrator.client import known_names
+
+    return [(each.node, each.name) for each in known_names.slices()]
+
+
+def _of_types(typed: str) -> Words:
+    from orchestrator import catalog
+
+    kinds = [kind for name in catalog.types() if (kind := catalog.lookup(name))]
+    generations = {kind.generation: "generation" for kind in kinds}
+    types = {kind.name: f"{kind.topology}, {kind.chips} chips" for kind in kinds}
+    # The API's name of a type begins with its family: v5litepod-8. People type v5e-8.
+    spoken = {
+        f"{kind.generation}-{kind.name.rpartition('-')[2]}": f"{kind.topology}, {kind.chips} chips" for kind in kinds
+    }
+    return [*(spoken | types | generations).items()]
+
+
+def _of_places(typed: str) -> Words:
+    """A zone, or a region; after a comma the next one."""
+    from orchestrator import catalog
+
+    before, comma, _ = typed.rpartition(",")
+    regions = {region: f"{len(catalog.zones_of(region))} zones" for region in catalog.regions()}
+    words = {region: what for region, what in regions.items() if len(catalog.zones_of(region)) >= SEVERAL_FROM}
+    words |= dict.fromkeys(catalog.zones(), "zone") | {"any": "any zone that has the type"}
+    return [(f"{before}{comma}{word}", what) for word, what in words.items()]
+
+
+def _of_job_files(typed: str) -> Words:
+    """YAML files, and directories on the way to one."""
+    directory, slash, _ = typed.rpartition("/")
+    parent = Path(f"{directory}{slash}" or ".").expanduser()
+    found: Words = []
+    for path in sorted(parent.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            found.append((f"{directory}{slash}{path.name}/", "directory"))
+        elif path.suffix in (".yaml", ".yml"):
+            found.append((f"{directory}{slash}{path.name}", "job file"))
+    return found
+
+
+clouds = _completion(lambda typed: [("emulated", "on this machine"), ("google", "Google Cloud")])
+runs = _completion(_of_runs)
+compared = _completion(_of_compared)
+slices = _completion(_of_slices)
+nodes = _completion(_of_nodes)
+types = _completion(_of_types)
+places = _completion(_of_places)
+types_and_places = _completion(lambda typed: [*_of_types(typed), *_of_places(typed)])
+job_files = _completion(_of_job_files)
