@@ -231,7 +231,7 @@ def test_the_emulators_token_is_never_shown(tpujob: Tpujob, capfd: pytest.Captur
 
 
 def test_the_request_that_a_dry_run_prints_is_not_torn_by_the_search_for_secrets(tpujob: Tpujob) -> None:
-    said = tpujob("up", "dry", "--zone", "us-central1-a", "--dry-run")
+    said = tpujob("up", "dry", "--zone", "us-central1-a", "--dry-run", "--json")
     assert said.returncode == 0, said.stderr
     assert json.loads(said.stdout)["body"]["metadata"]["ssh-keys"].startswith("tpujob:ssh-ed25519 ")
     assert MASK not in said.stdout
