@@ -309,6 +309,8 @@ class Oracle:
         if isinstance(event, Held) and not claim.for_hold:
             timings = periods.periods(self.world)
             most_s = max(timings.linger_s, timings.ttl_s, claim.keep_s or 0.0) * 1.01 + 5.0
+            if claim.kept == lease.id and claim.hold_until is not None:  # the user has extended it meanwhile
+                most_s = max(most_s, claim.hold_until - now)
             if ahead_s > most_s:
                 self.violated(
                     Invariant.DEADLINE,
