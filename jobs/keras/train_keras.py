@@ -48,7 +48,9 @@ class Figures(tf.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         with (ARTIFACTS / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps({"step": epoch + 1, **{name: float(value) for name, value in (logs or {}).items()}}) + "\n")
+            file.write(
+                json.dumps({"step": epoch + 1, **{name: float(value) for name, value in (logs or {}).items()}}) + "\n"
+            )
 
 
 def main():
@@ -70,7 +72,9 @@ def main():
             ]
         )
         loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(optimizer=tf.keras.optimizers.Adam(options.lr), loss=loss, metrics=["accuracy"], steps_per_execution=10)
+        model.compile(
+            optimizer=tf.keras.optimizers.Adam(options.lr), loss=loss, metrics=["accuracy"], steps_per_execution=10
+        )
     batches = tf.data.Dataset.from_tensor_slices(train).cache().shuffle(10_000, seed=1)
     batches = batches.batch(BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
     began = time.monotonic()
