@@ -1,226 +1,14 @@
-"""The output of the commands: stage lines on stderr, data on stdout, and on a terminal one live line below both.
-
-All output passes through here, without secrets (`Console.secrets` hides them) and without control characters: messages
-quote files, workers and web servers, which may send anything.
-"""
+"""The console of the process, and what commands print on stdout. `cli.renderer` says how."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import json
-import os
 import sys
-import threading
-from collections.abc import Iterable, Iterator
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
-from orchestrator.cli.terminal import HANG, has_color, is_terminal, wrapped
-from orchestrator.client.events import (
-    Alert,
-    Event,
-    Failure,
-    LogLines,
-    Metrics,
-    Notice,
-    Progress,
-    Reporter,
-    Running,
-    RunResult,
-    SweepResult,
-    relative,
-)
-from orchestrator.core.text.durations import format_duration
-
-if TYPE_CHECKING:
-    from orchestrator.cli.live_view import LiveView
-
-CALL_LOG = "tpujob.api"  # the logger of the calls to the API
-ACTION = {
-    "warning",
-    "limit",
-    "clock",
-    "hint",
-    "lost",
-    "stop",
-    "recover",
-}  # the stages that are printed with --quiet, too
-JOB_ENDS = {"lost", "stop"}  # no job runs after a notice of these stages
-BOLD_RED, RED, YELLOW, RESET = "\x1b[1;31m", "\x1b[31m", "\x1b[33m", "\x1b[0m"
-
-
-class Console:
-    """Renders the client's events. One per process, called from any thread."""
-
-    def __init__(self) -> None:
-        self.reporter = Reporter(self.show)
-        self.secrets = self.reporter.secrets
-        self._lock = threading.RLock()
-        self._live_view: LiveView | None = None  # made for the first progress
-        self._streams_json = False
-        self._log_is_data = True
-        self._quiet = self._verbose = self._timestamps = False
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether only results and what needs action are printed."""
-        return self._quiet
-
-    def be_quiet(self) -> None:
-        """Print results from now on, and what needs action; nothing else."""
-        self._quiet = True
-
-    def be_verbose(self) -> None:
-        """Print every step and every call to the API from now on."""
-        import logging
-
-        self._verbose = True
-        handler = logging.Handler()
-        handler.emit = lambda record: self.notice("api", record.getMessage())  # type: ignore[method-assign]
-        calls = logging.getLogger(CALL_LOG)
-        calls.setLevel(logging.DEBUG)
-        calls.addHandler(handler)
-
-    def print_times(self) -> None:
-        """Print the local time before each line on stderr and of a job's log from now on."""
-        self._timestamps = True
-
-    def stream_json(self) -> None:
-        """Print every event from now on as a JSON object on a line of stdout, and nothing else there."""
-        self._streams_json = True
-
-    def print_only_ids(self) -> None:
-        """Print on stdout only the lines of a run that goes on; the log so far and the lines of any other end go to stderr."""
-        self._log_is_data = False
-
-    def show(self, event: Event) -> None:
-        """Render one event. Called by `reporter`, from any thread."""
-        with self._lock:
-            if self._streams_json:
-                _print(self.json_text(event.as_json()))
-            match event:
-                case Progress() | Running() if event.variant:
-                    pass  # of one among several that run at the same time
-                case Progress():
-                    self._progress(event)
-                case Running() if not self._quiet:
-                    self._live().job_runs(event)
-                case Metrics() if not self._quiet:
-                    self._live().job_reports(event)
-                case Notice():
-                    self.notice(event.stage, event.text, event.variant)
-                case Alert():
-                    self.alert(event.text)
-                case Failure():
-                    self._fail(f"{_whose(event)}{event.message}", event.hint)
-                case LogLines() if not self._streams_json and not self._quiet:
-                    begin = f"{self._time()}{_whose(event)}worker{event.worker} | "
-                    text = begin + f"\n{begin}".join(event.lines)  # clean, and without secrets
-                    _print(text) if self._log_is_data else self._write(text)
-                case RunResult():
-                    self._show_result(event)
-                case SweepResult() if event.stopped:
-                    left = sum(not each.succeeded for each in event.variants)
-                    text = f"stopped; {left} of {len(event.variants)} are left, and the same command goes on there"
-                    self.notice("sweep", text)
-
-    def _show_result(self, result: RunResult) -> None:
-        self.quiet()
-        if result.variant:  # one of several: the table says the rest
-            took = format_duration((result.ended_at or result.started_at) - result.started_at)
-            self.notice("result", f"{result.state} · {took} · tpujob show {result.run}", result.variant)
-            return
-        if not self._streams_json:
-            self._show_lines(result.lines, data=result.detached)
-        if result.ended_at is not None:
-            took = format_duration(result.ended_at - result.started_at)
-            self.notice("run", f"{result.run} · {took} · {relative(result.directory)} · tpujob show {result.run}")
-
-    def _show_lines(self, lines: Iterable[str], *, data: bool = False) -> None:
-        if data or self._log_is_data:
-            emit_stages(lines)
-        else:
-            self._write("\n".join(lines))
-
-    def notice(self, stage: str, text: str, variant: str = "") -> None:
-        """Write a line of a stage on stderr; with --quiet only if it needs action. `variant`: of one job of a sweep."""
-        if self._live_view is not None:
-            (self._live_view.forget if stage in JOB_ENDS else self._live_view.step_done)()
-        if not self._quiet or stage in ACTION:
-            begin = f"{variant} " if variant else ""
-            self._write(f"{begin}{stage:<8} {text}", color=YELLOW if stage == "warning" else "", wrap=True)
-
-    def alert(self, text: str) -> None:
-        """Write what must not be overlooked, in red on a terminal."""
-        self._write(text, color=BOLD_RED)
-
-    def _fail(self, message: str, hint: str) -> None:
-        self.quiet()
-        self._write(message, color=RED, wrap=True)
-        if hint:
-            self._write(f"hint: {hint}", wrap=True)
-
-    def quiet(self) -> None:
-        """Remove the live line for good, before another program or a question has the terminal."""
-        with self._lock:
-            if self._live_view is not None:
-                self._live_view.forget()
-
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Something is written in this block: the live line is removed, and comes back if it still holds."""
-        with self._lock:
-            if self._live_view is not None:
-                self._live_view.erase()
-            yield
-
-    def _progress(self, event: Progress) -> None:
-        if self._verbose:
-            self.notice(event.stage, event.text)
-        elif not self._quiet:
-            self._live().progress(event.stage, event.text)
-
-    def _live(self) -> LiveView:
-        if self._live_view is None:
-            from orchestrator.cli.live_view import LiveView
-
-            plain = functools.partial(self._write, wrap=True)
-            self._live_view = LiveView(self._lock, self.fit, plain, on_terminal=is_terminal(sys.stderr))
-        return self._live_view
-
-    def _time(self) -> str:
-        return f"{datetime.now().astimezone().isoformat(timespec='seconds')} " if self._timestamps else ""
-
-    def fit(self, text: str) -> str:
-        """Return the text, of one line or several, without control characters and secrets."""
-        if not text.isprintable():
-            from orchestrator.core.text.terminal import harmless
-
-            text = "\n".join(harmless(line) for line in text.split("\n"))
-        return self.secrets.hide(text)
-
-    def json_text(self, data: Any, indent: int | None = None) -> str:
-        """Return the data as JSON without secrets, escaped where a character cannot be printed."""
-        # Secrets are hidden in values, not in the text: a number that looks like one must not make the JSON invalid.
-        plain = self.secrets.hide_all(_plain(data))
-        text = json.dumps(plain, indent=indent, ensure_ascii=False)
-        return text if text.replace("\n", "").isprintable() else json.dumps(plain, indent=indent)
-
-    def _write(self, text: str, color: str = "", *, wrap: bool = False) -> None:
-        """Write lines on stderr. `wrap`: a line of a stage, wrapped at the width of a terminal."""
-        text = self.fit(text)
-        if time := self._time():
-            text = "\n".join(f"{time}{line}" for line in text.split("\n"))
-        if wrap:
-            text = wrapped(text, sys.stderr, HANG + len(time))
-        with self.writing(), contextlib.suppress(OSError, ValueError):  # a reader that left must not stop a teardown
-            print(f"{color}{text}{RESET}" if color and has_color(sys.stderr) else text, file=sys.stderr, flush=True)
-
-
-def _whose(event: Event) -> str:
-    """Return how a line begins that is of one job of a sweep."""
-    return f"{event.variant} " if event.variant else ""
+from orchestrator.cli.renderer import Console
+from orchestrator.cli.terminal import wrapped
 
 
 @functools.cache
@@ -231,22 +19,12 @@ def console() -> Console:
 
 def emit(text: str = "") -> None:
     """Print a line of data on stdout. A reader that left is no error; a full disk is one warning, and the command goes on."""
-    _print(console().fit(text))
-
-
-def _print(text: str) -> None:
-    try:
-        with console().writing():
-            print(text, flush=True)
-    except (OSError, ValueError) as error:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - open until the process ends
-        if not isinstance(error, BrokenPipeError):
-            console().notice("warning", f"stdout cannot be written: {error}")
+    console().out(console().fit(text))
 
 
 def emit_drawn(text: str) -> None:
     """Print text on stdout that was drawn from clean cells: what it holds of escapes is color."""
-    _print(text)
+    console().out(text)
 
 
 def emit_lines(lines: Iterable[str]) -> None:
@@ -255,10 +33,15 @@ def emit_lines(lines: Iterable[str]) -> None:
         emit(line)
 
 
-def emit_stages(lines: Iterable[str]) -> None:
-    """Print lines that begin with a stage on stdout, wrapped at the width of a terminal."""
+def emit_stages(lines: Iterable[str], *, state: str = "") -> None:
+    """Print lines that begin with a stage on stdout, wrapped at the width of a terminal; color the first `state`."""
+    console().out_stages(lines, state=state)
+
+
+def emit_wrapped(lines: Iterable[str]) -> None:
+    """Print sentences on stdout, wrapped at the width of a terminal."""
     for line in lines:
-        _print(wrapped(console().fit(line), sys.stdout))
+        console().out(wrapped(console().fit(line), sys.stdout, indent=2))
 
 
 def emit_result(shape: Any, lines: Iterable[str], *, as_json: bool) -> None:
@@ -271,9 +54,4 @@ def emit_result(shape: Any, lines: Iterable[str], *, as_json: bool) -> None:
 
 def emit_json(data: Any) -> None:
     """Print JSON on stdout, without secrets. Values of other types become text."""
-    _print(console().json_text(data, indent=2))
-
-
-def _plain(data: Any) -> Any:
-    """Return the data as JSON values: other types as text, NaN and infinities, which JSON lacks, as null."""
-    return json.loads(json.dumps(data, default=str), parse_constant=lambda _: None)
+    console().out(console().json_text(data, indent=2))

@@ -28,15 +28,11 @@ class JobLine:
         self._values: Mapping[str, float] = {}
         self._steps: deque[tuple[float, int]] = deque()
 
-    @property
-    def active(self) -> bool:
-        """Whether a job runs."""
-        return self._running is not None
-
     def begin(self, event: Running) -> None:
         """A phase begins, or its end was moved."""
         if self._running is None or self._running.phase != event.phase:
-            self.end()
+            self._step, self._values = None, {}
+            self._steps.clear()
         self._running, self._since = event, self._now()
 
     def measure(self, event: Metrics) -> None:
@@ -48,10 +44,14 @@ class JobLine:
             while now - self._steps[0][0] > RATE_S and len(self._steps) > 2:
                 self._steps.popleft()
 
-    def end(self) -> None:
-        """No job runs any more."""
-        self._running, self._step, self._values = None, None, {}
-        self._steps.clear()
+    def brief(self) -> str:
+        """Return the step and its first value, or the seconds since the job began where it reports none."""
+        figures = [f"step {self._step:,}"] if self._step is not None else []
+        figures += _values(self._values)[:1]
+        running = self._running
+        if not figures and running is not None:
+            figures = [format_duration(round(running.elapsed_s + self._now() - self._since))]
+        return " ".join(figures)
 
     def text(self, width: int | None = None) -> str:
         """Return the line, without what does not fit into `width`; empty if no job runs."""

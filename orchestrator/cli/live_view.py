@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from orchestrator.cli.job_line import JobLine
-from orchestrator.client.events import Metrics, Running
+from orchestrator.client.events import Metrics, Progress, Running
 
 CALM_S = 30.0  # between two plain lines
 DRAWN_EVERY_S = 0.2
@@ -36,34 +36,40 @@ class LiveView:
     ) -> None:
         self._lock, self._clean, self._print_plain = lock, clean, print_plain
         self._on_terminal = on_terminal
-        self._job = JobLine()
+        self._jobs: dict[str, JobLine] = {}  # by the variant of a sweep; a job of its own is ""
         self._stage, self._text = "", ""
         self._drawn = False
         self._turn = 0
         self._plain_at = 0.0
         self._ticker: threading.Thread | None = None
 
-    def progress(self, stage: str, text: str) -> None:
-        """Show how far a step is, until the next event."""
-        if self._job.active and stage not in BESIDE_A_JOB:
-            self._job.end()
-        if stage != self._stage:
+    def progress(self, event: Progress) -> None:
+        """Show how far a step is, until the next event. A step of one job of a sweep only ends the line of that job."""
+        if event.stage not in BESIDE_A_JOB:
+            self._jobs.pop(event.variant, None)
+        if event.variant:
+            return
+        if event.stage != self._stage:
             self._plain_at = time.monotonic()  # worth a plain line only if it lasts
-        self._stage, self._text = stage, self._clean(f"{stage:<8} {text}")
+        self._stage, self._text = event.stage, self._clean(f"{event.stage:<8} {event.text}")
         self._show()
 
     def job_runs(self, event: Running) -> None:
         """Show a job from now on, until it ends."""
-        if not self._job.active:
+        if not self._jobs:
             self._plain_at = time.monotonic()
-        self._job.begin(event)
+        self._jobs.setdefault(event.variant, JobLine()).begin(event)
         self._stage = self._text = ""
         self._show()
 
     def job_reports(self, event: Metrics) -> None:
         """Show the values that the job reports; those of worker 0 where several do."""
-        if event.worker == 0:
-            self._job.measure(event)
+        if event.worker == 0 and event.variant in self._jobs:
+            self._jobs[event.variant].measure(event)
+
+    def job_ends(self, variant: str) -> None:
+        """The job runs no more."""
+        self._jobs.pop(variant, None)
 
     def step_done(self) -> None:
         """The last step is over: what follows is written by the caller."""
@@ -73,7 +79,16 @@ class LiveView:
         """Nothing goes on any more."""
         self.erase()
         self.step_done()
-        self._job.end()
+        self._jobs.clear()
+
+    def _now(self, width: int | None = None) -> str:
+        """Return the line as it is now; empty if nothing goes on."""
+        if self._text or not self._jobs:
+            return self._text
+        if (alone := self._jobs.get("")) is not None:
+            return self._clean(alone.text(width))
+        jobs = " · ".join(f"{variant} {job.brief()}" for variant, job in sorted(self._jobs.items()))
+        return self._clean(f"{'sweep':<8} {jobs}")
 
     def erase(self) -> None:
         """Remove the line before anything else is written; it comes back if it still holds."""
@@ -94,7 +109,7 @@ class LiveView:
         while True:
             time.sleep(DRAWN_EVERY_S if self._on_terminal else 1.0)
             with self._lock:
-                if not (self._text or self._job.active):
+                if not (self._text or self._jobs):
                     self._ticker = None
                     return
                 if self._on_terminal:
@@ -106,13 +121,13 @@ class LiveView:
         """Print a plain line, if the last one is long ago."""
         if time.monotonic() - self._plain_at >= CALM_S:
             self._plain_at = time.monotonic()
-            self._print_plain(self._text or self._job.text())
+            self._print_plain(self._now())
 
     def _draw(self) -> None:
         from rich.cells import cell_len, set_cell_size
 
         width = max(shutil.get_terminal_size().columns - 3, 20)
-        text = self._text or self._clean(self._job.text(width))
+        text = self._now(width)
         if cell_len(text) > width:
             text = set_cell_size(text, width)
         self._turn += 1

@@ -14,12 +14,10 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
 from orchestrator.cli.console import console, emit, emit_drawn
-from orchestrator.cli.terminal import has_color
+from orchestrator.cli.terminal import color_of, has_color
 
 GAP = 2  # spaces between two columns
-LEAST_WRAPPED, LEAST_SHORTENED = 12, 8  # columns
-GOOD = {"succeeded", "READY", "ACTIVE", "live", "billing"}
-BAD = {"failed", "error", "unproven", "down", "not", "unknown", "PREEMPTED", "SUSPENDED", "FAILED", "TERMINATED"}
+LEAST_WRAPPED, LEAST_SHORTENED = 8, 8  # columns
 Fit = Literal["wrap", "shorten", "keep"]
 
 
@@ -117,7 +115,7 @@ def _drawn(
             no_wrap=number in shortens,
         )
     for row in body:
-        table.add_row(*(Text(row[number], style=_style(row[number]) if number in states else "") for number in shown))
+        table.add_row(*(Text(row[number], style=color_of(row[number]) if number in states else "") for number in shown))
     out = io.StringIO()
     plain = not has_color(sys.stdout)
     # As wide as it takes: a terminal that is narrower than the ids wraps the lines.
@@ -132,12 +130,6 @@ def _drawn(
     )
     drawing.print(table)
     return re.sub(r" +((?:\x1b\[0m)?)$", r"\1", out.getvalue().rstrip("\n"), flags=re.MULTILINE)
-
-
-def _style(state: str) -> str:
-    """Return green for what is as it should be, red for what failed or is not proven, yellow for what waits or goes on."""
-    word = state.partition(" ")[0].rstrip(":")
-    return "green" if word in GOOD else "red" if word in BAD else "yellow" if word else ""
 
 
 def _one_line(cell: str) -> str:

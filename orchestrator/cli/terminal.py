@@ -7,6 +7,10 @@ import os
 import shutil
 from typing import TextIO
 
+GOOD = {"succeeded", "READY", "ACTIVE", "live", "billing"}
+BAD = {"failed", "error", "unproven", "down", "not", "unknown", "PREEMPTED", "SUSPENDED", "FAILED", "TERMINATED"}
+ESCAPES = {"green": "\x1b[32m", "red": "\x1b[31m", "yellow": "\x1b[33m", "": ""}
+RESET = "\x1b[0m"
 HANG = 9  # columns: a long line goes on below its text, not below its stage
 
 
@@ -18,6 +22,12 @@ def is_terminal(stream: TextIO) -> bool:
 def has_color(stream: TextIO) -> bool:
     """Whether text on the stream may be colored."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR")
+
+
+def color_of(state: str) -> str:
+    """Return green for what is as it should be, red for what failed or is not proven, yellow for what waits or goes on."""
+    word = state.partition(" ")[0].rstrip(":")
+    return "green" if word in GOOD else "red" if word in BAD else "yellow" if word else ""
 
 
 def wrapped(text: str, stream: TextIO, indent: int = HANG) -> str:

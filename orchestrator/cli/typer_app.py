@@ -17,9 +17,10 @@ from typer.core import TyperCommand, TyperGroup
 
 from orchestrator import __version__
 from orchestrator.cli import command_table, help_text
-from orchestrator.cli.console import Console, console
+from orchestrator.cli.console import console
 from orchestrator.cli.dispatch import ExitCode
 from orchestrator.cli.options import AFTER_DASHES, Argument, Option
+from orchestrator.cli.renderer import Console
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 PROGRAM = "tpujob"

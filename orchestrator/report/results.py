@@ -18,7 +18,7 @@ from orchestrator.report import attempts, compare, costs
 from orchestrator.report.artifact_files import read_object, section
 from orchestrator.report.attempts import AttemptReport
 from orchestrator.report.figures import RunFigures, figures
-from orchestrator.report.layout import day_clock, format_cost
+from orchestrator.report.layout import Table, day_clock, format_cost
 from orchestrator.report.metrics import read as read_metrics
 from orchestrator.report.metrics import short
 from orchestrator.report.whole_run import whole_run
@@ -223,8 +223,8 @@ def _describe(kind: str, data: dict[str, Any]) -> str:
     return EVENTS.get(kind, kind).format_map(data | {"end": end, "until": day_clock(data.get("until"))})
 
 
-def lines(found: RunReport) -> list[str]:
-    """Return the lines of `tpujob show`."""
+def head_lines(found: RunReport) -> list[str]:
+    """Return which run it is, how it ended, on which slice, what it cost, and its attempts."""
     took = format_duration(found.ended_at - found.started_at) if found.ended_at else "not ended"
     head = [
         f"run      {found.run} · {found.name} · {found.state} · {took} · {found.cloud}",
@@ -237,14 +237,32 @@ def lines(found: RunReport) -> list[str]:
     lease = found.lease
     if lease is not None:
         head.append(f"slice    {lease.node} · {lease.accelerator_type} · {lease.zone} · {lease.state}")
+    return [*head, *_cost_lines(found), *attempts.lines(found.attempts, found.cloud)]
+
+
+def figure_lines(found: RunReport) -> list[str]:
+    """Return what the run measured."""
+    return [*(f"result   {part}" for part in _describe_metrics(found.metrics)), *compare.one(found.figures)]
+
+
+def event_table(found: RunReport) -> Table:
+    """Return what happened, in order."""
+    return Table(("AT", "EVENT"), tuple((day_clock(event.at), event.what) for event in found.events))
+
+
+def file_table(found: RunReport) -> Table:
+    """Return the files in the run's directory."""
+    rows = tuple((file.path, f"{file.size_bytes:,}") for file in found.files)
+    return Table(("FILE", "BYTES"), rows, right=(1,))
+
+
+def lines(found: RunReport) -> list[str]:
+    """Return everything of `tpujob show` as lines, for where there is no terminal."""
     return [
-        *head,
-        *_cost_lines(found),
-        *attempts.lines(found.attempts, found.cloud),
-        *(f"event    {day_clock(event.at)}  {event.what}" for event in found.events),
-        *(f"result   {part}" for part in _describe_metrics(found.metrics)),
-        *compare.one(found.figures),
-        *(f"file     {file.path}  {file.size_bytes:,} bytes" for file in found.files),
+        *head_lines(found),
+        *(f"event    {at}  {what}" for at, what in event_table(found).rows),
+        *figure_lines(found),
+        *(f"file     {path}  {size} bytes" for path, size in file_table(found).rows),
         f"in       {found.directory}",
     ]
 

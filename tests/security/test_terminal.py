@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import console
+from orchestrator.cli import console, tables
+from orchestrator.client.events import Metrics, Progress, Running
 from orchestrator.core.lease import watchdog_report
 from orchestrator.core.text.terminal import LINE_CHARS
 from orchestrator.errors import UserError
@@ -82,6 +84,31 @@ def test_messages_are_cleaned_whoever_wrote_them(hostile: str, capfd: pytest.Cap
     out, err = capfd.readouterr()
     assert not CONTROLS.search(out + err)
     assert err == "note     ab\nab\nsecond line\nab\nhint: cd\n" and out == "ab\tc\n"
+    console.console.cache_clear()
+
+
+@pytest.mark.parametrize("hostile", [CLIPBOARD, TITLE, "\x1b[2J", "\x9b31m", "\u202e", "\r", "\x08", "[blink]", "[/]"])
+def test_cells_and_the_live_line_are_text_whoever_wrote_them(
+    hostile: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal: rich draws the table, and brackets in a cell are no markup."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    console.console.cache_clear()
+    cells = [f"a{hostile}b", f"{hostile}READY"]
+    tables.print_table(("NAME", "STATE"), [cells], states=(1,), wraps=(0,))
+    console.console().show(Running("r", "main", "google", 0.0, 60.0, 0.1, 9.6))
+    for event in (Metrics(0, 1, {f"lo{hostile}ss": 1.0}), Progress("ship", f"a{hostile}b")):
+        console.console().show(event)
+        console.console()._live()._draw()  # as the clock does
+    console.console().quiet()
+    out, err = capfd.readouterr()
+    drawn = out + re.sub("\r\x1b\\[K", "", err)
+    assert not CONTROLS.search(drawn) and "READY" in out
+    if "[" in hostile and "\x1b" not in hostile:
+        assert f"a{hostile}b" in out and f"a{hostile}b" in err
     console.console.cache_clear()
 
 

@@ -8,14 +8,17 @@ import re
 import select
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from orchestrator.cli import live_view
-from orchestrator.cli.console import Console
 from orchestrator.cli.job_line import JobLine
+from orchestrator.cli.live_view import LiveView
+from orchestrator.cli.renderer import Console
 from orchestrator.client.events import LogLines, Metrics, Notice, Progress, Running
 from orchestrator.clouds.tpu.calls import CALL_LOG, logged
 from tests import ROOT
@@ -90,6 +93,18 @@ def test_the_next_phase_begins_without_the_figures_of_the_last_one(line: JobLine
     line.measure(Metrics(0, 3, {"loss": 0.4}))
     line.begin(Running("r", "setup", "google", 0.0, 60.0, 0.1, 9.6))
     assert line.text() == "setup    0 s  $0.10  at most 1 m left"
+
+
+def test_of_several_jobs_each_is_shown_in_brief(capsys: pytest.CaptureFixture[str]) -> None:
+    view = LiveView(threading.RLock(), str, print, on_terminal=False)
+    view.job_runs(replace(STARTED, variant="lr=1"))
+    view.job_runs(replace(STARTED, variant="lr=2"))
+    view.job_reports(Metrics(0, 1200, {"loss": 0.5, "acc": 0.9}, variant="lr=1"))
+    assert view._now() == "sweep    lr=1 step 1,200 loss 0.5 · lr=2 0 s"
+    view.progress(Progress("collect", "collecting the results", variant="lr=1"))
+    assert view._now() == "sweep    lr=2 0 s"
+    view.job_ends("lr=2")
+    assert view._now() == ""
 
 
 @pytest.fixture

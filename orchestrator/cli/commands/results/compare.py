@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from orchestrator.cli import completion
-from orchestrator.cli.console import console, emit, emit_json, emit_lines
+from orchestrator.cli.console import console, emit, emit_json, emit_lines, emit_wrapped
 from orchestrator.cli.options import Argument, Csv, Json, Markdown
 from orchestrator.cli.tables import print_table
 from orchestrator.client import reports
@@ -50,4 +50,5 @@ def print_comparison(
     else:
         shown = tables.table(found)
         print_table(shown.head, shown.rows, optional=shown.optional, wraps=range(len(shown.head)), head_is_data=True)
-        emit_lines(["", *tables.remarks(found)])
+        emit()
+        emit_wrapped(tables.remarks(found))

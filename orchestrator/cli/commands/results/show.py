@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.console import console, emit_result
+from orchestrator.cli.console import console, emit, emit_result, emit_stages
 from orchestrator.cli.options import Json, RunName
+from orchestrator.cli.tables import on_terminal, print_table
 from orchestrator.client import reports
 from orchestrator.client.session import Session
-from orchestrator.report.results import lines
+from orchestrator.report import results
+from orchestrator.report.results import RunReport
 
 
 def show(run: RunName, as_json: Json = False) -> int:
     """Show one run: its state and events, how long each part took, what it cost, and its files."""
     session = Session.open(reporter=console().reporter)
     found = reports.show(session, run)
-    emit_result(found.as_json(), lines(found), as_json=as_json)
+    if as_json or not on_terminal():
+        emit_result(found.as_json(), results.lines(found), as_json=as_json)
+    else:
+        _print(found)
     return session.exit_code()
+
+
+def _print(found: RunReport) -> None:
+    emit_stages([*results.head_lines(found), *results.figure_lines(found)], state=found.state)
+    for table in (results.event_table(found), results.file_table(found)):
+        if table.rows:
+            emit()
+            print_table(table.head, table.rows, right=table.right, wraps=(1,))
+    emit()
+    emit_stages([f"in       {found.directory}"])
