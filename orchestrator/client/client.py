@@ -188,8 +188,8 @@ class Client:
     def cancel(self, run: str | Run) -> None:
         """End a run and delete its slice, proven. Artifacts are not collected, but those of a job with `on="local"`.
 
-        A run that has ended already is left alone. Raises UnknownRun; UserError for a run without a slice of its own;
-        TeardownUnproven.
+        A run that has ended already is left alone; one on a held slice is stopped, and the slice stays. Raises UnknownRun;
+        TeardownUnproven; TpujobError if the process of the run does not stop it.
         """
         with self._session(ends=True) as session:
             if not ending.cancel(session, _id(run)).released:

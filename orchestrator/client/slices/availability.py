@@ -16,6 +16,7 @@ from orchestrator.core.planning.availability import Availability
 from orchestrator.errors import CloudError
 
 if TYPE_CHECKING:
+    from orchestrator.client.events import Reporter
     from orchestrator.client.session import Session
     from orchestrator.clouds.tpu.light_client import LightApi
 
@@ -38,19 +39,20 @@ def refresh(session: Session) -> Availability:
 
     cloud = teardown_client.connect(session.target, session.reporter.secrets)
     zones = cloud.zones(session.target.project).rows
-    found = _ask(cloud, session.target.project, zones, _project(session))
+    found = _ask(cloud, session.target.project, zones, _project(session), session.reporter)
     _keep(session.directory / FILE, found)
     return found
 
 
-def _ask(cloud: LightApi, project: str, zones: tuple[str, ...], full_name: str) -> Availability:
+def _ask(cloud: LightApi, project: str, zones: tuple[str, ...], full_name: str, reporter: Reporter) -> Availability:
     from concurrent.futures import ThreadPoolExecutor  # as above
 
     answers: dict[str, tuple[str, ...]] = {}
     errors: dict[str, CloudError] = {}
     with ThreadPoolExecutor(AT_ONCE) as pool:
         asked = {zone: pool.submit(cloud.accelerator_types, project, zone) for zone in zones}
-        for zone, answer in asked.items():
+        for number, (zone, answer) in enumerate(asked.items()):
+            reporter.progress("project", f"asking the API what {project} has: {number} of {len(zones)} zones answered")
             try:
                 answers[zone] = answer.result().rows
             except CloudError as error:

@@ -159,7 +159,7 @@ class Interpreter:
 
     def _interrupt(self, received: _Signal) -> None:
         self._received.append(received.number)
-        name = received.by or signal.Signals(received.number).name
+        name = received.by or ("Ctrl-C" if received.number == signal.SIGINT else signal.Signals(received.number).name)
         if not self._shielded:
             if not received.told:
                 self.world.report(Report("stop", f"{name}: stopping; what this command owes is released first"))

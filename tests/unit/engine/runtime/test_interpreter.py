@@ -104,7 +104,7 @@ def test_a_signal_ends_a_call_that_hangs(interpreter: Interpreter) -> None:
 
     threading.Thread(target=press).start()
     assert interpreter.run(program()) == 130, "though the call has not returned"
-    assert interpreter.world.told == ["stop SIGINT: stopping; what this command owes is released first"]  # type: ignore[attr-defined]
+    assert interpreter.world.told == ["stop Ctrl-C: stopping; what this command owes is released first"]  # type: ignore[attr-defined]
     let_go.set()
 
 
