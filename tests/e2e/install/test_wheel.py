@@ -87,7 +87,7 @@ def wheel_cli(cli: Cli, installed: Installed) -> Iterator[Cli]:
     del cli.env["PYTHONPATH"]
     cli.program = ("env", "--unset=PYTHONPATH", installed.tpujob)
     yield cli
-    cli("emulator", "stop")
+    cli("emulator", "stop", "--yes")
 
 
 def test_the_wheel_holds_every_module_and_every_file_that_they_read(installed: Installed) -> None:
