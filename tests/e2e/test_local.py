@@ -231,5 +231,5 @@ def test_the_built_in_training_runs_here_and_show_has_its_figures(tpujob: Tpujob
         2,
     )
     assert figures["step_s"]["count"] == 8 and figures["step_s"]["std"] > 0 and figures["epoch_s"]["count"] == 2
-    assert figures["usd"] is None and figures["emulated"] is False and figures["problems"] == []
+    assert figures["cost_usd"] is None and figures["emulated"] is False and figures["problems"] == []
     assert "figure   s / iteration (mean ± σ): " in tpujob("show", "tiny").stdout
