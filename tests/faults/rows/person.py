@@ -130,6 +130,9 @@ def _take_terminal() -> None:
     import fcntl
     import termios
 
+    from tests.cli_fixture import hear_signals
+
+    hear_signals()  # the tests may run under nohup, which ignores SIGHUP, and children inherit that
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
