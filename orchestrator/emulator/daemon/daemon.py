@@ -30,6 +30,7 @@ from orchestrator.emulator.vms.driver import Driver
 
 log = logging.getLogger(__name__)
 IDLE_S = 3600.0
+DIRECTORY_LOOK_S = 1.0
 MAX_BODY_BYTES = 4 << 20
 
 
@@ -69,21 +70,30 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
     announced()
     log.info("serving %s, state in %s", url, store.directory)
     driving = asyncio.create_task(driver.run())
-    watching = asyncio.create_task(idle.watch(shutdown))
+    watching = asyncio.gather(idle.watch(shutdown), _watch_directory(store, shutdown))
     # Neither the first node nor the first reply should wait for this import (0.2 s).
     await asyncio.to_thread(importlib.import_module, "orchestrator.emulator.vms.ssh_server")
     stopping = asyncio.create_task(shutdown.wait())
     await asyncio.wait({driving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     for task in (driving, watching, stopping):
         task.cancel()
-    store.remove_endpoint()
+    if store.is_ours():
+        store.remove_endpoint()
     await grpc_api.close()
     await runner.cleanup()
     await driver.power_off()
-    store.save(driver.state)
+    if store.is_ours():
+        store.save(driver.state)
     log.info("stopped")
     if driving.done() and not driving.cancelled():
         driving.result()
+
+
+async def _watch_directory(store: Store, shutdown: asyncio.Event) -> None:
+    """Set `shutdown` once the state directory was removed: no client finds this daemon any more."""
+    while store.is_ours():
+        await asyncio.sleep(DIRECTORY_LOOK_S)
+    shutdown.set()
 
 
 def _listen(host: str, port: int, before: int) -> socket.socket:

@@ -66,6 +66,13 @@ class Store:
             return False
         return True
 
+    def is_ours(self) -> bool:
+        """Return whether the directory is the one that was locked: a user may have removed it, and begun anew in its place."""
+        try:
+            return os.path.samestat((self.directory / LOCK).stat(), os.fstat(self._lock))
+        except FileNotFoundError:
+            return False
+
     def _token(self) -> str:
         path = self.directory / TOKEN
         if not path.exists():

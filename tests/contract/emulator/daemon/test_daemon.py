@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -66,6 +67,17 @@ def test_stop_is_true_once_and_then_there_is_nothing_to_stop(tmp_path: Path) -> 
     assert control.running(tmp_path) is None
     until(lambda: not lives(pid))
     assert not control.stop(tmp_path)
+
+
+def test_a_daemon_whose_directory_was_removed_ends_and_leaves_that_of_the_next_one_alone(tmp_path: Path) -> None:
+    state_dir = tmp_path / "emulator"
+    first = control.ensure_running(state_dir)
+    shutil.rmtree(state_dir)
+    second = control.ensure_running(state_dir)
+    assert second.pid != first.pid
+    until(lambda: not lives(first.pid), "the end of the daemon without a directory")
+    assert control.running(state_dir) == second
+    assert control.stop(state_dir)
 
 
 def test_it_runs_in_a_session_of_its_own(shared_emulator: Emulator) -> None:
