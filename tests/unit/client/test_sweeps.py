@@ -220,6 +220,7 @@ def test_another_command_another_code_or_lost_files_are_other_work(world: World)
 
 def test_a_signal_reaches_every_lane_and_no_other_variant_begins(world: World) -> None:
     heard: list[tuple[int, bool]] = []
+    both_listen = threading.Barrier(2)
 
     def act(label: str, session: Session) -> TpujobError:
         stopped = threading.Event()
@@ -229,8 +230,8 @@ def test_a_signal_reaches_every_lane_and_no_other_variant_begins(world: World) -
             stopped.set()
 
         session.interrupt = interrupt  # type: ignore[method-assign]
+        both_listen.wait(HANG_S)
         if label == "n=2":
-            until(lambda: len(world.runs) == 2, "both lanes run")
             os.kill(os.getpid(), signal.SIGTERM)
         assert stopped.wait(HANG_S)
         return Interrupted(signal.SIGTERM)
