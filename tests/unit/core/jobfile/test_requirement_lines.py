@@ -8,12 +8,12 @@ import pytest
 
 from orchestrator.core.jobfile.requirement_lines import MAX_FILES, Reader, Refused, Requirements
 
-HERE = Path("/work/job")
+HERE = Path("/jobs/job")
 
 
 def reader(files: dict[str, str]) -> Reader:
     def read(path: Path) -> str:
-        name = str(PurePosixPath(path)).removeprefix("/work/")
+        name = str(PurePosixPath(path)).removeprefix("/jobs/")
         parts: list[str] = []
         for part in name.split("/"):
             parts = parts[:-1] if part == ".." else [*parts, part]
