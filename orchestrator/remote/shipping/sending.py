@@ -56,7 +56,7 @@ class Selection:
         contents, last, ranges = shipment.manifest.contents, 0, []
         missing, offset = answer.get("missing"), answer.get("offset")
         if not isinstance(missing, list) or not isinstance(offset, int):
-            raise RemoteError("a worker asks for code in a way that nobody understands")
+            raise RemoteError("a worker asks for code in a way that this tpujob does not understand")
         for pair in missing:
             match pair:
                 case [int(first), int(after)] if last <= first < after <= len(contents):

@@ -83,7 +83,7 @@ def test_an_error_comes_back_from_the_ledger_as_it_was(error: TpujobError) -> No
         error.hint,
     )
     for code in ("rc", "signum"):
-        if not isinstance(error, CommandFailed):  # whose code nobody asks for
+        if not isinstance(error, CommandFailed):  # its exit code is not recorded
             assert getattr(again, code, None) == getattr(error, code, None)
 
 

@@ -64,7 +64,7 @@ def test_all_runs_of_a_lane_have_one_slice_which_the_last_one_releases(world: Vi
 def test_between_two_runs_the_process_claims_the_slice_with_its_lock_and_its_heartbeats(world: VirtualWorld) -> None:
     lane = lane_of(2)
     drive(world, nth_job(world, lane, 1))
-    assert lane.lease is not None and lane.lease.mode is Mode.RUN, "held by nobody: the watchdog wants heartbeats"
+    assert lane.lease is not None and lane.lease.mode is Mode.RUN, "not held: the watchdog expects heartbeats"
     assert world.locks.is_locked(lane.lease.id) and world.fleet.beating and not world.fleet.canceled
     assert world.drive(recover("emulated", CAN, budget_s=60)) == [], "another command leaves it alone"
 
