@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 
 from tests.faults.row import row
 from tests.faults.world import Command, World
@@ -66,7 +65,6 @@ def left(w: World) -> None:
     for count in (1, 2, 3):
         command.interrupt()
         until(lambda count=count: command.err.count("SIGINT") >= min(count, 2) or command.ended, f"Ctrl-C {count}")
-        time.sleep(0.2)
     assert command.code() == 75, command.err
     assert command.err.count("NOT VERIFIED GONE") >= 2
     w.admin("DELETE", "faults")
