@@ -88,7 +88,15 @@ def main() -> None:
     report = Report(
         "ship.py",
         "code to eight emulated workers",
-        ["what", "wall s", "target", "MB/s to all", "client's processor s", "emulator's and workers' processor s"],
+        [
+            "what",
+            "wall s",
+            "target",
+            "MB/s to all",
+            "client's processor s",
+            "emulator's and workers' processor s",
+            "floor s",
+        ],
     )
     with sandbox() as here, slice_of_eight(here) as made:
         again(made, report, arguments.rounds)
@@ -99,8 +107,8 @@ def main() -> None:
         "changed since the last round. Reading: what there is, what has changed, a snapshot of it.",
         f"200 MB: one file that no worker has. Text travels packed (zlib 1), noise as it is. The target, {FRESH_MB_S:.0f} MB/s "
         f"to all, is {WORKERS * FRESH_BYTES / 1e6 / FRESH_MB_S:.1f} s.",
-        "Where the processor times of a row come to as many times its wall time as there are cores (fewer, beside the load of "
-        "others), the machine is the limit.",
+        "Floor: all processor times of the row, divided by the cores. In less, this machine cannot do it, with every core busy "
+        "all the time; a floor above the target means that the processors are the limit. A real client pays its own part only.",
         "By hand: all workers at once. `scp` sends everything each time, and keeps, checks and continues nothing.",
     ]
     report.publish(arguments)
@@ -177,7 +185,10 @@ def _text(size_bytes: int) -> bytes:
 def _row(report: Report, name: str, took: Took, size_bytes: int, target: str = "") -> None:
     rates = [WORKERS * size_bytes / 1e6 / wall_s for wall_s in took.wall_s]
     rate = spread(rates, 0) if size_bytes else ""
-    report.row(name, spread(took.wall_s), target, rate, spread(took.client_s), spread(took.emulator_s))
+    floors = [
+        (here + there) / (os.cpu_count() or 1) for here, there in zip(took.client_s, took.emulator_s, strict=True)
+    ]
+    report.row(name, spread(took.wall_s), target, rate, spread(took.client_s), spread(took.emulator_s), spread(floors))
 
 
 def _client_s() -> float:
