@@ -63,8 +63,8 @@ class LiveView:
         self._show()
 
     def job_reports(self, event: Metrics) -> None:
-        """Show the values that the job reports; those of worker 0 where several do."""
-        if event.worker == 0 and event.variant in self._jobs:
+        """Show the values that the job reports."""
+        if event.variant in self._jobs:
             self._jobs[event.variant].measure(event)
 
     def job_ends(self, variant: str) -> None:

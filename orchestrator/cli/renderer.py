@@ -111,7 +111,7 @@ class Console:
                 case Alert():
                     self.alert(event.text)
                 case Failure():
-                    self._fail(f"{_whose(event)}{event.message}", event.hint)
+                    self._fail(event)
                 case LogLines() if not self._streams_json and not self._quiet:
                     begin = f"{self._time()}{_whose(event)}worker{event.worker} | "
                     text = begin + f"\n{begin}".join(event.lines)  # clean, and without secrets
@@ -156,11 +156,14 @@ class Console:
         """Write what must not be overlooked, in red on a terminal."""
         self._write(text, color=BOLD_RED)
 
-    def _fail(self, message: str, hint: str) -> None:
-        self.quiet()
-        self._write(message, color=ESCAPES["red"], wrap=True)
-        if hint:
-            self._write(f"hint: {hint}", wrap=True)
+    def _fail(self, event: Failure) -> None:
+        if not event.variant:
+            self.quiet()
+        elif self._live_view is not None:  # the other jobs of the sweep go on
+            self._live_view.job_ends(event.variant)
+        self._write(f"{_whose(event)}{event.message}", color=ESCAPES["red"], wrap=True)
+        if event.hint:
+            self._write(f"hint: {event.hint}", wrap=True)
 
     def quiet(self) -> None:
         """Remove the live line for good, before another program or a question has the terminal."""

@@ -10,15 +10,13 @@ import io
 import re
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Sequence
-from typing import Literal
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from orchestrator.cli.console import console, emit, emit_drawn
 from orchestrator.cli.terminal import color_of, has_color
 
 GAP = 2  # spaces between two columns
 LEAST_WRAPPED, LEAST_SHORTENED = 8, 8  # columns
-Fit = Literal["wrap", "shorten", "keep"]
 
 
 def on_terminal() -> bool:
@@ -82,8 +80,7 @@ def fit(
     return shown, [widths[number] for number in shown]
 
 
-def _longest_word(rows: Sequence[Sequence[str]], number: int, length: object) -> int:
-    assert callable(length)
+def _longest_word(rows: Sequence[Sequence[str]], number: int, length: Callable[[str], int]) -> int:
     return max((length(word) for row in rows for word in row[number].split()), default=0)
 
 

@@ -430,7 +430,7 @@ def _swept(result: SweepResult) -> SweepResult:
     error = result.error
     if result.exit_code == TeardownUnproven.exit_code:
         hint = "every call of the client goes on with the proof first; `Client.status` shows what is left"
-        unproven = TeardownUnproven("a slice of the sweep is not proven absent, and may still be billed", hint=hint)
+        unproven = TeardownUnproven("a slice is not proven absent, and may still be billed", hint=hint)
         unproven.__cause__ = error
         error = unproven
     if error is not None:

@@ -30,7 +30,7 @@ from orchestrator.errors import (
 from orchestrator.exit_codes import NOT_PROVEN
 from orchestrator.ledger.clocks import Clocks
 from orchestrator.ledger.ledger import Ledger
-from orchestrator.settings import Target
+from orchestrator.settings import EMULATED, GOOGLE, Target
 
 if TYPE_CHECKING:
     from orchestrator.core.lease.cloud_api import Capabilities, Cloud, SliceRequest
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 OFF = ("off", "0", "no")
-EMULATED, GOOGLE = "emulated", "google"
 LOCK_POLL_S = 0.1
 RECOVERY_S = 20.0  # how long a command that only reads waits for the proof of an old teardown
 

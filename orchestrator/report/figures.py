@@ -118,7 +118,7 @@ def figures(run: RunRecord, attempt: Attempt, lease: Lease | None, whole: WholeR
 
 
 def _no_timing(run: RunRecord) -> tuple[str, ...]:
-    """Only the built-in training owes that file."""
+    """Return what is missing of a training with PyTorch: it writes that file, also with an `entry`."""
     return (f"it left no {timings.NAME}",) if section(run.spec, "train").get("backend", "none") != "none" else ()
 
 

@@ -40,9 +40,13 @@ EVENTS = {  # what a kind of event says, with the fields of its data
     "settled": "create settled",
     "ready": "slice READY",
     "held": "kept until {until}",
+    "passed": "goes to run {run}",
+    "detached": "goes on without its command",
+    "extended": "its end is moved to {until}",
     "results_collected": "the results that were left on its slice are collected: {state}",
     "down": "delete: {reason}",
     "gone": "proven gone: {evidence}",
+    "forgotten": "forgotten: {why}",
 }
 REPEATED = ("attempt_ended", "down")  # by each process that notices it
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.client.functions import outcome
 from orchestrator.client.job import Job, spec_of
 from orchestrator.core.jobfile import params
-from orchestrator.core.jobfile.sweep import MAX_PARALLEL, MAX_VARIANTS, Sweep, Variant
+from orchestrator.core.jobfile.sweep import Sweep, Variant, labels
+from orchestrator.core.jobfile.sweep_rules import MAX_PARALLEL, MAX_VARIANTS
 from orchestrator.core.text.names import MAX_JOB_NAME_CHARS
 from orchestrator.errors import ArtifactError, PayloadFailed, TpujobError, UserError
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from orchestrator.client.events import SweepResult, VariantResult
     from orchestrator.client.functions.grid import Call
 
-MAX_LABEL_CHARS = 60
 MAX_SHOWN = 5
 
 
@@ -32,10 +32,10 @@ def sweep_of_calls(jobs: Sequence[Job], columns: Sequence[Mapping[str, params.Va
         )
     name = jobs[0].name
     stem = name[: MAX_JOB_NAME_CHARS - 1 - len(str(len(jobs)))].rstrip("-")
-    labels = list(_labels(columns))
+    called = labels(("", shown) for shown in columns)
     variants = (
         Variant(number, label, spec_of(replace(job, name=f"{stem}-{number}", params=shown)), shown)
-        for number, (job, label, shown) in enumerate(zip(jobs, labels, columns, strict=True), 1)
+        for number, (job, label, shown) in enumerate(zip(jobs, called, columns, strict=True), 1)
     )
     return Sweep(name, tuple(variants), parallel)
 
@@ -81,14 +81,3 @@ def _value(each: VariantResult, hide: Callable[[str], str]) -> Any:
         error = outcome.remote_error(result, error, hide) or error
     error.result = result
     return error
-
-
-def _labels(columns: Sequence[Mapping[str, params.Value]]) -> Iterator[str]:
-    """Yield a label for each call, such as `lr=1e-4`; its number where that is too long or not unique."""
-    seen = set[str]()
-    for number, shown in enumerate(columns, 1):
-        label = " ".join(f"{name}={params.text_of(value)}" for name, value in shown.items())
-        if not label or len(label) > MAX_LABEL_CHARS or not label.isprintable() or label in seen:
-            label = f"#{number}"
-        seen.add(label)
-        yield label

@@ -34,6 +34,9 @@ class RunMetrics:
         self._lock = threading.Lock()
         self._live: IO[bytes] | None = None
         self._found: IO[bytes] | None = None
+        self._found_by: int | None = (
+            None  # the lowest worker whose lines had metrics: those of the others would repeat them
+        )
         self._rest = b""  # of the followed file: the beginning of its next line
         self._latest: Metrics | None = None  # not reported yet
         self._step: int | None = None
@@ -57,13 +60,16 @@ class RunMetrics:
             self._report()
 
     def search(self, worker: int, lines: Iterable[str]) -> None:
-        """Search printed lines with the patterns of the job."""
+        """Search printed lines with the patterns of the job. Of several workers that print metrics, the lowest counts."""
         if not self._patterns:
             return
         with self._lock:
+            if self._found_by is not None and worker > self._found_by:
+                return
             for text in lines:
                 line = self._match(text[:LINE_CHARS])
                 if line is not None:
+                    self._found_by = worker
                     self._keep(line)
                     self._note(worker, line)
             self._report()

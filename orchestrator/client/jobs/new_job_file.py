@@ -62,10 +62,18 @@ def write(script: Path | None = None) -> NewJobFile:
     Raises UserError if no script or several could be meant, or if the file exists; ConfigError if it cannot be written.
     """
     relative = PurePath(_named(script) if script is not None else _found(Path()))
+    if not str(relative).isprintable():  # it would be more than a value and a comment of the file
+        raise UserError(f"{str(relative)!r}: a name with control characters", hint="rename it")
     path = Path(f"{relative.stem}.yaml")
+    text = text_of(relative, path.name, needs=needs_of(Path()))
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(text_of(relative, path.name, needs=needs_of(Path())))
+            try:
+                file.write(text)
+                file.flush()
+            except OSError:
+                path.unlink()  # the next try must not find half a file
+                raise
     except FileExistsError as error:
         raise UserError(
             f"{path} exists; nothing was written", hint=f"`tpujob plan {shlex.quote(str(path))}` checks it"
@@ -102,8 +110,6 @@ def _named(script: Path) -> Path:
     if script.suffix not in RUNNERS:
         hint = "`tpujob init train.py`; `tpujob init --example` lists the examples"
         raise UserError(f"{script} is neither a Python nor a shell script", hint=hint)
-    if not str(script).isprintable():
-        raise UserError(f"{str(script)!r}: a name with control characters", hint="rename it")
     if not script.is_file():
         raise UserError(f"{script}: there is no such file")
     try:

@@ -73,15 +73,10 @@ def plan_of(session: Session, spec: JobSpec, *, keep_s: float = 0.0) -> Plan:
     )
 
 
-def preview(session: Session, spec: JobSpec, path: Path | None = None) -> PlanPreview:
-    """Return what a run of this job would ask for, without asking for it. With a `path`, check `code:` and `data_dir:` too.
-
-    Raises UserError for a job that cannot be run.
-    """
-    found = None
-    if path is not None:
-        prepare.check_directories(spec, path)
-        found = survey_of(session, spec, path)
+def preview(session: Session, spec: JobSpec, path: Path) -> PlanPreview:
+    """Return what a run of this job would ask for, without asking for it. Raises UserError for a job that cannot be run."""
+    prepare.check_directories(spec, path)
+    found = survey_of(session, spec, path)
     session.recover()
     ships = () if found is None else (ship_line(found),)
     if spec.on == "local":

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.client.events import RunResult, relative
-from orchestrator.client.session import EMULATED, OFF, Session
+from orchestrator.client.session import OFF, Session
 from orchestrator.core.lease.lease import HeldFor
 from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, RunRecord, recorded_error
 from orchestrator.core.text.durations import format_duration
@@ -29,6 +29,7 @@ from orchestrator.report.messages import (
 )
 from orchestrator.report.results import describe, metrics, payload_spans
 from orchestrator.report.whole_run import WholeRun, whole_run
+from orchestrator.settings import EMULATED
 
 if TYPE_CHECKING:
     from orchestrator.core.lease.lease import Lease

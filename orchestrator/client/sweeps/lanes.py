@@ -43,7 +43,7 @@ class LaneWork:
 
 
 class LaneThread:
-    """`thread` runs it to the end of the queue. `error`: a bug, or a session that could not be opened."""
+    """`thread` runs it to the end of the queue. `error`: a bug, or a reported failure of its session."""
 
     def __init__(self, work: LaneWork, number: int) -> None:
         self._work, self._board = work, work.board
@@ -83,6 +83,8 @@ class LaneThread:
                     session.close()
         except BaseException as error:
             self.error = error
+            if isinstance(error, TpujobError):
+                self._reporter.fail(error)
             self._board.stop(error.exit_code if isinstance(error, TpujobError) else TpujobError.exit_code)
         finally:
             self._work.ended()

@@ -70,7 +70,7 @@ def run_sweep(session: Session, open_session: OpenSession, request: SweepRequest
         error = _run_lanes(work, lanes, inbox)
     found = board.results()
     stopped = board.stopped and any(each.exit_code is None or each.exit_code >= Interrupted.BASE for each in found)
-    result = SweepResult(record.id, sweep.name, found, board.exit_code, stopped, error)
+    result = SweepResult(record.id, sweep.name, found, session.exit_code(board.exit_code), stopped, error)
     reporter.emit(result)
     return result
 

@@ -74,6 +74,25 @@ def apply(source: YamlSource, overrides: Iterable[Override]) -> YamlSource:
     return source
 
 
+def outranks(data: Mapping[str, Any], path: Path) -> bool:
+    """Return whether these keys, merged into a job, replace the value that an override has put at `path`."""
+    return any(_replaces(data, place) for place in (path, *_rivals(data, path)))
+
+
+def _replaces(data: Any, path: Path) -> bool:
+    """Return whether there is a value at `path`, or one that stands in place of a section on the way to it."""
+    for part in path:
+        if isinstance(data, list) and isinstance(part, int):
+            data = data[part]
+        elif isinstance(data, Mapping):
+            if part not in data:
+                return False
+            data = data[part]
+        else:
+            return True
+    return True
+
+
 def _changed(source: YamlSource, override: Override) -> YamlSource:
     """Replace one value. Sections on the way to it that are not there are made."""
     path = override.path

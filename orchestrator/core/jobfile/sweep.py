@@ -8,7 +8,6 @@ every named variant runs with every combination. A mistake has the line of the v
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
@@ -17,14 +16,11 @@ from typing import Any
 from orchestrator.core.jobfile import keys, params, values, yaml_source
 from orchestrator.core.jobfile.keys import JobSpec
 from orchestrator.core.jobfile.overrides import Override, apply
+from orchestrator.core.jobfile.sweep_rules import MATRIX, PARALLEL, VARIANTS, sweep_problems
 from orchestrator.core.jobfile.yaml_source import Mistake, Path, YamlSource
 from orchestrator.core.text import names
-from orchestrator.core.text.names import shown
 from orchestrator.errors import JobSpecError
 
-MATRIX, VARIANTS, PARALLEL, KEEP = "matrix", "variants", "parallel", "keep_on_failure"
-MAX_VARIANTS = 200
-MAX_PARALLEL = 64
 MAX_LABEL_CHARS = 60
 
 
@@ -80,15 +76,17 @@ def expand(source: YamlSource, *, path: str) -> Sweep:
 
     `path` is for messages, and names a sweep without a name.
     """
-    mistakes = [*source.mistakes, *(Mistake(source.line(at), at, text) for at, text in _mistakes(source))]
+    mistakes = [*source.mistakes, *(Mistake(source.line(at), at, text) for at, text in sweep_problems(source))]
     if mistakes:
         raise keys.refusal(path, keys.messages(path, source, mistakes))
     changes: Mapping[str, Any] = source.data.get(VARIANTS) or {"": None}
     combinations = list(_combinations(source.data.get(MATRIX) or {}))
     sweep_name = _name(source, path, max(len(_suffix(*which)) for which in _which(changes, combinations)))
+    which = list(_which(changes, combinations))
+    called = labels((change, _values(source, combinations[index - 1])) for change, index in which)
     found: list[Variant] = []
     problems: list[str] = []
-    for number, (change, index) in enumerate(_which(changes, combinations), 1):
+    for number, ((change, index), label) in enumerate(zip(which, called, strict=True), 1):
         made = _variant(source, change, combinations[index - 1])
         made.data["name"] = f"{sweep_name}-{_suffix(change, index)}"
         try:
@@ -96,7 +94,6 @@ def expand(source: YamlSource, *, path: str) -> Sweep:
         except JobSpecError as error:
             problems += [problem for problem in error.problems if problem not in problems]
             continue
-        label = _label(number, change, {name: spec.params[name] for name in combinations[index - 1]})
         found.append(Variant(number, label, spec, spec.params))
     if problems:
         raise keys.refusal(path, problems)
@@ -142,10 +139,24 @@ def _from_file(path: str, most_chars: int) -> str:
     return names.to_job_name(PurePath(path).stem or keys.NAMELESS)[:most_chars].rstrip("-")
 
 
-def _label(number: int, change: str, chosen: Mapping[str, params.Value]) -> str:
-    parts = [change, *(f"{name}={params.text_of(value)}" for name, value in chosen.items())]
-    label = " ".join(part for part in parts if part)
-    return label if len(label) <= MAX_LABEL_CHARS and label.isprintable() else f"{change}#{number}"
+def labels(variants: Iterable[tuple[str, Mapping[str, params.Value]]]) -> Iterator[str]:
+    """Yield what each variant is called: its name and its values, such as `small lr=1e-4`.
+
+    Where that is empty, too long, unprintable or not the only one, its name and number count: `small#3`.
+    """
+    seen = set[str]()
+    for number, (name, chosen) in enumerate(variants, 1):
+        parts = [name, *(f"{key}={params.text_of(value)}" for key, value in chosen.items())]
+        label = " ".join(filter(None, parts))
+        if not label or len(label) > MAX_LABEL_CHARS or not label.isprintable() or label in seen:
+            label = f"{name}#{number}"
+        seen.add(label)
+        yield label
+
+
+def _values(source: YamlSource, chosen: Mapping[str, int]) -> dict[str, params.Value]:
+    """Return the parameters of a combination with their values."""
+    return {name: source.data[MATRIX][name][number] for name, number in chosen.items()}
 
 
 def _variant(source: YamlSource, change: str, chosen: Mapping[str, int]) -> YamlSource:
@@ -160,8 +171,7 @@ def _variant(source: YamlSource, change: str, chosen: Mapping[str, int]) -> Yaml
     _take(made, source, (VARIANTS, change), ())
     made.lines[()] = source.line((VARIANTS, change) if own else ())
     if chosen:
-        own_values = {name: source.data[MATRIX][name][number] for name, number in chosen.items()}
-        data[params.PARAMS] = {**(data.get(params.PARAMS) or {}), **own_values}
+        data[params.PARAMS] = {**(data.get(params.PARAMS) or {}), **_values(source, chosen)}
         for name, number in chosen.items():
             _take(made, source, (MATRIX, name, number), (params.PARAMS, name))
     return made
@@ -173,108 +183,3 @@ def _take(made: YamlSource, source: YamlSource, below: Path, at: Path) -> None:
     made.lines |= {(*at, *path[depth:]): line for path, line in source.lines.items() if path[:depth] == below}
     made.written |= {(*at, *path[depth:]): text for path, text in source.written.items() if path[:depth] == below}
     made.options |= {(*at, *path[depth:]): option for path, option in source.options.items() if path[:depth] == below}
-
-
-# -- mistakes of the sweep itself --------------------------------------------------------------------------------------
-
-
-def _mistakes(source: YamlSource) -> Iterator[tuple[Path, str]]:
-    data = source.data
-    matrix, variants, parallel = data.get(MATRIX), data.get(VARIANTS), data.get(PARALLEL)
-    if MATRIX in data:
-        yield from _matrix_mistakes(matrix)
-        yield from _unused(data, matrix)
-    if VARIANTS in data:
-        yield from _variants_mistakes(variants, matrix)
-    if parallel is not None and (isinstance(parallel, bool) or not isinstance(parallel, int) or parallel < 1):
-        yield (PARALLEL,), f"expected a number of slices from 1 to {MAX_PARALLEL}, such as 2"
-    elif parallel is not None and parallel > MAX_PARALLEL:
-        yield (PARALLEL,), f"{parallel} are too many; write at most {MAX_PARALLEL}"
-    count = _count(matrix, variants)
-    if count is not None and count > MAX_VARIANTS:
-        at = MATRIX if MATRIX in data else VARIANTS
-        yield (
-            (at,),
-            f"makes {count:,} variants; at most {MAX_VARIANTS} are allowed: write fewer values, or several files",
-        )
-    if data.get(KEEP) is not None:
-        yield (KEEP,), "has no use in a sweep, where the slice of a job that failed goes to the next one; remove it"
-    yield from _name_mistakes(data, count)
-
-
-def _matrix_mistakes(matrix: Any) -> Iterator[tuple[Path, str]]:
-    if not isinstance(matrix, Mapping) or not matrix:
-        yield (MATRIX,), "expected parameters with lists of values, such as `lr: [1e-4, 3e-4]`"
-        return
-    for name, found in matrix.items():
-        path: Path = (MATRIX, name)
-        if problem := params.name_problem(name):
-            yield path, problem
-        if not isinstance(found, list):
-            yield path, "expected a list of values, such as [1e-4, 3e-4]; a single value goes below `params:`"
-        elif not found:
-            yield path, "is an empty list; write the values to try, or remove it"
-        else:
-            yield from _value_mistakes(path, found)
-
-
-def _value_mistakes(path: Path, found: list[Any]) -> Iterator[tuple[Path, str]]:
-    for number, value in enumerate(found):
-        if problem := params.value_problem(value):
-            yield (*path, number), problem
-        elif any(type(value) is type(other) and value == other for other in found[:number]):
-            yield (*path, number), f"`{shown(params.text_of(value))}` is listed twice; remove one of them"
-
-
-def _unused(data: Mapping[str, Any], matrix: Any) -> Iterator[tuple[Path, str]]:
-    """A parameter that changes nothing makes equal runs, each of which costs."""
-    used = set(params.references({key: value for key, value in data.items() if key not in (MATRIX, params.PARAMS)}))
-    for name, found in matrix.items() if isinstance(matrix, Mapping) else ():
-        if name not in used and not params.name_problem(name) and isinstance(found, list) and found:
-            yield (MATRIX, name), f"changes nothing; write ${{params.{shown(name)}}} in `command`, `env` or `train`"
-
-
-def _variants_mistakes(variants: Any, matrix: Any) -> Iterator[tuple[Path, str]]:
-    if not isinstance(variants, Mapping) or not variants:
-        yield (VARIANTS,), "expected a mapping of names, each with the keys that it changes"
-        return
-    for name, own in variants.items():
-        path: Path = (VARIANTS, name)
-        if problem := names.job_name_problem(str(name)):
-            yield path, f"its name {problem}; for example `{names.to_job_name(str(name))}`"
-        if own is not None and not isinstance(own, Mapping):
-            yield path, "expected a mapping: keys of the file that it changes; leave it empty to change none"
-            continue
-        for key in (MATRIX, VARIANTS, PARALLEL, KEEP, "name"):
-            if key in (own or {}):
-                yield (*path, key), "is of the whole sweep, not of one variant; remove it"
-        own_params = (own or {}).get(params.PARAMS)
-        for each in own_params if isinstance(own_params, Mapping) else ():
-            if isinstance(matrix, Mapping) and each in matrix:
-                yield (*path, params.PARAMS, each), "has values in `matrix:` already; remove it from one of the two"
-
-
-def _count(matrix: Any, variants: Any) -> int | None:
-    """Return how many variants there are; None where that cannot be told."""
-    lists = list(matrix.values()) if isinstance(matrix, Mapping) else []
-    if any(not isinstance(found, list) for found in lists):
-        return None
-    return math.prod(len(found) for found in lists) * (len(variants) if isinstance(variants, Mapping) else 1)
-
-
-def _name_mistakes(data: Mapping[str, Any], count: int | None) -> Iterator[tuple[Path, str]]:
-    name = data.get("name")
-    if name is None or name == "":
-        return
-    if not isinstance(name, str) or names.job_name_problem(name):
-        yield ("name",), f"`{shown(str(name))}` is not a name; write lower-case letters, digits and `-`, at most 40"
-        return
-    variants = data.get(VARIANTS)
-    longest = max((len(str(each)) + 1 for each in variants), default=0) if isinstance(variants, Mapping) else 0
-    longest += 1 + len(str(count)) if MATRIX in data and count is not None else 0
-    if len(name) + longest > names.MAX_JOB_NAME_CHARS:
-        most = names.MAX_JOB_NAME_CHARS - longest
-        yield (
-            ("name",),
-            f"has {len(name)} characters, and the names of its runs are longer; at most {most} are allowed here",
-        )

@@ -51,7 +51,7 @@ def is_metric(name: str, value: object) -> bool:
     return (
         isinstance(value, int | float)
         and not isinstance(value, bool)
-        and len(name) <= NAME_CHARS
+        and 0 < len(name) <= NAME_CHARS
         and name.isprintable()
     )
 

@@ -19,7 +19,7 @@ from orchestrator.cli import live_view
 from orchestrator.cli.job_line import JobLine
 from orchestrator.cli.live_view import LiveView
 from orchestrator.cli.renderer import Console
-from orchestrator.client.events import LogLines, Metrics, Notice, Progress, Running
+from orchestrator.client.events import Failure, LogLines, Metrics, Notice, Progress, Running
 from orchestrator.clouds.tpu.calls import CALL_LOG, logged
 from tests import ROOT
 from tests.waiting import HANG_S, until
@@ -105,6 +105,16 @@ def test_of_several_jobs_each_is_shown_in_brief(capsys: pytest.CaptureFixture[st
     assert view._now() == "sweep    lr=2 0 s"
     view.job_ends("lr=2")
     assert view._now() == ""
+
+
+def test_the_failure_of_one_job_of_a_sweep_leaves_the_lines_of_the_others(console: Console) -> None:
+    for variant in ("lr=1", "lr=2"):
+        console.show(replace(STARTED, variant=variant))
+    console.show(Failure("the job failed", "", 1, variant="lr=1"))
+    console.show(Metrics(0, 7, {"loss": 0.5}, variant="lr=2"))
+    assert console._live()._now() == "sweep    lr=2 step 7 loss 0.5"
+    console.show(Failure("the sweep failed", "", 70))
+    assert console._live()._now() == ""
 
 
 @pytest.fixture

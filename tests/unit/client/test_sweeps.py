@@ -7,11 +7,11 @@ import signal
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from orchestrator.client.events import Event, Notice, Reporter, RunResult, SweepResult
+from orchestrator.client.events import Event, Failure, Notice, Reporter, RunResult, SweepResult
 from orchestrator.client.jobs.runs import RunOptions
 from orchestrator.client.session import Session
 from orchestrator.client.sweeps import lanes, progress
@@ -21,6 +21,7 @@ from orchestrator.core.jobfile.keys import JobSpec
 from orchestrator.core.jobfile.sweep import Sweep
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, RunRecord
 from orchestrator.engine.jobs.lane import Lane
+from orchestrator.engine.leases.release import Released
 from orchestrator.errors import (
     AuthError,
     CapacityError,
@@ -30,6 +31,7 @@ from orchestrator.errors import (
     TpujobError,
     UserError,
 )
+from orchestrator.ledger.ledger import LedgerUnavailable
 from tests.waiting import HANG_S, until
 
 Act = Callable[[str, Session], "TpujobError | None"]
@@ -89,15 +91,15 @@ class World:
         session.reporter.emit(result)
         return result
 
-    def sweep(self, text: str, *, again: bool = False) -> SweepResult:
-        def open_session(reporter: Reporter) -> Session:
-            return Session.open(reporter=reporter)
+    def open_session(self, reporter: Reporter) -> Session:
+        return Session.open(reporter=reporter)
 
+    def sweep(self, text: str, *, again: bool = False) -> SweepResult:
         session = Session.open(reporter=Reporter(self.events.append))
         found = sweep.load(text, path=str(self.directory / "s.yaml"))
         assert isinstance(found, Sweep)
         try:
-            return run_sweep(session, open_session, SweepRequest(found, self.directory / "s.yaml", again))
+            return run_sweep(session, self.open_session, SweepRequest(found, self.directory / "s.yaml", again))
         finally:
             session.close()
 
@@ -255,6 +257,26 @@ def test_a_bug_in_a_lane_ends_the_sweep_and_is_raised(world: World) -> None:
     with pytest.raises(ZeroDivisionError):
         world.sweep(SIX)
     assert len(world.runs) <= 2
+
+
+def test_what_keeps_a_lane_from_its_session_is_told_and_stops_the_sweep(world: World) -> None:
+    def refuse(reporter: Reporter) -> Session:
+        raise LedgerUnavailable("the ledger cannot be used: disk full")
+
+    world.open_session = refuse  # type: ignore[method-assign]
+    result = world.sweep(ONE_LANE)
+    told = [event.message for event in world.events if isinstance(event, Failure)]
+    assert told == ["the ledger cannot be used: disk full"]
+    assert (result.exit_code, result.stopped, str(result.error)) == (70, True, told[0])
+
+
+def test_a_slice_that_an_earlier_command_left_unproven_counts_though_nothing_is_left_to_run(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert world.sweep(ONE_LANE).exit_code == 0
+    lease = cast(Released, object())
+    monkeypatch.setattr(Session, "recover", lambda session, **_: session.unproven.update({"lease": lease}))
+    assert world.sweep(ONE_LANE).exit_code == TeardownUnproven.exit_code and len(world.runs) == 6
 
 
 def test_the_same_sweep_does_not_run_twice_at_once(world: World) -> None:

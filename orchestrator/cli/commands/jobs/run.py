@@ -66,4 +66,4 @@ def run(
     ran = [each.run for each in result.variants if each.run is not None]
     if ran and not as_json:
         print_comparison(session, ran)
-    return result.exit_code
+    return session.exit_code(result.exit_code)

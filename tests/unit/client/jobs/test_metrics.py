@@ -115,6 +115,18 @@ def test_patterns_find_figures_in_the_log(tmp_path: Path, heard: Heard) -> None:
     ]
 
 
+def test_of_several_workers_that_print_metrics_the_lowest_one_counts(tmp_path: Path, heard: Heard) -> None:
+    run = sink(tmp_path, heard, **PATTERNS)
+    for worker, loss in ((3, 9), (1, 5), (3, 8), (1, 4)):
+        run.search(worker, ["hello", f"step 1 loss {loss}"])
+    run.search(0, ["no figures here"])
+    run.search(1, ["step 2 loss 3"])
+    run.close()
+    assert [event.worker for event in heard if isinstance(event, Metrics)] == [3, 1, 1, 1]
+    found = [line.partition(" ")[2] for line in reports.found_path(tmp_path).read_text().splitlines()]
+    assert found == ['1, "loss": 9.0}', '1, "loss": 5.0}', '1, "loss": 4.0}', '2, "loss": 3.0}']
+
+
 def test_the_log_output_searches_its_lines_and_a_second_reading_of_the_log_changes_nothing(
     tmp_path: Path, heard: Heard
 ) -> None:

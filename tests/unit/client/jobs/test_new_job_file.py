@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from orchestrator.client.jobs import new_job_file
 from orchestrator.core.jobfile import keys
 from orchestrator.core.jobfile.keys import JobSpec
 from orchestrator.errors import ConfigError, UserError
+from tests.forked import Child
 
 MAIN = 'def main():\n    pass\n\nif __name__ == "__main__":\n    main()\n'
 
@@ -159,3 +163,31 @@ def test_it_says_whether_a_file_names_what_is_not_shipped() -> None:
     put("eval.py")
     put(".gitignore", "runs/\n")
     assert new_job_file.write(Path("eval.py")).ignores
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("name", ["a\nsetup: [x]\n#.py", os.fsdecode(b"caf\xe9.py")])
+def test_a_script_whose_name_would_be_more_than_a_name_in_the_file_is_refused(name: str, named: bool) -> None:
+    put(name)
+    with pytest.raises(UserError, match="a name with control characters"):
+        new_job_file.write(Path(name) if named else None)
+    assert not list(Path().glob("*.yaml"))
+
+
+def test_a_file_that_cannot_be_written_to_its_end_is_not_there_afterwards() -> None:
+    put("train.py")
+    with Child(_writes_to_a_full_disk) as child:
+        assert child.said == "train.yaml cannot be written: File too large"
+    assert not list(Path().glob("*.yaml"))
+    assert written()[0] == "train.yaml"
+
+
+def _writes_to_a_full_disk() -> str:
+    """A limit on the size of files stands for the end of the disk; this process would not get rid of it."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+    try:
+        new_job_file.write()
+    except ConfigError as error:
+        return error.message
+    return "written"

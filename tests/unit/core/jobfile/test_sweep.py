@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.jobfile import keys, sweep, values, yaml_source
+from orchestrator.core.jobfile.overrides import Override
 from orchestrator.core.jobfile.sweep import Sweep, Variant
 from orchestrator.errors import JobSpecError
 from tests import ROOT
@@ -252,3 +253,44 @@ def test_parallel_alone_is_a_mistake() -> None:
 def test_every_example_is_one_job_or_a_sweep(path: Path) -> None:
     found = sweep.load(path.read_bytes(), path=str(path))
     assert isinstance(found, Sweep) == (path.stem in ("mnist-compare", "lr-sweep"))
+
+
+def test_every_label_is_the_only_one_of_its_kind() -> None:
+    found = variants("matrix: {a: [1, '1', 2]}\ncommand: x ${params.a}\n")
+    assert [variant.label for variant in found] == ["a=1", "#2", "a=2"]
+
+
+SWEPT = "command: x ${params.lr}\nmatrix: {lr: [1, 2]}\nparams: {lr: 3}\n"
+NAMED = """\
+command: x
+variants:
+  a: {tpu: {any_of: [{accelerator: v5e-8}]}}
+  b: {tpu: [{zone: us-east5}]}
+  c: {env: null}
+"""
+TYPE = Override.key("--accelerator", ("tpu", "accelerator"), "v6e-8")
+ZONE = Override.key("--zone", ("tpu", "zone"), "us-east5")
+
+
+@pytest.mark.parametrize(
+    ("text", "option", "told"),
+    [
+        (SWEPT, Override.parse("params.lr=7"), "--set params.lr=7: has no effect: the values of lr in `matrix:` count"),
+        (SWEPT, Override.parse("params={lr: 7}"), "--set params={lr: 7}: params.lr: has no effect"),
+        (NAMED, TYPE, "--accelerator v6e-8: has no effect on the variant `a`"),
+        (NAMED, ZONE, "--zone us-east5: has no effect on the variant `b`"),
+        (NAMED, Override.variable("N=1"), "--env N: has no effect on the variant `c`"),
+    ],
+)
+def test_an_option_that_the_values_of_the_sweep_outrank_is_refused(text: str, option: Override, told: str) -> None:
+    with pytest.raises(JobSpecError) as raised:
+        sweep.load(text, path="s.yaml", overrides=[option])
+    assert len(raised.value.problems) == 1 and raised.value.problems[0].startswith(told)
+
+
+def test_an_option_changes_what_the_sweep_leaves_open() -> None:
+    text = NAMED.replace("[{accelerator: v5e-8}]", "[{zone: us-east5}]").replace("b: {tpu: [{zone: us-east5}]}", "b:")
+    options = [TYPE, Override.parse("matrix.n=[1, 2]")]
+    found = sweep.load(text.replace("x\n", "x ${params.n}\n"), path="s.yaml", overrides=options)
+    assert isinstance(found, Sweep) and len(found.variants) == 6
+    assert {each.accelerator for v in found.variants for each in v.spec.tpu.alternatives} == {"v6e-8"}

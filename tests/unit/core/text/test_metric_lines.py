@@ -46,6 +46,7 @@ def test_a_step_that_is_none_is_no_step(step: str) -> None:
         b"\xff\xfe",
         b'{"a": 1, "pad": "' + b"x" * LINE_BYTES + b'"}',
         b'{"\\u001b[31m": 1}',
+        b'{"": 1}',
         b'{"' + b"n" * 65 + b'": 1}',
     ],
 )

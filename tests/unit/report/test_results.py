@@ -1,0 +1,28 @@
+"""What `show` says of a run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from orchestrator.core.lease.lease import Intent, LeaseChange
+from orchestrator.core.lease.run_and_attempt import AttemptChange, Began
+from orchestrator.report import results
+
+
+def events() -> Iterator[type[Any]]:
+    yield from (Intent, Began)
+    for change in (LeaseChange, AttemptChange):
+        for each in change.__subclasses__():
+            yield from each.__subclasses__() or [each]
+
+
+@pytest.mark.parametrize("event", list(events()))
+def test_every_event_of_the_ledger_reads_as_a_sentence(event: type[Any]) -> None:
+    kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", event.__name__).lower()
+    data = {each.name: 1.0 if each.name == "until" else "x" for each in fields(event)}
+    assert results._describe(kind, data) != kind
