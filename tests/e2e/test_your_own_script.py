@@ -14,6 +14,7 @@ import pytest
 
 from tests import ROOT
 from tests.cli_fixture import Cli
+from tests.wheels import stand_in
 
 PAGE = (ROOT / "docs" / "your-own-script.md").read_text(encoding="utf-8")
 FILE = re.compile(r"^```\w*\n# (?P<name>[\w/]+\.\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -142,19 +143,32 @@ def test_a_sparse_checkpoint_of_seven_gigabytes_is_collected_and_stays_sparse(re
 
 
 @pytest.mark.parametrize(
-    ("example", "module", "files"), [("jax", "jax", "jax"), ("keras-tpustrategy", "tensorflow", "keras")]
+    ("example", "module", "package", "script", "longer"),
+    [
+        ("jax", "jax", "jax-0.9", "jax/train_jax.py", "--steps 400"),
+        ("keras-tpustrategy", "tensorflow", "tensorflow_tpu-2.19.1", "keras/train_keras.py", "--epochs 4"),
+    ],
 )
-def test_the_examples_of_other_frameworks_have_figures_and_resume(
-    reader: Reader, tmp_path: Path, example: str, module: str, files: str
+def test_the_examples_of_other_frameworks_run_have_figures_and_resume(
+    reader: Reader, example: str, module: str, package: str, script: str, longer: str
 ) -> None:
-    """With the framework of this environment, on its CPU: the script of the example, once, and again for longer."""
-    pytest.importorskip(module)
-    reader.types(f"tpujob init --example {example} examples")
-    (script,) = (reader.directory / "examples" / files).glob("*.py")
-    longer = {"jax": ("--steps 100", "--steps 200"), "keras-tpustrategy": ("--epochs 1", "--epochs 2")}[example]
-    out = tmp_path / "out"
-    for options in longer:
-        reader.types(f"TPUJOB_ARTIFACTS={out} {sys.executable} {script} --lr 1e-3 {options}")
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == sorted({line["step"] for line in lines})
-    assert all(isinstance(line["loss"], float) for line in lines)
+    """As a job, in the environment that its requirements ask for; then its script, again and for longer, where it ended.
+
+    There is no index: what stands for its package there is the framework of this environment, on its CPU.
+    """
+    wheels = reader.directory / "wheels"
+    stand_in(wheels, *package.split("-"), pytest.importorskip(module), extra="tpu")
+    init, run = next(block.splitlines() for block in commands("JAX and Keras") if f"{example}.yaml" in block)
+    reader.types(init)
+    with (reader.directory / "jobs" / f"{example}.yaml").open("a") as job:
+        job.write(f"env: {{PIP_NO_INDEX: 1, PIP_FIND_LINKS: 'file://{wheels}'}}\n")
+    said = reader.types(run)
+    assert "1 requirement: 1 package" in said and reader.cli.alive() == []
+    artifacts = reader.artifacts(example)
+    before = (artifacts / "metrics.jsonl").read_text()
+    reader.types(f"TPUJOB_ARTIFACTS={artifacts} TPU_LOAD_LIBRARY=0 {sys.executable} jobs/{script} {longer}")
+    after = (artifacts / "metrics.jsonl").read_text()
+    assert after.startswith(before) and len(after) > len(before) > 0
+    steps = [json.loads(line)["step"] for line in after.splitlines()]
+    assert steps == sorted(set(steps)), "no step was done twice"
+    assert all(isinstance(json.loads(line)["loss"], float) for line in after.splitlines())
