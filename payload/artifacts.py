@@ -19,7 +19,7 @@ from typing import IO, Any
 SCHEMA = 1
 MANIFEST = "manifest.json"
 LOSSES = "losses.jsonl"
-RESULT, ERROR = "function-result.json", "function-error.json"  # of a function of the Python API (function_call.py)
+RESULT, ERROR = "function-result.json", "function-error.json"  # of a function of the Python API (functions/call.py)
 METRICS = "metrics.jsonl"
 RESUMED = (
     "timing.jsonl",

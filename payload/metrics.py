@@ -21,11 +21,17 @@ class MetricsFile:
 
     def write(self, step: int | None, values: dict[str, float | None]) -> None:
         """Append the values that there are. NaN and infinities, which JSON lacks, become null. Raises OSError."""
-        finite = {name: value if math.isfinite(value) else None for name, value in values.items() if value is not None}
+        finite = {name: _plain(value) for name, value in values.items() if value is not None}
         if finite:
-            line = finite if step is None else {"step": step, **finite}
+            line = finite if step is None else {"step": int(step), **finite}
             self._file.write(json.dumps(line, allow_nan=False) + "\n")
             self._file.flush()
+
+
+def _plain(value: float) -> float | None:
+    """Return a number that JSON carries: one of NumPy, PyTorch or JAX as Python's own, null for what is not finite."""
+    number = value if isinstance(value, int) else float(value)
+    return number if math.isfinite(number) else None
 
 
 def _lines(path: Path) -> list[str]:

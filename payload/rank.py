@@ -102,7 +102,7 @@ def _train(job: TrainingJob) -> None:
     except torch.OutOfMemoryError as error:
         sentences = re.split(r"(?<=\.)\s", str(error))[:3]  # the requested and the available memory
         raise BadConfig(f"{' '.join(sentences)} A smaller batch needs less") from None
-    _finish(backend, run, check_found(found, job.config.entry))
+    _finish(backend, run, check_found(found, job.config.entry, is_first=backend.rank == 0))
 
 
 def _open_run(job: TrainingJob, backend: Backend) -> TrainingRun:

@@ -86,11 +86,11 @@ class Maker:
 
     def _build(self, lock: int) -> None:
         began = time.monotonic()
-        shutil.rmtree(self.place, ignore_errors=True)
+        _delete(self.place)
         try:
             said = self._fill(lock)
         except BaseException:
-            shutil.rmtree(self.place, ignore_errors=True)  # gigabytes, perhaps on a full disk
+            _delete(self.place)  # gigabytes, perhaps on a full disk
             raise
         draft = self.place / f"{MARK}.new"
         draft.write_text(json.dumps({"said": said}))
@@ -153,11 +153,18 @@ class Maker:
                 _delete_unused(path)
 
 
+def _delete(path: Path) -> None:
+    """Delete the environment. Its mark goes first: if this is killed, what is left does not count as complete."""
+    with contextlib.suppress(OSError):
+        (path / MARK).unlink()
+    shutil.rmtree(path, ignore_errors=True)
+
+
 def _delete_unused(path: Path) -> None:
     lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(path, ignore_errors=True)
+        _delete(path)
     except BlockingIOError:
         pass  # a job uses it, or makes it
     finally:

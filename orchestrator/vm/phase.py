@@ -56,7 +56,7 @@ class PhaseFiles:
 
     def write(self, name: str, value: dict[str, Any]) -> None:
         """Write a file atomically and durably."""
-        draft = self.dir / f".{name}"
+        draft = self.dir / f".{name}.{os.getpid()}"  # another process may write the same file
         with open(draft, "w", opener=private) as file:
             json.dump(value, file)
             file.flush()

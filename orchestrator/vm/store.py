@@ -5,7 +5,7 @@ while the store is read or filled, and pruning needs it alone; the kernel drops 
 """
 
 # For thousands of files, paths as text are much faster than Path.
-# ruff: noqa: PTH101, PTH102, PTH103, PTH104, PTH108, PTH111, PTH112, PTH116, PTH118, PTH120, PTH123, PTH208, PTH211
+# ruff: noqa: PTH101, PTH102, PTH103, PTH104, PTH108, PTH111, PTH112, PTH114, PTH116, PTH118, PTH120, PTH123, PTH208, PTH211
 from __future__ import annotations
 
 import errno
@@ -104,14 +104,19 @@ class Store:
 
     def manifest(self, sha256: str) -> bytes | None:
         """The manifest of this name; it counts as used now."""
-        path = self.path("manifests", check_sha256(sha256))
+        text = self._manifest(check_sha256(sha256))
+        if text is not None:
+            os.utime(self.path("manifests", sha256))
+        return text
+
+    def _manifest(self, name: str) -> bytes | None:
+        """None where there is none, or a damaged one."""
         try:
-            os.utime(path)
-            with open(path, "rb") as file:
+            with open(self.path("manifests", name), "rb") as file:
                 text = file.read()
         except FileNotFoundError:
             return None
-        return text if hashlib.sha256(text).hexdigest() == sha256 else None
+        return text if hashlib.sha256(text).hexdigest() == name else None
 
     def put_manifest(self, sha256: str, text: bytes) -> None:
         draft = self.path("drafts", f"{sha256}.{os.getpid()}")
@@ -131,33 +136,30 @@ class Store:
 
     def prune(self, keep: int = KEEP) -> None:
         """Delete what the newest manifests, and those of the last hour, do not need, unless the store is in use."""
-        if len(os.listdir(self.path("manifests"))) <= keep:
+        if len(os.listdir(self.path("manifests"))) <= keep and not os.listdir(self.path("drafts")):
             return
         lock = self.lock(fcntl.LOCK_EX | fcntl.LOCK_NB)
         if lock is None:
             return
         names = os.listdir(self.path("manifests"))
         before = time.time() - YOUNG_S
-        used_at = {name: os.stat(self.path("manifests", name)).st_mtime for name in names}
-        by_age = sorted(names, key=lambda name: -used_at[name])
-        old = {name for name in by_age[keep:] if used_at[name] < before}
-        if not old:
-            os.close(lock)
-            return
-        kept: set[str] = set()
-        for name in by_age:
-            path = self.path("manifests", name)
-            if name in old:
-                os.unlink(path)
-            else:
-                with open(path, "rb") as file:
-                    kept.update(row[1] for row in json.load(file)["files"])
-        for directory in os.listdir(self.path("objects")):
-            for name in set(os.listdir(self.path("objects", directory))) - kept:
-                os.unlink(self.path("objects", directory, name))
-        for name in os.listdir(self.path("drafts")):
+        for name in os.listdir(self.path("drafts")):  # of transfers that were never completed
             if os.stat(self.path("drafts", name)).st_mtime < before:
                 os.unlink(self.path("drafts", name))
+        used_at = {name: os.stat(self.path("manifests", name)).st_mtime for name in names}
+        newest = sorted(names, key=lambda name: -used_at[name])[:keep]
+        kept: set[str] = set()
+        pruned = False
+        for name in names:
+            text = self._manifest(name)
+            if text is not None and (name in newest or used_at[name] >= before):
+                kept.update(sha256 for sha256, _ in contents(text))
+            else:
+                os.unlink(self.path("manifests", name))
+                pruned = True
+        for directory in os.listdir(self.path("objects")) if pruned else ():
+            for name in set(os.listdir(self.path("objects", directory))) - kept:
+                os.unlink(self.path("objects", directory, name))
         os.close(lock)
 
     def make_tree(self, sha256: str, into: str, *, take: bool = False) -> None:
@@ -179,8 +181,7 @@ class Store:
             target = os.path.join(into, path)
             _make_directory(os.path.dirname(target), made)
             uses[content] -= 1
-            if os.path.lexists(target):  # of another tree in the same directory
-                os.unlink(target)
+            _remove(target)
             if take and size_bytes and not uses[content] and self.has(content, size_bytes):
                 os.rename(self.content(content), target)
             elif not self._copy(content, size_bytes, target):
@@ -189,8 +190,7 @@ class Store:
         for path, link in manifest.links:
             target = os.path.join(into, path)
             _make_directory(os.path.dirname(target), made)
-            if os.path.lexists(target):
-                os.unlink(target)
+            _remove(target)
             os.symlink(link, target)
         if take:
             os.unlink(self.path("manifests", sha256))
@@ -233,10 +233,23 @@ def write_sparse(fd: int, data: Any) -> None:
 def _make_directory(path: str, made: set[str]) -> None:
     if path not in made:
         _make_directory(os.path.dirname(path), made)
-        if not os.path.isdir(path):
+        if os.path.islink(path) or not os.path.isdir(path):
+            _remove(path)
             os.mkdir(path)
             os.chmod(path, 0o755)  # noqa: S103 - whatever the umask
         made.add(path)
+
+
+def _remove(path: str) -> None:
+    """Remove what another tree has put there: a job may make a directory where its code has a file."""
+    if not os.path.lexists(path):
+        return
+    if os.path.islink(path) or not os.path.isdir(path):
+        os.unlink(path)
+    else:
+        import shutil  # seldom needed, and slow to import
+
+        shutil.rmtree(path)
 
 
 def is_full(error: OSError) -> bool:

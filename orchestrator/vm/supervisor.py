@@ -152,9 +152,9 @@ def unpack(phase: PhaseFiles, manifest: str | None, saved: str | None = None, pl
                 store.make_tree(manifest, str(draft / "work"))
             if saved is not None:
                 store.make_tree(saved, str(draft), take=True)
-        except OSError as error:
+        except Exception as error:
             shutil.rmtree(draft, ignore_errors=True)
-            if is_full(error):
+            if isinstance(error, OSError) and is_full(error):
                 raise OSError(
                     f"no room to unpack the code: {free_bytes() / 1e6:,.0f} MB are free on this disk"
                 ) from error

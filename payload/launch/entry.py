@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from payload.failures import BadConfig
+from payload.functions.outcome import as_json
 
 PAYLOAD = str(Path(__file__).resolve().parents[1])
 
@@ -23,11 +24,17 @@ def load_entry(entry_point: str) -> Callable[..., Any]:
     return function
 
 
-def check_found(found: Any, entry: str | None) -> dict[str, Any]:
-    """Return what an entry returned, for metrics.json; {} for None. Raises BadConfig for anything but a dictionary."""
+def check_found(found: Any, entry: str | None, *, is_first: bool) -> dict[str, Any]:
+    """Return what an entry returned, as JSON carries it, for metrics.json, which only the first process writes.
+
+    {} for None, and on the other processes. Raises BadConfig for anything but a dictionary of what JSON can carry.
+    """
     if found is not None and not isinstance(found, dict):
         raise BadConfig(f"entry: {entry} returned {type(found).__name__}; it must return a dictionary or None")
-    return found or {}
+    try:
+        return dict(as_json(found or {}, "the dictionary")) if is_first else {}
+    except (TypeError, ValueError) as error:
+        raise BadConfig(f"entry: {entry}: {error}") from None
 
 
 def own_frames(frame: TracebackType | None) -> TracebackType | None:

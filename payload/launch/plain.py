@@ -70,7 +70,7 @@ def run(config: Config, placement: Placement, started: float) -> int:
     artifacts.write_json(plain.artifacts / "provenance.json", _provenance(config, placement))
     try:
         entry: Callable[[None, PlainRun], Any] = load_entry(config.entry_point)
-        found = check_found(entry(None, plain), config.entry)
+        found = check_found(entry(None, plain), config.entry, is_first=plain.rank == 0)
     except PayloadError:
         raise
     except BaseException as error:

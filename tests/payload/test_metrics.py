@@ -28,6 +28,23 @@ def test_a_value_that_json_lacks_is_null(tmp_path: Path) -> None:
     assert lines(tmp_path / "m") == [{"step": 1, "loss": None, "rate": None}]
 
 
+class OneNumber:
+    """As NumPy, PyTorch and JAX have it."""
+
+    ndim = 0
+
+    def __float__(self) -> float:
+        return 0.25
+
+    def __int__(self) -> int:
+        return 7
+
+
+def test_a_number_of_numpy_torch_or_jax_is_written_as_a_plain_one(tmp_path: Path) -> None:
+    MetricsFile(tmp_path / "m", after=None).write(OneNumber(), {"loss": OneNumber(), "count": 3})  # type: ignore[arg-type, dict-item]
+    assert lines(tmp_path / "m") == [{"step": 7, "loss": 0.25, "count": 3}]
+
+
 @pytest.mark.parametrize(("after", "kept"), [(2, [1, 2]), (0, []), (None, [1, 2, 3])])
 def test_a_resumed_training_repeats_no_step(tmp_path: Path, after: int | None, kept: list[int]) -> None:
     path = tmp_path / "m"

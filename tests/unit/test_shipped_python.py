@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,13 @@ def vermin(target: str, *paths: Path) -> subprocess.CompletedProcess[str]:
 def test_nothing_that_is_shipped_needs_a_newer_python_than_a_tpu_vm_has(folder: str, version: str) -> None:
     found = vermin(version, ROOT / folder)
     assert found.returncode == 0, found.stdout
+
+
+def test_nor_a_method_of_text_that_python_3_8_lacks() -> None:
+    """vermin does not know what is text."""
+    lacking = re.compile(r"\.remove(?:prefix|suffix)\(")
+    files = (ROOT / "orchestrator" / "vm").glob("*.py")
+    assert [path.name for path in files if lacking.search(path.read_text())] == []
 
 
 def test_nor_does_what_unpacks_the_agent_there(tmp_path: Path) -> None:

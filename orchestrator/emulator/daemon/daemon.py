@@ -82,8 +82,7 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
     await grpc_api.close()
     await runner.cleanup()
     await driver.power_off()
-    if store.is_ours():
-        store.save(driver.state)
+    store.save(driver.state)
     log.info("stopped")
     if driving.done() and not driving.cancelled():
         driving.result()

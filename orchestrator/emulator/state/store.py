@@ -70,7 +70,7 @@ class Store:
         """Return whether the directory is the one that was locked: a user may have removed it, and begun anew in its place."""
         try:
             return os.path.samestat((self.directory / LOCK).stat(), os.fstat(self._lock))
-        except FileNotFoundError:
+        except OSError:
             return False
 
     def _token(self) -> str:
@@ -97,7 +97,9 @@ class Store:
         return state
 
     def save(self, state: CloudState) -> None:
-        """Write the state; it is on disk when this returns."""
+        """Write the state; it is on disk when this returns. A directory that is not this daemon's any more is left alone."""
+        if not self.is_ours():
+            return
         where = self._archive.append(state)
         text = json.dumps(live_state(state) | {"archive": where}, separators=(",", ":"), default=as_fields)
         self._write(STATE, text)

@@ -89,12 +89,14 @@ class Store:
     def keep(self, manifest: Manifest) -> fork.Descriptor:
         """Write the manifest, while `in_use`. Its contents stay until the result is closed, or this process ends."""
         path = self.manifests / manifest.id
-        if path.exists():  # and perhaps locked: a new file of this name would not be
-            os.utime(path)
-        else:
-            with self._draft() as draft:
+        with self._draft() as draft:
+            if not path.exists():
                 draft.write_bytes(manifest.text)
                 draft.replace(path)
+            elif path.read_bytes() == manifest.text:
+                os.utime(path)
+            else:  # damaged, and perhaps locked: a new file of this name would not be
+                path.write_bytes(manifest.text)
         held = self._locked(path, fcntl.LOCK_SH)
         assert held is not None
         return held
@@ -111,14 +113,25 @@ class Store:
             dropped = [self._drop(path) for path in by_age[KEEP:]]
             if not any(dropped):
                 return
-            needed = {row[1] for path in self.manifests.iterdir() for row in json.loads(path.read_bytes())["files"]}
+            needed = self._needed()
             for path in self.objects.glob("*/*"):
                 if path.name not in needed:
                     path.unlink(missing_ok=True)
-        except (OSError, ValueError):  # the next command tries again
+        except OSError:  # the next command tries again
             return
         finally:
             lock.close()
+
+    def _needed(self) -> set[str]:
+        """Return the names of the contents that the manifests need; delete damaged manifests."""
+        needed: set[str] = set()
+        for path in list(self.manifests.iterdir()):
+            text = path.read_bytes()
+            if hashlib.sha256(text).hexdigest() == path.name:
+                needed.update(row[1] for row in json.loads(text)["files"])
+            else:
+                path.unlink()
+        return needed
 
     def _drop(self, path: Path) -> bool:
         """Delete a manifest, unless a living process holds it."""

@@ -121,12 +121,12 @@ class _Walk:
             yield _entry(root, root.parent, name)
             return
         rules = None if source.everything else Rules.at(root, gitignore=source.gitignore)
-        empty = True
+        empty, before = True, len(self.found.left_out)
         for entry in self._directory(root, root, f"{name}/" if name else "", "", rules, Verdict()):
             empty &= entry.content is None
             yield entry
-        if empty and self.found.left_out:
-            rule = self.found.left_out[0].rule
+        if empty and len(self.found.left_out) > before:
+            rule = self.found.left_out[before].rule
             raise UserError(f"nothing of {path} would be shipped: everything in it is left out by {rule}")
 
     def _directory(

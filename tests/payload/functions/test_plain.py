@@ -87,6 +87,32 @@ def test_an_exception_is_printed_from_the_entry_on_and_ends_with_1(tmp_path: Pat
     assert not (tmp_path / "artifacts" / "manifest.json").exists()
 
 
+ONE_NUMBER = """
+class One:
+    ndim = 0
+    def item(self):
+        return 0.25
+def main(backend, run):
+    return {"loss": One(), "pair": (1, 2)}
+"""
+
+
+def test_a_number_of_numpy_or_jax_that_the_entry_returns_is_a_plain_one(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(ONE_NUMBER)
+    assert play(tmp_path, config()) == (0, "", "")
+    metrics = json.loads((tmp_path / "artifacts" / "metrics.json").read_text())
+    assert (metrics["loss"], metrics["pair"]) == (0.25, [1, 2])
+
+
+def test_what_metrics_json_cannot_hold_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def main(b, run):\n    return {'loss': {1, 2}}\n")
+    code, _, err = play(tmp_path, config())
+    assert code == 2 and err == (
+        "error: entry: mine:main: the dictionary['loss'] is a builtins.set, which JSON cannot carry; "
+        "write it to a file in $TPUJOB_ARTIFACTS\n"
+    )
+
+
 def test_a_signal_ends_it_as_it_ends_any_program(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import time\ndef main(b, run):\n    run.say('begun')\n    time.sleep(600)\n")
     process = start(tmp_path, config())

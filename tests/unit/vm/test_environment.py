@@ -17,6 +17,7 @@ import pytest
 
 from orchestrator.core.text.environments import Environment
 from orchestrator.emulator.vms import pythons
+from orchestrator.vm import environment
 from orchestrator.vm import environment_tools as tools
 from tests import ROOT
 from tests.waiting import HANG_S, until
@@ -121,6 +122,22 @@ def test_an_environment_is_made_once_and_one_line_says_so(worker: Worker) -> Non
     assert (worker.place(ALPHA) / "bin" / "pip").exists()
     shutil.rmtree(worker.wheels)
     assert worker.make(ALPHA) == (0, f"setup    {venv}, requirements.txt: 1 package, is there already\n")
+
+
+def test_an_environment_whose_deletion_was_killed_does_not_count_as_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "old"
+    place.mkdir()
+    (place / environment.MARK).write_text("{}")
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(environment.shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        environment._delete_unused(place)
+    assert place.exists() and not (place / environment.MARK).exists()
 
 
 def test_other_workers_than_the_first_say_only_what_is_wrong(with_pip: Worker) -> None:

@@ -149,6 +149,7 @@ def test_a_content_that_was_damaged_later_is_found_removed_and_sent_again(worker
     store(worker, "objects", sha256(b"2")[:2], sha256(b"2")).write_bytes(b"X")
     assert "b in the store of this worker was damaged" in str(run(worker, tree)["error"])
     assert worker.status()["state"] == "none" and not worker.path("work").exists()
+    assert not list(worker.path().glob(".draft*")), "what was unpacked so far takes no room"
     assert answers(worker, tree, blocks(b"2"))[1:] == [{"missing": [[1, 2]], "offset": 0}, {"stored": 1}]
     assert run(worker, tree) == {"started": True}
 
@@ -160,6 +161,15 @@ def test_saved_work_lies_over_the_code_and_leaves_the_store(worker: Worker) -> N
     assert run(worker, code, 'cat out/a b; cat "$TPUJOB_ARTIFACTS/c.pt" | wc -c', saved=saved.id) == {"started": True}
     assert worker.log() == f"saved2{len(LARGE)}\n"
     assert stored(worker) == {sha256(b"of the code"), sha256(b"2")}, "a large checkpoint is not there twice"
+
+
+def test_a_job_may_put_a_directory_where_its_code_has_a_file_or_a_link_and_the_other_way_round(worker: Worker) -> None:
+    code = Tree({"file": b"1", "linked/a": b"2", "directory/b": b"3"}, links={"link": "linked"})
+    saved = Tree({"work/file/x": b"4", "work/link/a": b"5", "work/directory": b"6"})
+    for tree in (code, saved):
+        answers(worker, tree, tree.stream())
+    assert run(worker, code, "cat file/x link/a directory linked/a", saved=saved.id) == {"started": True}
+    assert worker.log() == "4562"
 
 
 def test_zeros_are_holes_in_the_store_and_in_the_work(worker: Worker) -> None:
@@ -184,6 +194,21 @@ def test_the_newest_manifests_stay_and_what_was_used_in_the_last_hour(worker: Wo
     until(lambda: len(list(store(worker, "manifests").iterdir())) == 4)
     assert {path.name for path in store(worker, "manifests").iterdir()} == {tree.id for tree in old[3:]}
     assert stored(worker) == {sha256(b"c")} | {sha256(tree.files["own"]) for tree in old[3:]}
+
+
+def test_a_damaged_manifest_and_an_abandoned_draft_do_not_stay_for_ever(worker: Worker) -> None:
+    trees = [Tree({"own": b"%d" % number}) for number in range(6)]
+    for tree in trees[:5]:
+        answers(worker, tree, tree.stream())
+    damaged = store(worker, "manifests", trees[4].id)
+    damaged.write_bytes(b"")  # the VM lost its power
+    draft = store(worker, "drafts", sha256(b"never completed"))
+    draft.write_bytes(b"never")
+    then = time.time() - 10_000
+    os.utime(draft, (then, then))
+    assert answers(worker, trees[5], trees[5].stream())[-1] == {"stored": 1}
+    until(lambda: not draft.exists() and not damaged.exists())
+    assert stored(worker) == {sha256(tree.files["own"]) for tree in trees if tree is not trees[4]}
 
 
 def test_a_full_disk_is_one_answer(worker: Worker) -> None:

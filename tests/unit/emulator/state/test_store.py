@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,24 @@ def test_a_daemon_waits_for_the_lock_while_a_client_checks_whether_one_runs(
     fcntl.flock(checking, fcntl.LOCK_SH)
     Store(tmp_path)
     assert len(pauses) == 100
+
+
+def test_a_daemon_writes_nothing_to_the_directory_of_the_next_one(tmp_path: Path) -> None:
+    directory = tmp_path / "emulator"
+    cloud, store = QueueCloud(), Store(directory)
+    cloud.create()
+    shutil.rmtree(directory)
+    following = Store(directory)
+    store.save(cloud.state)
+    assert not store.is_ours() and following.is_ours()
+    assert not following.load().nodes
+
+
+def test_a_directory_in_whose_place_is_something_else_belongs_to_no_daemon(tmp_path: Path) -> None:
+    store = Store(tmp_path / "emulator")
+    shutil.rmtree(store.directory)
+    store.directory.write_text("a file")
+    assert not store.is_ours()
 
 
 def test_a_second_daemon_is_refused_at_once(tmp_path: Path) -> None:

@@ -144,6 +144,21 @@ def test_a_damaged_cache_and_a_damaged_store_cost_only_time(
     assert all(hashlib.sha256(path.read_bytes()).hexdigest() == name for name, path in again.contents.items())
 
 
+def test_a_damaged_manifest_is_written_again_and_keeps_nothing_from_being_deleted(
+    tree: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "KEEP", 1)
+    made = [ship(tree, place, version=b"%d" % number) for number in range(3)]
+    for number, each in enumerate(made, 1):
+        each.release()
+        (place / "manifests" / each.id).write_bytes(b"")  # this machine lost its power
+        os.utime(place / "manifests" / each.id, (number, number))
+    again = ship(tree, place, version=b"2")
+    assert again.id == made[2].id and (place / "manifests" / again.id).read_bytes() == again.manifest.text
+    assert {path.name for path in (place / "manifests").iterdir()} == {again.id}
+    assert {path.name for path in (place / "objects").glob("*/*")} == set(again.contents)
+
+
 def test_a_secret_that_was_allowed_is_found_once_it_is_not(
     tree: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

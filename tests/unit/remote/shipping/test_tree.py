@@ -48,6 +48,15 @@ def test_an_empty_directory_is_shipped_and_one_of_which_nothing_is(tree: Path) -
     assert empty == ["cache", "out"]
 
 
+def test_a_directory_that_is_empty_anyway_is_not_blamed_on_what_another_source_leaves_out(
+    tree: Path, tmp_path: Path
+) -> None:
+    (tree / ".venv").mkdir()
+    (tree / ".venv" / "x").write_text("1")
+    (tmp_path / "data").mkdir()
+    assert "pkg/a.py" in survey({".": Source(tree), "data": Source(tmp_path / "data")}).entries
+
+
 def test_links_that_leave_the_tree_are_refused(tree: Path) -> None:
     (tree / "pkg" / "leak").symlink_to("/etc/passwd")
     assert "leak is a link out of" in refused({".": tree})

@@ -1,0 +1,37 @@
+"""The files of a phase: each is whole, whoever else writes it at the same moment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.vm.phase import PhaseFiles
+from tests import ROOT
+
+WRITE = """
+import sys
+from orchestrator.vm.phase import PhaseFiles
+PhaseFiles("a1", "main", sys.argv[1]).write("stop.json", {"grace_s": 2})
+"""
+
+
+def test_two_processes_that_ask_a_phase_to_stop_do_not_disturb_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phase = PhaseFiles("a1", "main", str(tmp_path))
+    phase.dir.mkdir(parents=True)
+    fsync, others = os.fsync, iter([[sys.executable, "-c", WRITE, str(tmp_path)]])
+
+    def and_another_one(fd: int) -> None:
+        fsync(fd)
+        for argv in others:
+            subprocess.run(argv, cwd=ROOT, check=True)
+
+    monkeypatch.setattr("orchestrator.vm.phase.os.fsync", and_another_one)
+    phase.write("stop.json", {"grace_s": 1})
+    assert phase.read("stop.json") == {"grace_s": 1}
+    assert [path.name for path in phase.dir.iterdir()] == ["stop.json"]
