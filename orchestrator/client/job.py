@@ -213,7 +213,7 @@ def path_of(job: Job) -> Path:
 
 def _texts(source: YamlSource) -> dict[str, Any]:
     """Return the variables of a file, numbers as the file writes them."""
-    from orchestrator.core.jobfile.value_rules import env_texts
+    from orchestrator.core.jobfile.rules.env import env_texts
 
     return env_texts(source.data.get("env") or {}, source.written)
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.cli import console
-from orchestrator.core.jobfile.value_rules import secret_sources, secret_values
+from orchestrator.core.jobfile.rules.env import secret_sources, secret_values
 from orchestrator.core.text import redaction
 from orchestrator.core.text.redaction import HELD_BYTES, MASK, MAX_KEY_BYTES, RedactedStream, Redactor
 from tests.cli_fixture import Tpujob

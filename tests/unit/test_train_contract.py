@@ -2,13 +2,14 @@
 
 from dataclasses import MISSING, fields
 
-from orchestrator.core.jobfile import keys
+from orchestrator.core.jobfile import keys, train_keys
+from orchestrator.core.jobfile.json_schema import Section
 from payload import config
 
 ABSENT = object()
 
 
-def sides(model: type[keys.Section], dataclass: type) -> tuple[dict[str, object], dict[str, object]]:
+def sides(model: type[Section], dataclass: type) -> tuple[dict[str, object], dict[str, object]]:
     """Key → default on the client and in the payload; sections are compared by themselves."""
     client = {name: field.get_default(call_default_factory=True) for name, field in model.model_fields.items()}
     payload = {field.name: field.default if field.default is not MISSING else ABSENT for field in fields(dataclass)}
@@ -18,12 +19,12 @@ def sides(model: type[keys.Section], dataclass: type) -> tuple[dict[str, object]
 
 
 def test_the_client_writes_the_keys_and_defaults_that_the_payload_reads() -> None:
-    client, payload = sides(keys.TrainSection, config.Config)
+    client, payload = sides(train_keys.TrainSection, config.Config)
     assert client == payload
 
 
 def test_so_it_is_for_the_emulated_section() -> None:
-    client, payload = sides(keys.EmulatedSection, config.EmulatedConfig)
+    client, payload = sides(train_keys.EmulatedSection, config.EmulatedConfig)
     assert client == payload
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.client.functions import outcome
 from orchestrator.client.job import Job, spec_of
 from orchestrator.core.jobfile import params
+from orchestrator.core.jobfile.rules.sweep import MAX_PARALLEL, MAX_VARIANTS
 from orchestrator.core.jobfile.sweep import Sweep, Variant, labels
-from orchestrator.core.jobfile.sweep_rules import MAX_PARALLEL, MAX_VARIANTS
 from orchestrator.core.text.names import MAX_JOB_NAME_CHARS
 from orchestrator.errors import ArtifactError, PayloadFailed, TpujobError, UserError
 

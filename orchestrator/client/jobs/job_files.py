@@ -142,7 +142,7 @@ def read_file(path: Path) -> bytes:
 def environment(spec: JobSpec, reporter: Reporter) -> dict[str, str]:
     """Return the job's variables, resolved. Hides their secrets in all later events, and reports the job's warnings."""
     from orchestrator.core.jobfile import keys
-    from orchestrator.core.jobfile.value_rules import secret_values
+    from orchestrator.core.jobfile.rules.env import secret_values
 
     env = keys.resolve_env(spec, os.environ)
     reporter.secrets.add(*secret_values(spec.env, os.environ))

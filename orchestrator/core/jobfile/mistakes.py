@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.core.jobfile.tpu_keys import written_path
 from orchestrator.core.jobfile.yaml_source import Mistake, Path, YamlSource
 from orchestrator.core.text.names import shown
+from orchestrator.errors import JobSpecError
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
+
+MAX_REPORTED = 20
 
 Sections = Mapping[Path, Sequence[str]]  # the keys that each section of the file knows
 
@@ -55,6 +59,32 @@ def explain(error: ValidationError, source: YamlSource, sections: Sections) -> I
         path: Path = tuple(part for part in detail["loc"] if part != "[key]")
         if not source.is_invalid(path):
             yield Mistake(source.line(path), path, _sentence(detail, path, source, sections))
+
+
+def messages(file: str, source: YamlSource, mistakes: Iterable[Mistake]) -> list[str]:
+    """Return the mistakes as the user reads them, in the order of their lines: `job.yaml:7: tpu.zone: ...`.
+
+    What an option has set comes last, and names it: `--set tpu.zone=x: ...`.
+    """
+    of_file, of_options = [], []
+    for mistake in sorted(mistakes, key=lambda mistake: mistake.line):
+        parts = written_path(source, mistake.path)
+        field = "".join(f"[{part}]" if isinstance(part, int) else f".{shown(part)}" for part in parts).lstrip(".")
+        text = f"{field}: {mistake.text}" if field else mistake.text
+        if (found := source.option(mistake.path)) is not None:
+            place, option = found
+            of_options.append(f"{option}: {mistake.text if place == mistake.path else text}")
+        else:
+            of_file.append(f"{file}:{mistake.line}: {text}" if file else text)
+    return [*of_file, *of_options]
+
+
+def refusal(path: str, lines: list[str]) -> JobSpecError:
+    """Return the error of a file with these mistakes."""
+    where = f"{path}: " if path else ""
+    more = [f"{where}and {len(lines) - MAX_REPORTED} more mistakes"] if len(lines) > MAX_REPORTED else []
+    hint = f"`tpujob plan {path}` checks a file without creating anything" if path else None
+    return JobSpecError(lines[:MAX_REPORTED] + more, hint=hint)
 
 
 def _sentence(detail: ErrorDetails, path: Path, source: YamlSource, sections: Sections) -> str:

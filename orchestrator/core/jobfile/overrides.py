@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.core.jobfile import value_rules, yaml_source
+from orchestrator.core.jobfile import yaml_source
+from orchestrator.core.jobfile.rules import env as env_rules
+from orchestrator.core.jobfile.rules.tpu import PROVISIONING_KEYS
 from orchestrator.core.jobfile.tpu_keys import Alternative, with_any_of
-from orchestrator.core.jobfile.tpu_value_rules import PROVISIONING_KEYS
 from orchestrator.core.jobfile.yaml_source import Path, YamlSource
 from orchestrator.core.text import redaction
 from orchestrator.core.text.names import shown
@@ -155,7 +156,7 @@ def _without(data: Any, path: Path) -> Any:
 
 
 def _check_secret(option: str, name: str, value: str) -> None:
-    if value_rules.is_secret(name, value):
+    if env_rules.is_secret(name, value):
         where = "and every user of this machine sees the command line"
         raise UserError(
             f"{option}: its value looks like a secret, {where}", hint=f"export it and write `--env {shown(name)}`"

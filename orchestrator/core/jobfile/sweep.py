@@ -15,8 +15,9 @@ from typing import Any
 
 from orchestrator.core.jobfile import keys, params, values, yaml_source
 from orchestrator.core.jobfile.keys import JobSpec
+from orchestrator.core.jobfile.mistakes import messages, refusal
 from orchestrator.core.jobfile.overrides import Override, apply
-from orchestrator.core.jobfile.sweep_rules import MATRIX, PARALLEL, VARIANTS, sweep_problems
+from orchestrator.core.jobfile.rules.sweep import MATRIX, PARALLEL, VARIANTS, sweep_problems
 from orchestrator.core.jobfile.yaml_source import Mistake, Path, YamlSource
 from orchestrator.core.text import names
 from orchestrator.errors import JobSpecError
@@ -78,7 +79,7 @@ def expand(source: YamlSource, *, path: str) -> Sweep:
     """
     mistakes = [*source.mistakes, *(Mistake(source.line(at), at, text) for at, text in sweep_problems(source))]
     if mistakes:
-        raise keys.refusal(path, keys.messages(path, source, mistakes))
+        raise refusal(path, messages(path, source, mistakes))
     changes: Mapping[str, Any] = source.data.get(VARIANTS) or {"": None}
     combinations = list(_combinations(source.data.get(MATRIX) or {}))
     sweep_name = _name(source, path, max(len(_suffix(*which)) for which in _which(changes, combinations)))
@@ -96,7 +97,7 @@ def expand(source: YamlSource, *, path: str) -> Sweep:
             continue
         found.append(Variant(number, label, spec, spec.params))
     if problems:
-        raise keys.refusal(path, problems)
+        raise refusal(path, problems)
     return Sweep(sweep_name, tuple(found), source.data.get(PARALLEL) or 1)
 
 

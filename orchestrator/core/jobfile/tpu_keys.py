@@ -12,8 +12,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic import WithJsonSchema as Shape
 
 from orchestrator import catalog
-from orchestrator.core.jobfile import tpu_value_rules as rules
 from orchestrator.core.jobfile.json_schema import DOLLARS_OR_NULL, OR_NULL, TEXT, Section
+from orchestrator.core.jobfile.rules import tpu as rules
 from orchestrator.core.jobfile.yaml_source import Path, YamlSource
 from orchestrator.core.planning.capacity_request import Provisioning
 

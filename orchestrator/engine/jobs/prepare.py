@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.jobfile.value_rules import secret_sources
+from orchestrator.core.jobfile.rules.env import secret_sources
 from orchestrator.core.lease.lease import HeldFor, Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.core.lease.timings import Timings
@@ -29,7 +29,8 @@ from orchestrator.errors import JobSpecError, UserError
 OF_A_SWEEP = {"matrix", "variants", "parallel"}  # keys that no single job has
 
 if TYPE_CHECKING:
-    from orchestrator.core.jobfile.keys import JobSpec, TrainSection
+    from orchestrator.core.jobfile.keys import JobSpec
+    from orchestrator.core.jobfile.train_keys import TrainSection
     from orchestrator.remote.fleet.fleet import StartRequest
     from orchestrator.remote.shipping.shipment import Shipment
     from orchestrator.remote.shipping.tree import Source, Survey

@@ -23,9 +23,10 @@ from orchestrator.client.job import (
     sweep_of,
 )
 from orchestrator.core.jobfile import keys, sweep
-from orchestrator.core.jobfile.keys import EmulatedSection, JobSpec, LimitsSection, TrainSection
+from orchestrator.core.jobfile.keys import JobSpec, LimitsSection
 from orchestrator.core.jobfile.sweep import Sweep
 from orchestrator.core.jobfile.tpu_keys import Alternative, TpuSection
+from orchestrator.core.jobfile.train_keys import EmulatedSection, TrainSection
 from orchestrator.errors import JobSpecError, UserError
 from tests import ROOT
 

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core.jobfile import keys, tpu_keys, value_rules, yaml_source
+from orchestrator.core.jobfile import keys, tpu_keys, train_keys, yaml_source
+from orchestrator.core.jobfile.rules import train as train_rules
 from orchestrator.errors import JobSpecError
 from tests import ROOT
 
@@ -93,7 +94,7 @@ def test_the_training_section_is_plain_data_with_every_setting() -> None:
     spec = load("train: {epochs: 2, emulated: {cores: 2}}\n")
     assert spec.train is not None
     plain = spec.train.model_dump(mode="json")
-    assert set(plain) == set(keys.TrainSection.model_fields)
+    assert set(plain) == set(train_keys.TrainSection.model_fields)
     assert (plain["epochs"], plain["emulated"]["cores"]) == (2, 2)
     assert json.loads(json.dumps(plain)) == plain
 
@@ -221,7 +222,7 @@ _PLAIN = st.recursive(
 )
 _KEYS = st.sampled_from([*keys.JobSpec.model_fields, "x"])
 _PART_KEYS = st.sampled_from(
-    [*tpu_keys.TpuSection.model_fields, *keys.TrainSection.model_fields, *keys.LimitsSection.model_fields, "A"]
+    [*tpu_keys.TpuSection.model_fields, *train_keys.TrainSection.model_fields, *keys.LimitsSection.model_fields, "A"]
 )
 
 
@@ -281,4 +282,4 @@ def test_a_batch_that_the_data_may_fill_is_accepted(train: str) -> None:
 
 
 def test_the_rule_for_batches_knows_the_default() -> None:
-    assert keys.TrainSection().batch_size == value_rules.BATCH_SIZE
+    assert train_keys.TrainSection().batch_size == train_rules.BATCH_SIZE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core.jobfile import keys
+from orchestrator.core.jobfile import keys, mistakes
 from orchestrator.core.planning.location_rules import places_near
 from orchestrator.errors import JobSpecError
 
@@ -373,7 +373,7 @@ def test_all_mistakes_are_reported_at_once_in_the_order_of_the_file() -> None:
 
 def test_a_flood_of_mistakes_is_cut_and_counted() -> None:
     lines = problems(COMMAND + "env:\n" + "".join(f"  A{number}: [{number}]\n" for number in range(100)))
-    assert len(lines) == keys.MAX_REPORTED + 1
+    assert len(lines) == mistakes.MAX_REPORTED + 1
     assert lines[-1] == "job.yaml: and 80 more mistakes"
 
 

@@ -1,17 +1,16 @@
-"""The rules of a job file's `tpu:` section that a type cannot express. Pure."""
+"""The rules of `tpu:`: types, places, provisioning, alternatives. Pure."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator import catalog
+from orchestrator.core.jobfile.rules.one_value import as_written, dollars, duration
 from orchestrator.core.jobfile.yaml_source import Path
 from orchestrator.core.planning import location_rules
 from orchestrator.core.planning.capacity_request import Provisioning
-from orchestrator.core.text.durations import parse_duration
 from orchestrator.core.text.names import shown
 
 MAX_ALTERNATIVES, MAX_WAIT_S = 50, 7 * 86400.0
@@ -44,15 +43,6 @@ def runtime(text: str) -> str:
     return text
 
 
-def dollars(value: Any, example: str) -> float | None:
-    """Return an amount of dollars; None if there is none."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1_000_000:
-        raise ValueError(f"`{shown(as_written(value))}` is not an amount of dollars; write for example {example}")
-    return float(value)
-
-
 def max_price(value: Any) -> float | None:
     """Return `max_price_per_hour` in dollars; None if there is none."""
     return dollars(value, "12")
@@ -68,16 +58,7 @@ def wait(value: Any) -> float:
     return seconds
 
 
-def duration(value: Any, allowed: str) -> float:
-    """Return a duration in seconds. `allowed`: the range, for the message only."""
-    written = as_written(value)
-    try:
-        return parse_duration(written)
-    except ValueError as error:
-        raise ValueError(f"`{shown(written)}` is not a duration: {error} ({allowed})") from None
-
-
-def cross_field_problems(tpu: Mapping[str, Any], train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+def tpu_problems(tpu: Mapping[str, Any], train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     """Yield what is wrong with `tpu:` as a whole. Its values may still be of wrong types; alternatives are in `any_of`."""
     several = tpu.get("any_of")
     if isinstance(several, list) and not 0 < len(several) <= MAX_ALTERNATIVES:
@@ -145,10 +126,3 @@ def _zones(zone: Any, at: Path, kind: str, *, unlisted: bool) -> Iterator[tuple[
     for path, place in each:
         if isinstance(place, str) and (problem := location_rules.place_problem(place.strip(), kind, unlisted=unlisted)):
             yield path, problem
-
-
-def as_written(value: Any) -> str:
-    """Return the value as a file spells it: `true`, `null`, 3, 1e+09, .inf."""
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    return f"{value:g}".replace("inf", ".inf").replace("nan", ".nan") if isinstance(value, float) else str(value)

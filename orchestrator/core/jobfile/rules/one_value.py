@@ -1,0 +1,176 @@
+"""The rules for one value: names, paths, commands, durations, sizes, dollars. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from typing import Any
+
+from orchestrator.core.text import names
+from orchestrator.core.text.durations import parse_duration
+from orchestrator.core.text.names import shown
+from orchestrator.core.text.sizes import parse_size
+
+_PYTHON = re.compile(r"3\.([89]|[1-9]\d)")
+_BUCKET = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[A-Za-z0-9._=-]+)*/?")
+
+
+def job_name(text: str) -> str:
+    """Return the name of a job, checked."""
+    if problem := names.job_name_problem(text):
+        raise ValueError(f"`{shown(text)}` {problem}; for example `{names.to_job_name(text)}`")
+    return text
+
+
+def cores(value: Any) -> Any:
+    """Return `all` or a number of cores, checked."""
+    if value == "all" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return value
+    raise ValueError(f"expected `all` or a number of cores from 1 on, not `{shown(as_written(value))}`")
+
+
+def directory(text: str) -> str:
+    """Return a relative path, checked for its form only: the client checks whether it exists."""
+    if not text.strip():
+        raise ValueError("is empty; name a directory relative to this file, such as `.`, or remove the key")
+    if text.startswith(("/", "\\", "~")) or re.match(r"[A-Za-z]:", text):
+        raise ValueError(f"`{shown(text)}` is not relative to this file; write a path such as `src` or `../src`")
+    return text
+
+
+def shell_text(value: Any) -> str:
+    """Return a command for bash: text as it is, a list as the arguments of one program."""
+    if isinstance(value, str) and value.strip():
+        return value
+    if isinstance(value, list) and value:
+        for number, word in enumerate(value, 1):
+            if not isinstance(word, str):
+                raise ValueError(f"argument {number} of the list is not text; write it in quotes: {_quoted(word)}")
+        if value[0].strip():
+            return shlex.join(value)
+    if isinstance(value, (str, list)) or value is None:
+        raise ValueError("is empty; write what to run, such as `python train.py`")
+    raise ValueError("expected a command as text, or a list of its arguments")
+
+
+def commands(value: Any) -> tuple[str, ...] | None:
+    """Return the commands of `setup:`, which may be one or several; None if there are none."""
+    if value is None:
+        return None
+    each = value if isinstance(value, list) else [value]
+    for number, command in enumerate(each, 1):
+        if not isinstance(command, str) or not command.strip():
+            raise ValueError(f"command {number} is not text that could be run; write one command per list item")
+    return tuple(each)
+
+
+def requirements(value: Any) -> str | tuple[str, ...] | None:
+    """Return the file or the packages of `requirements:`; None if there are none."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        path = directory(value)
+        if not path.endswith((".txt", ".in", ".toml")):
+            raise ValueError(
+                f"`{shown(path)}` is no requirements file (.txt, .in, .toml); write packages as a list: [{shown(path)}]"
+            )
+        return path
+    if not isinstance(value, (list, tuple)):
+        raise ValueError("expected a file, such as requirements.txt, or a list of packages")
+    for number, package in enumerate(value, 1):
+        if not isinstance(package, str) or not package.strip() or "\n" in package:
+            raise ValueError(f"package {number} of the list is not text; write for example numpy>=1.26")
+    return tuple(package.strip() for package in value)
+
+
+def python(value: Any) -> str | None:
+    """Return the version of `python:`; None if there is none."""
+    if value is None or (isinstance(value, str) and _PYTHON.fullmatch(value)):
+        return value
+    raise ValueError(f'`{shown(as_written(value))}` is not a version of Python from 3.8 on; write for example "3.12"')
+
+
+def max_duration(value: Any) -> float:
+    """Return `limits.max_duration` in seconds."""
+    return _duration_between(value, "6m", "7d", example="2h")
+
+
+def max_cost(value: Any) -> float | None:
+    """Return `limits.max_cost` in dollars; None if there is none."""
+    return dollars(value, "5.00")
+
+
+def linger(value: Any) -> float | None:
+    """Return `limits.linger` in seconds; None if there is none."""
+    return None if value is None else _duration_between(value, "1m", "24h", example="30m")
+
+
+def keep_on_failure(value: Any) -> float | None:
+    """Return `keep_on_failure` in seconds; None: the slice of a failed job is released."""
+    return None if value is None else _duration_between(value, "1m", "24h", example="30m")
+
+
+def max_results(value: Any) -> int | None:
+    """Return `limits.max_results` in bytes; None if there is none."""
+    if value is None:
+        return None
+    written = as_written(value)
+    try:
+        size_bytes = parse_size(written)
+    except ValueError as error:
+        raise ValueError(f"`{shown(written)}` is not a size: {error}") from None
+    if size_bytes < 1:
+        raise ValueError(f"`{shown(written)}` is nothing at all; write for example 50GB, or remove this")
+    return size_bytes
+
+
+def stall(value: Any) -> float | None:
+    """Return `limits.stall` in seconds; None if there is none."""
+    return None if value is None else _duration_between(value, "10s", "24h", example="30m")
+
+
+def _duration_between(value: Any, least: str, most: str, *, example: str) -> float:
+    seconds = duration(value, f"{least} to {most}")
+    if not parse_duration(least) <= seconds <= parse_duration(most):
+        raise ValueError(f"`{shown(as_written(value))}` is not between {least} and {most}; write for example {example}")
+    return seconds
+
+
+def bucket(value: Any) -> str | None:
+    """Return `gs://BUCKET/PREFIX` without a slash at its end; None if there is none."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not _BUCKET.fullmatch(value):
+        written = shown(as_written(value))
+        raise ValueError(f"`{written}` is not a place in Cloud Storage; write for example gs://my-bucket/runs")
+    return value.rstrip("/")
+
+
+def _quoted(value: Any) -> str:
+    return f'"{shown(as_written(value))}"' if isinstance(value, (int, float)) else '"…"'
+
+
+def dollars(value: Any, example: str) -> float | None:
+    """Return an amount of dollars; None if there is none."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1_000_000:
+        raise ValueError(f"`{shown(as_written(value))}` is not an amount of dollars; write for example {example}")
+    return float(value)
+
+
+def duration(value: Any, allowed: str) -> float:
+    """Return a duration in seconds. `allowed`: the range, for the message only."""
+    written = as_written(value)
+    try:
+        return parse_duration(written)
+    except ValueError as error:
+        raise ValueError(f"`{shown(written)}` is not a duration: {error} ({allowed})") from None
+
+
+def as_written(value: Any) -> str:
+    """Return the value as a file spells it: `true`, `null`, 3, 1e+09, .inf."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return f"{value:g}".replace("inf", ".inf").replace("nan", ".nan") if isinstance(value, float) else str(value)
