@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from orchestrator.client.jobs.planning import PlanPreview as _Plan
     from orchestrator.client.lending import CommandResult as CommandResult
     from orchestrator.client.lending import Slice as Slice
+    from orchestrator.client.slices.down import DownResult as DownResult
+    from orchestrator.client.slices.down import SliceRelease as SliceRelease
+    from orchestrator.client.slices.held import SliceEnd as SliceEnd
+    from orchestrator.client.slices.held import SliceStatus as SliceStatus
     from orchestrator.client.slices.offers import Offers as Offers
-    from orchestrator.client.slices.slices import DownResult as DownResult
-    from orchestrator.client.slices.slices import SliceEnd as SliceEnd
-    from orchestrator.client.slices.slices import SliceRelease as SliceRelease
-    from orchestrator.client.slices.slices import SliceStatus as SliceStatus
-    from orchestrator.client.slices.slices import UpResult as UpResult
     from orchestrator.client.slices.status import SliceRow as SliceRow
     from orchestrator.client.slices.status import Status as Status
+    from orchestrator.client.slices.up import UpResult as UpResult
     from orchestrator.client.sweeps.plans import SweepPreview as _SweepPlan
     from orchestrator.client.sweeps.progress import SweepProgress as SweepProgress
     from orchestrator.errors import *  # noqa: F403 - that module has nothing but errors
@@ -71,9 +71,11 @@ _NAMES = {  # module of each name
     "client.job": ("Emulated", "Job", "Limits", "Tpu", "TpuAlternative", "Train"),
     "client.jobs.planning": ("Plan",),
     "client.lending": ("CommandResult", "Slice"),
+    "client.slices.down": ("DownResult", "SliceRelease"),
+    "client.slices.held": ("SliceEnd", "SliceStatus"),
     "client.slices.offers": ("Offers",),
-    "client.slices.slices": ("DownResult", "SliceEnd", "SliceRelease", "SliceStatus", "UpResult"),
     "client.slices.status": ("SliceRow", "Status"),
+    "client.slices.up": ("UpResult",),
     "client.sweeps.plans": ("SweepPlan",),
     "client.sweeps.progress": ("SweepProgress",),
     "errors": (

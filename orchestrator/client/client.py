@@ -26,12 +26,14 @@ from orchestrator.client.jobs.planning import PlanPreview, preview
 from orchestrator.client.jobs.runs import RunOptions, start_run
 from orchestrator.client.lending import DEFAULT_NAME, Slice, SliceOptions
 from orchestrator.client.session import Session
-from orchestrator.client.slices import slices
+from orchestrator.client.slices import held
+from orchestrator.client.slices.down import DownResult, take_down
+from orchestrator.client.slices.held import SliceEnd, SliceStatus
 from orchestrator.client.slices.offers import Offers
 from orchestrator.client.slices.offers import offers as slice_offers
-from orchestrator.client.slices.slices import DownResult, SliceEnd, SliceStatus, UpOptions, UpResult
 from orchestrator.client.slices.status import Status
 from orchestrator.client.slices.status import status as slice_status
+from orchestrator.client.slices.up import UpOptions, UpResult, bring_up
 from orchestrator.client.sweeps.plans import SweepPreview
 from orchestrator.client.sweeps.plans import preview as preview_sweep
 from orchestrator.client.sweeps.sweeps import SweepRequest, run_sweep
@@ -313,7 +315,7 @@ class Client:
             recreate=recreate,
         )
         with self._session(on_event) as session:
-            return slices.bring_up(session, options)
+            return bring_up(session, options)
 
     def down(self, name: str | None = None, *, everything: bool = False, on_event: OnEvent | None = None) -> DownResult:
         """Delete a slice and prove that it is absent. Without a name: the slice of `up` without a name.
@@ -322,7 +324,7 @@ class Client:
         for an unknown name.
         """
         with self._session(on_event, quiet=True, ends=True, light=True) as session:
-            result = slices.take_down(session, name, everything=everything)
+            result = take_down(session, name, everything=everything)
             _check_released(session)
             if result.error is not None:
                 raise result.error
@@ -335,18 +337,18 @@ class Client:
         there is none or it is in use.
         """
         with self._session() as session:
-            return slices.stop(session, name)
+            return held.stop(session, name)
 
     def start(self, name: str | None = None) -> SliceStatus:
         """Start a stopped slice and wait until it is READY. Raises UserError if there is none."""
         with self._session() as session:
-            return slices.start(session, name)
+            return held.start(session, name)
 
     def extend(self, name: str, by: Duration) -> SliceEnd:
         """Move the end of a slice, or of the slice of a run, by 1m to 7d. Raises UserError beyond its limits."""
         by_s = seconds("by", by, "1m", "7d")
         with self._session() as session:
-            return slices.extend(session, name, by_s)
+            return held.extend(session, name, by_s)
 
     def status(self, *, on_event: OnEvent | None = None) -> Status:
         """Return every slice of tpujob that the API shows or this machine's ledger has open, with its claim and its cost.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.client import lookup
 from orchestrator.client.events import RunResult
 from orchestrator.client.jobs import results
-from orchestrator.client.slices.slices import SliceRelease
+from orchestrator.client.slices.down import SliceRelease
 from orchestrator.core.lease.lease import CANCEL, HeldFor, Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import (
     LOCAL,

@@ -286,7 +286,7 @@ def type_down(world: World) -> None:
 
 
 async def _down_and_recover(world: World, leases: tuple[Lease, ...]) -> None:
-    """As client/slices/slices.py does: first the named slices, then recovery."""
+    """As client/slices/down.py does: first the named slices, then recovery."""
     await down(leases, world.capabilities, reason="tpujob down")
     await command(world.capabilities, None, look=False)
 

@@ -9,7 +9,7 @@ from orchestrator.cli.console import console, emit
 from orchestrator.cli.options import Argument, Cloud, Option, Project
 from orchestrator.client.arguments import seconds
 from orchestrator.client.session import Session
-from orchestrator.client.slices import slices
+from orchestrator.client.slices import held
 from orchestrator.report.layout import day_clock
 
 
@@ -22,6 +22,6 @@ def extend(
     """Move the end of a slice: its deadline, or the end of its hold. Nothing else ever moves a deadline."""
     by_s = seconds("--by", by, "1m", "7d")
     session = Session.open(cloud, project, reporter=console().reporter)
-    extended = slices.extend(session, name, by_s)
+    extended = held.extend(session, name, by_s)
     emit(f"{extended.name} ({extended.node}) ends by {day_clock(extended.ends_at)}")
     return session.exit_code()

@@ -8,7 +8,7 @@ from typing import Annotated
 from orchestrator.cli.console import console
 from orchestrator.cli.options import AFTER_DASHES, Argument, Cloud, Name, Option, Project
 from orchestrator.client.session import Session
-from orchestrator.client.slices.slices import ssh_argv
+from orchestrator.client.slices.held import ssh_argv
 
 
 def ssh(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.cli.console import console, emit
 from orchestrator.cli.options import Cloud, Name, Project
 from orchestrator.client.session import Session
-from orchestrator.client.slices import slices
+from orchestrator.client.slices import held
 from orchestrator.report.layout import day_clock
 
 
@@ -17,7 +17,7 @@ def stop(name: Name = None, cloud: Cloud = None, project: Project = None) -> int
     TPU is READY, and tpujob cannot check the bill.
     """
     session = Session.open(cloud, project, reporter=console().reporter)
-    stopped = slices.stop(session, name)
+    stopped = held.stop(session, name)
     emit(f"{stopped.name}: {stopped.state} ({stopped.node}); it holds its quota until `tpujob down {stopped.name}`")
     ends = f"no watchdog runs on it: at {day_clock(stopped.ends_at)} the next tpujob command or a gc timer deletes it"
     session.reporter.notice("note", f"{ends} (`tpujob install-gc`)")

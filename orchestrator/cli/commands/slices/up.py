@@ -14,7 +14,7 @@ from orchestrator.cli.console import console, emit_result
 from orchestrator.cli.options import Argument, Cloud, Json, Option, Project
 from orchestrator.client.arguments import seconds
 from orchestrator.client.session import Session
-from orchestrator.client.slices.slices import UpOptions, UpResult, bring_up, preview_up
+from orchestrator.client.slices.up import UpOptions, UpResult, bring_up, preview_up
 from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.core.text.durations import format_duration
 from orchestrator.errors import NeedsConsent, UserError

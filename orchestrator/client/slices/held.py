@@ -1,0 +1,119 @@
+"""One slice that exists: stop it, start it, move its end, open a shell on it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from orchestrator.client import lookup
+from orchestrator.client.session import Session
+from orchestrator.core.lease.cloud_api import SliceState
+from orchestrator.core.lease.lease import Lease
+from orchestrator.engine.effects.cloud import Get, Workers
+from orchestrator.engine.runtime.retry import until
+from orchestrator.engine.runtime.world import open_fleet
+from orchestrator.engine.slices import extend as extension
+from orchestrator.engine.slices import up_and_down
+from orchestrator.errors import UnknownRun, UserError
+
+SSH_S = 30.0  # how long the API is asked for the slice and its workers
+
+
+@dataclass(frozen=True, slots=True)
+class SliceStatus:
+    """`state` is the API's own word for it."""
+
+    name: str
+    node: str
+    state: str
+    ends_at: float  # unix seconds, the ledger's time of its cloud
+
+
+@dataclass(frozen=True, slots=True)
+class SliceEnd:
+    name: str
+    node: str
+    ends_at: float  # unix seconds, the ledger's time of its cloud
+
+
+def _required(session: Session, name: str | None) -> Lease:
+    session.announce()
+    session.recover()
+    return lookup.require(session, name)
+
+
+def stop(session: Session, name: str | None = None) -> SliceStatus:
+    """Stop a held slice; it keeps its disk, its name, its quota and its end, but has no watchdog until it is started.
+
+    Raises UserError where there is none or it is in use.
+    """
+    lease = _required(session, name)
+    if session.locks.is_locked(lease.id):
+        raise UserError(
+            f"{lease.handle} is in use by a running tpujob command", hint="end that one first (Ctrl-C there)"
+        )
+    view = session.run(up_and_down.stop(lease))
+    return SliceStatus(lease.handle, lease.name.node, view.native_state, lease.ends_at)
+
+
+def start(session: Session, name: str | None = None) -> SliceStatus:
+    """Start a stopped slice and wait until it is READY. Raises UserError where there is none."""
+    lease = _required(session, name)
+    session.on_cloud(partial(up_and_down.start, lease))
+    return SliceStatus(lease.handle, lease.name.node, "READY", lease.ends_at)
+
+
+def extend(session: Session, name: str, by_s: float) -> SliceEnd:
+    """Move the end of a slice (its name, or a run's id) by `by_s` seconds. Raises UserError beyond its limits."""
+    session.announce()
+    session.recover(look=True)
+    lease = _lease_to_extend(session, name)
+    extended = session.on_cloud(partial(extension.extend, lease, by_s))
+    return SliceEnd(extended.handle, extended.name.node, extended.ends_at)
+
+
+def _lease_to_extend(session: Session, name: str) -> Lease:
+    """Return the lease of this run, or of this slice. Raises UserError where there is none, or several are meant."""
+    with contextlib.suppress(UnknownRun):
+        run, _ = lookup.live_run(session, name)
+        if (lease := lookup.lease_of_run(session, run.id)) is not None:
+            return lease
+    return _require_unless_ended(session, name)
+
+
+def _require_unless_ended(session: Session, name: str) -> Lease:
+    """Return the lease of this slice. Raises UserError where there is none, also for a run that has ended."""
+    with contextlib.suppress(UnknownRun):
+        run, attempt = session.ledger.find_run(name)
+        if attempt.state.ended and lookup.held(session, name) is None:
+            raise UserError(
+                f"{run.id} has ended: {attempt.state}", hint=f"`tpujob show {run.id}` says what became of it"
+            )
+    return lookup.require(session, name)
+
+
+def ssh_argv(session: Session, name: str | None, worker: int, command: Sequence[str]) -> list[str]:
+    """Return the OpenSSH command line for a shell, or for `command`, on one worker of a held slice.
+
+    Raises UserError where there is no such slice or worker, it is not READY, or this machine has no `ssh`.
+    """
+    if shutil.which("ssh") is None:
+        raise UserError("there is no `ssh` on this machine's PATH", hint="install an OpenSSH client")
+    lease = _required(session, name)
+    give_up_at = session.now() + SSH_S
+    view = session.run(until(give_up_at, Get(lease.name)))
+    if view is None or view.state is not SliceState.READY:
+        state = view.native_state if view else "gone"
+        raise UserError(f"{lease.handle} is {state}", hint=f"`tpujob up {lease.handle}` brings it to READY")
+    workers = session.run(until(give_up_at, Workers(lease.name)))
+    if worker >= len(workers):
+        raise UserError(f"{lease.handle} has no worker {worker}; its last one is worker {len(workers) - 1}")
+    fleet = open_fleet(
+        session.lease_directory(lease.id), workers, lambda text: session.reporter.notice("ssh", text), session.now
+    )
+    if len(command) == 1:
+        command = ["bash", "-c", command[0]]  # one word is a line for the shell, as with ssh itself
+    return fleet.openssh_argv(worker, list(command))

@@ -1,0 +1,199 @@
+"""`up`: bring a slice to READY and hold it.
+
+A failure is a TpujobError whose `exit_code` is 75 whenever a slice may still be billed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from orchestrator import catalog
+from orchestrator.client import lookup, plans
+from orchestrator.client.session import Session, default_handle
+from orchestrator.core.lease.lease import Lease, LeaseState, Purpose
+from orchestrator.core.planning.capacity_request import CapacityRequest, Provisioning
+from orchestrator.core.planning.plan import Plan, make
+from orchestrator.core.text import names
+from orchestrator.core.text.durations import format_duration
+from orchestrator.engine.provision.drafts import PlanDrafter
+from orchestrator.engine.slices import up_and_down
+from orchestrator.errors import TeardownUnproven, TpujobError, UserError
+
+DEFAULT_ACCELERATOR = "v5litepod-8"
+DEFAULT_IDLE_S = 3600.0
+LEAST_LIFE_S, LONGEST_LIFE_S, LEAST_IDLE_S = 6 * 60.0, 7 * 86400.0, 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """The slice to bring up. None means: the value of the existing slice, else the default. Times are seconds."""
+
+    name: str | None = None  # None: the user's name
+    zone: str | None = None  # a zone, a region, a comma list of them, or `any`; None: the configured zone
+    accelerator: str | None = None
+    runtime: str | None = None
+    provisioning: Provisioning | None = None
+    wait_s: float = 0.0  # for capacity
+    max_duration_s: float = 24 * 3600.0
+    idle_s: float | None = None  # deleted when unused for so long; infinity: never
+    recreate: bool = False  # delete and create again a slice that was preempted, without NeedsConsent
+
+
+@dataclass(frozen=True, slots=True)
+class UpResult:
+    """A slice that is READY and held. `action`: created, already ready, waited, started or recreated."""
+
+    name: str
+    node: str
+    accelerator: str
+    zone: str
+    action: str
+    ends_at: float  # unix seconds, the ledger's time of its cloud
+    idle_s: float | None  # deleted before, when unused for so long; None: never
+
+
+def bring_up(session: Session, options: UpOptions) -> UpResult:
+    """Return the slice, READY and held. Bringing it up twice changes nothing.
+
+    Raises NeedsConsent when only deleting the existing slice would help and `recreate` is off; UserError for options that
+    do not fit it; CapacityError, QuotaError and the other errors of `orchestrator.errors` where none can be had.
+    """
+    handle = _handle(options)
+    drafter = _drafter(session, options, handle)
+    request = up_and_down.UpRequest(
+        handle,
+        drafter.make(),
+        lookup.held(session, handle),
+        options.max_duration_s,
+        options.recreate,
+        wait_s=options.wait_s,
+        drafter=drafter,
+    )
+    outcome = session.on_cloud(partial(up_and_down.up, request))
+    if outcome.owed.released is not None:
+        session.note(outcome.owed.released)
+    session.forget_drafts(drafter.made, kept=outcome.lease)
+    if outcome.error is not None:
+        outcome.error.exit_code = session.exit_code(outcome.exit_code)
+        raise outcome.error
+    lease = outcome.lease
+    if lease is None:
+        raise TpujobError("up ended without a slice and without an error")
+    where = (lease.name.node, lease.accelerator_type, lease.name.zone)
+    return UpResult(handle, *where, outcome.action, lease.ends_at, lease.idle_s)
+
+
+def preview_up(session: Session, options: UpOptions) -> dict[str, Any]:
+    """Return the exact create request (`method`, `url`, `body`) that `bring_up` would send first; create nothing.
+
+    Raises what `bring_up` raises before its first request.
+    """
+    drafter = _drafter(session, options, _handle(options), report_always=True)
+    _, request = drafter.make()[0]
+    preview = session.preview(request)
+    session.forget_drafts(drafter.made)
+    return preview
+
+
+def _drafter(session: Session, options: UpOptions, handle: str, *, report_always: bool = False) -> PlanDrafter:
+    """Return what drafts the slice, planned and with this name locked. The plan of a slice that exists is not reported."""
+    session.announce()
+    session.lock(f"up {handle}")
+    _finish_ending(session, handle)
+    existing = lookup.held(session, handle)
+    plan = _plan(session, options, handle, existing)
+    idle_s = _idle_s(options, existing)
+    if existing is None or report_always:
+        _report_plan(session, plan, idle_s, options.max_duration_s)
+    drafter = PlanDrafter(plan, plans.place(session), handle=handle, purpose=Purpose.HOLD, idle_s=idle_s)
+    session.recover(spare=handle)
+    return drafter
+
+
+def _handle(options: UpOptions) -> str:
+    handle = options.name or default_handle()
+    if problem := names.job_name_problem(handle):
+        raise UserError(f"{handle!r} {problem}", hint="give another NAME")
+    if not LEAST_LIFE_S <= options.max_duration_s <= LONGEST_LIFE_S:
+        raise UserError(f"max_duration_s {options.max_duration_s:g}: must be between 6m and 7d")
+    if options.idle_s not in (None, math.inf) and not LEAST_IDLE_S <= options.idle_s <= LONGEST_LIFE_S:
+        raise UserError(f"idle_s {options.idle_s:g}: must be between 1m and 7d")
+    return handle
+
+
+def _idle_s(options: UpOptions, existing: Lease | None) -> float | None:
+    """Return after how many unused seconds the watchdog deletes the slice; None: never."""
+    if options.idle_s is None:
+        return DEFAULT_IDLE_S if existing is None else existing.idle_s
+    return None if options.idle_s == math.inf else options.idle_s
+
+
+def _finish_ending(session: Session, handle: str) -> None:
+    """Wait for the proof of a deletion that is under way: no second slice while the first may be billed."""
+    for ending in [lease for lease in lookup.named(session, handle) if lease.state is LeaseState.DOWN]:
+        (released,) = session.on_cloud(partial(up_and_down.down, (ending,), reason="tpujob up"))
+        session.note(released)
+        if not released.gone:
+            raise TeardownUnproven(f"{ending.name.node} is not proven gone, so no other one is made")
+
+
+def _plan(session: Session, options: UpOptions, handle: str, existing: Lease | None) -> Plan:
+    places = tuple(part.strip() for part in options.zone.split(",")) if options.zone is not None else ()
+    if "" in places:
+        raise UserError(
+            f"--zone {options.zone!r}: a part of it is empty", hint="such as us-central1 or us-central1-a,us-west4"
+        )
+    accelerator = catalog.canonical(options.accelerator) if options.accelerator else None
+    if existing is not None:
+        _check_same(existing, replace(options, accelerator=accelerator))
+    request = CapacityRequest(
+        accelerator=accelerator or (existing.accelerator_type if existing else DEFAULT_ACCELERATOR),
+        places=places,
+        runtime=options.runtime,
+        provisioning=options.provisioning or Provisioning.ON_DEMAND,
+        max_duration_s=options.max_duration_s,
+    )
+    plan = make([request], default_zone=session.target.zone, wait_s=options.wait_s, inputs=plans.known_to(session))
+    if existing is not None and places and existing.name.zone not in {candidate.zone for candidate in plan.candidates}:
+        raise UserError(
+            f"{handle} is in {existing.name.zone}, not in {options.zone}",
+            hint=f"`tpujob down {handle}`, or give another NAME",
+        )
+    return plan
+
+
+def _check_same(existing: Lease, options: UpOptions) -> None:
+    """Raise UserError for an option that the existing slice does not have: it is not changed into another one."""
+    if existing.purpose is not Purpose.HOLD:
+        raise UserError(f"{existing.handle} is the slice of a running job", hint="give another NAME")
+    wanted = {
+        "accelerator": (options.accelerator, existing.accelerator_type),
+        "runtime": (options.runtime, existing.runtime_version),
+        "provisioning": (options.provisioning, existing.provisioning),
+    }
+    for what, (asked, there) in wanted.items():
+        if asked is not None and asked != there:
+            raise UserError(
+                f"{existing.handle} exists with {what} {there}, not {asked}",
+                hint=f"`tpujob down {existing.handle}` first, or give another NAME",
+            )
+    if options.idle_s is not None and _idle_s(options, existing) != existing.idle_s:
+        there, asked = (_describe_idle(idle_s) for idle_s in (existing.idle_s, _idle_s(options, existing)))
+        raise UserError(
+            f"{existing.handle} exists and is {there}, not {asked}: its watchdog has the time from its creation",
+            hint=f"`tpujob down {existing.handle}` first, or give another NAME",
+        )
+
+
+def _describe_idle(idle_s: float | None) -> str:
+    return "never deleted as unused" if idle_s is None else f"deleted after {format_duration(idle_s)} unused"
+
+
+def _report_plan(session: Session, plan: Plan, idle_s: float | None, max_duration_s: float) -> None:
+    plans.show_plan(session, plan)
+    if idle_s is not None and idle_s < max_duration_s:
+        ends = f"it is deleted after {format_duration(idle_s)} without a job or a login"
+        session.reporter.notice("plan", f"{ends} (`--idle` sets another time, `--idle never` none)")
