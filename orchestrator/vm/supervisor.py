@@ -99,6 +99,8 @@ def _supervise(phase: PhaseFiles, request: dict[str, Any], tell: int) -> NoRetur
     try:
         inherit_orphans()
         try:
+            if request.get("delete") is not None:
+                _delete(request["delete"])
             unpack(phase, request.get("manifest"), request.get("saved"))
             supervisor = Supervisor(phase, request)
         except Exception as error:
@@ -127,6 +129,13 @@ def _say(fd: int, word: dict[str, Any]) -> None:
     except BrokenPipeError:
         sys.stderr.write("the launcher was gone before it could be told\n")
     os.close(fd)
+
+
+def _delete(attempt: str) -> None:
+    """Delete the files of an earlier attempt."""
+    import shutil
+
+    shutil.rmtree(PhaseFiles(attempt, "main").run, ignore_errors=True)
 
 
 def unpack(phase: PhaseFiles, manifest: str | None, saved: str | None = None, place: str | None = None) -> None:

@@ -156,7 +156,7 @@ async def _work(
         await progress.enter(phase.name)
         await Record(Moved(progress.attempt.id, await Now(), phase.state))
         request = phase.request(progress.attempt, lease, hosts, coordinator)
-        request = replace(request, saved_by_worker=saved) if saved else request
+        request = replace(request, saved_by_worker=saved, delete=job.lane.collected if job.lane else None)
         await StartPhase(fleet, request, job.sink, job.metrics)
         if job.detach and phase is job.phases[-1]:
             progress.lease = await hand_over(lease, capabilities)

@@ -40,6 +40,7 @@ class Lane:
     goes_on: Callable[[], bool]
     lease: Lease | None = None
     fleet: Fleet | None = None
+    collected: str | None = None  # the attempt before, whose files on the workers are not needed any more
 
     def hand_to(self, progress: JobProgress) -> None:
         """From here on, the run owes the slice."""
@@ -116,7 +117,7 @@ async def pass_on(job: JobRun, progress: JobProgress) -> bool:
         return False
     if not await Make(lane.goes_on):
         return False
-    lane.lease, lane.fleet = lease, progress.fleet
+    lane.lease, lane.fleet, lane.collected = lease, progress.fleet, progress.attempt.id
     progress.owed.lease = progress.fleet = None
     progress.passed_on = True
     return True

@@ -151,6 +151,7 @@ class Fleet:
             "phase": request.phase,
             "script": request.script,
             "manifest": request.manifest,
+            "delete": request.delete,
         }
 
         def start_one(connection: Connection) -> None:

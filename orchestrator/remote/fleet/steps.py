@@ -18,6 +18,7 @@ class StartRequest:
     env_by_worker: Sequence[Mapping[str, str]]
     manifest: str | None = None  # the id of the shipment to unpack first
     saved_by_worker: Sequence[str | None] = ()  # the id of the work saved from an earlier attempt, by worker
+    delete: str | None = None  # an earlier attempt whose results are collected: its files make room first
 
 
 @dataclass(frozen=True, slots=True)

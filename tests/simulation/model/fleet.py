@@ -222,6 +222,7 @@ class SimStartRequest:
     lasts_s: float
     rc: int
     saved_by_worker: tuple[str | None, ...] = ()
+    delete: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -290,6 +290,7 @@ class VirtualFleet:
     collect_s: float = 0.0
     stays: tuple[Problem, ...] = ()  # of the results, what cannot be collected
     collections: list[VirtualCollection] = field(default_factory=list)
+    requests: list[StartRequest] = field(default_factory=list)
 
     def facts(self, worker: int) -> Any:
         return Facts()
@@ -302,7 +303,8 @@ class VirtualFleet:
     def push_each(self, shipments: Sequence[object], progress: object) -> list[Any]:
         return []
 
-    def start(self, request: object) -> None:
+    def start(self, request: StartRequest) -> None:
+        self.requests.append(request)
         self.ends_at = self.world.time + self.phase_s
 
     def attach(self, attempt: str, phase: str) -> None:

@@ -35,6 +35,21 @@ def test_a_second_start_changes_nothing(worker: Worker) -> None:
     assert worker.log() == "once\n"
 
 
+def test_the_files_of_an_earlier_attempt_make_room_before_the_code_is_unpacked(worker: Worker) -> None:
+    worker.start("echo result > $TPUJOB_ARTIFACTS/large")
+    worker.ended()
+    script = f"ls {worker.home}/tpujob/runs"
+    assert worker.start(script, attempt="a2", delete="a1") == {"started": True}
+    log = worker.home / "tpujob" / "runs" / "a2" / "main" / "log"
+    assert until(lambda: log.exists() and log.read_text()) == "a2\n"
+
+
+def test_what_is_deleted_is_an_attempt_and_nothing_else(worker: Worker) -> None:
+    assert "bad name" in worker.start("true", delete="../store")["error"]
+    assert worker.home.exists() and worker.start("true", delete=None) == {"started": True}
+    worker.ended()
+
+
 def test_many_starts_at_the_same_moment_start_it_once(worker: Worker) -> None:
     launchers = [worker.popen("start") for _ in range(8)]
     answers = [launcher.communicate(worker.request("echo once"), timeout=HANG_S)[0] for launcher in launchers]

@@ -61,6 +61,15 @@ def test_all_runs_of_a_lane_have_one_slice_which_the_last_one_releases(world: Vi
     assert lane.lease is None and world.effects.count("Connect") == 1
 
 
+def test_each_run_has_the_workers_delete_the_files_of_the_one_before_whose_results_are_collected(
+    world: VirtualWorld,
+) -> None:
+    lane = lane_of(3)
+    for number in (1, 2, 3):
+        drive(world, nth_job(world, lane, number))
+    assert [request.delete for request in world.fleet.requests] == [None, "0000000001-1", "0000000002-1"]
+
+
 def test_between_two_runs_the_process_claims_the_slice_with_its_lock_and_its_heartbeats(world: VirtualWorld) -> None:
     lane = lane_of(2)
     drive(world, nth_job(world, lane, 1))
