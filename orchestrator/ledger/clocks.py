@@ -10,7 +10,7 @@ from orchestrator import boot_clock
 from orchestrator.core.lease import timekeeping
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.timekeeping import Anchor
-from orchestrator.ledger.ledger import LedgerUnavailable
+from orchestrator.ledger.file import LedgerUnavailable
 
 
 class Anchors(Protocol):

@@ -8,148 +8,27 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
-import sqlite3
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass, fields
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import asdict, astuple, fields
 from typing import Any
 
-from orchestrator import fork
 from orchestrator.core.lease import lease as leases
 from orchestrator.core.lease import run_and_attempt as attempts
-from orchestrator.core.lease.cloud_api import SliceName
-from orchestrator.core.lease.lease import HeldFor, Intent, Lease, LeaseEvent, LeaseState, Purpose
+from orchestrator.core.lease.lease import Intent, Lease, LeaseEvent
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent, AttemptState, Began, RunCanceled, RunRecord
 from orchestrator.core.lease.timekeeping import Anchor
-from orchestrator.errors import ConfigError, TpujobError, UnknownLease, UnknownRun
-from orchestrator.ledger import disk
+from orchestrator.errors import UnknownLease, UnknownRun
+from orchestrator.ledger.file import LedgerFile, LedgerUnavailable
+from orchestrator.ledger.rows import LEASE_COLUMNS, GcRun, SweepRecord, attempt_of, lease_of, lease_row, marks, run_of
 
-SCHEMA_VERSION = 9  # of schema.sql; a ledger of another version is refused
 KEPT_GC_RUNS = 100
-BUSY_TIMEOUT_S = 5.0  # a signal is not heard while a commit waits
 
-_NAME_COLUMNS = ("project", "zone", "node", "queued")
 _OPEN = "state not in ('gone', 'forgotten')"
-_LEASE_COLUMNS = (*(field.name for field in fields(Lease) if field.name != "name"), *_NAME_COLUMNS)
 
 
-@dataclass(frozen=True, slots=True)
-class GcRun:
-    """One gc run on this machine. `scope` is `local` (what this ledger owes), `all`, or zones with commas."""
-
-    at: float
-    cloud: str
-    project: str
-    scope: str
-    complete: bool
-    found: int
-    deleted: int
-
-
-@dataclass(frozen=True, slots=True)
-class SweepRecord:
-    """One execution of a sweep. `variants`: number, name, label, parameters and key of each, as JSON values."""
-
-    id: str
-    name: str
-    job_path: str
-    created_at: float
-    variants: list[dict[str, Any]]
-
-
-class LedgerUnavailable(TpujobError):
-    """The ledger cannot be read or written (disk full, locked, damaged). No create may follow; teardown goes on without."""
-
-    exit_code = 70
-
-
-class Ledger:
-    """Open one per process. Safe to call from several threads; each call is a transaction of its own.
-
-    The file is closed during a fork, and each of the two processes opens it again when it needs it. SQLite keeps in memory
-    which locks its process holds: a child with a copy of an open connection would take its parent's locks for its own, also
-    through a connection that it opens itself, and lose commits. Only SQLite opens the file: closing any other descriptor of
-    it would drop the locks of this process.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._lock = threading.RLock()
-        self._busy = False  # the thread with the lock is in a call
-        self._connection: sqlite3.Connection | None = None
-        self._refusal = ""  # why it is not opened again
-        self._from_parent: sqlite3.Connection | None = None  # never to be used, nor closed
-        # Before the first use of the lock: a fork takes the lock after it held off other forks, so never the other way round.
-        fork.register(self)
-        with self._lock, _translated(path):
-            self._connection = self._connected()
-
-    @property
-    def _db(self) -> sqlite3.Connection:
-        if self._connection is None:
-            self._connection = self._connected()
-        return self._connection
-
-    def _connected(self) -> sqlite3.Connection:
-        """Open the file. Raises ConfigError for a ledger of another version, LedgerUnavailable after `close`."""
-        if self._refusal:
-            raise LedgerUnavailable(f"the ledger {self.path} {self._refusal}")
-        complete = disk.is_complete(self.path)
-        try:
-            database = self._open()
-        except sqlite3.OperationalError as error:
-            if not complete or error.sqlite_errorcode & 0xFF not in disk.UNWRITABLE:
-                raise
-            # Even reading needs a file beside it. As it lies there it still says what is to be torn down.
-            database = self._connect(f"{self.path.absolute().as_uri()}?immutable=1")
-        with _closed_if_refused(database):
-            self._ensure_schema(database)
-        return database
-
-    def _open(self) -> sqlite3.Connection:
-        known = self.path.exists()
-        database = self._connect(self.path.absolute().as_uri())
-        with _closed_if_refused(database):
-            if not known:
-                os.chmod(self.path, 0o600)  # noqa: PTH101 - before any content is in it
-            # A write-ahead log needs memory that its readers share.
-            journal = "delete" if disk.on_network(self.path) else "wal"
-            for pragma in (f"journal_mode={journal}", "synchronous=full", "foreign_keys=on"):
-                database.execute(f"pragma {pragma}")
-            database.execute("pragma fullfsync=1")  # macOS: a plain fsync there does not reach the platter
-        return database
-
-    @staticmethod
-    def _connect(uri: str) -> sqlite3.Connection:
-        return sqlite3.connect(uri, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, uri=True)
-
-    def close(self) -> None:
-        with self._lock:
-            self._refusal = "was closed"
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
-
-    def __del__(self) -> None:
-        # sqlite3 would keep a connection that is not closed until the next garbage collection, and a fork may come before.
-        if self._connection is not None:
-            self._connection.close()
-
-    def before_fork(self) -> None:
-        self._lock.acquire()
-        if not self._busy and self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def after_fork(self, *, in_child: bool) -> None:
-        if in_child and self._connection is not None:  # a signal handler forked in the middle of a call
-            self._from_parent, self._connection, self._busy = self._connection, None, False
-            self._refusal = "was in use when this process was forked"
-        self._lock.release()
+class Ledger(LedgerFile):
+    """Open one per process. Each call is a transaction of its own."""
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -163,7 +42,7 @@ class Ledger:
                 self._apply(event)
 
     def record_gc(self, ran: GcRun) -> None:
-        """A timer's gc runs are many: of each kind the latest hundred are kept."""
+        """Record a gc run. A timer's are many: of each kind the latest hundred are kept."""
         kind = (ran.cloud, ran.project, ran.scope)
         same = "from gc_run where cloud = ? and project = ? and scope = ?"
         with self._transaction():
@@ -172,12 +51,13 @@ class Ledger:
             self._db.execute(f"delete {same} and rowid not in ({newest})", (*kind, *kind))
 
     def record_sweep(self, sweep: SweepRecord) -> None:
+        """Record that a sweep begins. What becomes of it is in its runs."""
         row = (sweep.id, sweep.name, sweep.job_path, sweep.created_at, json.dumps(sweep.variants))
         with self._transaction():
             self._db.execute("insert into sweep values (?, ?, ?, ?, ?)", row)
 
     def anchor(self, cloud: str, change: Callable[[Anchor | None, list[Lease]], Anchor]) -> Anchor:
-        """The anchor of a cloud's time, after `change` made it from the last one (None: there is none) and the open leases."""
+        """Return the anchor of a cloud's time, which `change` makes of the last one (None: there is none) and the open leases."""
         with self._reading():
             before = self._anchor(cloud)
             after = change(before, self._leases(f"where cloud = ? and {_OPEN}", cloud))
@@ -225,12 +105,12 @@ class Ledger:
                 self._append(event.at, event.lease_id, event)
 
     def _insert_lease(self, lease: Lease) -> None:
-        columns = ", ".join(_LEASE_COLUMNS)
-        self._db.execute(f"insert into lease ({columns}) values ({_marks(_LEASE_COLUMNS)})", _lease_row(lease))  # noqa: S608
+        columns = ", ".join(LEASE_COLUMNS)
+        self._db.execute(f"insert into lease ({columns}) values ({marks(LEASE_COLUMNS)})", lease_row(lease))  # noqa: S608
 
     def _update_lease(self, lease: Lease) -> None:
-        sets = ", ".join(f"{column} = ?" for column in _LEASE_COLUMNS)
-        self._db.execute(f"update lease set {sets} where id = ?", [*_lease_row(lease), lease.id])  # noqa: S608
+        sets = ", ".join(f"{column} = ?" for column in LEASE_COLUMNS)
+        self._db.execute(f"update lease set {sets} where id = ?", [*lease_row(lease), lease.id])  # noqa: S608
 
     def _insert_run(self, run: RunRecord) -> None:
         row = (run.id, run.name, run.job_path, run.cloud, run.created_at, run.directory, json.dumps(run.spec))
@@ -240,7 +120,7 @@ class Ledger:
         columns = [field.name for field in fields(attempt)]
         sets = ", ".join(f"{column} = excluded.{column}" for column in columns)
         row = [getattr(attempt, column) for column in columns]
-        self._db.execute(f"insert into attempt values ({_marks(columns)}) on conflict (id) do update set {sets}", row)  # noqa: S608
+        self._db.execute(f"insert into attempt values ({marks(columns)}) on conflict (id) do update set {sets}", row)  # noqa: S608
 
     def _append(self, at: float, subject: str, event: LeaseEvent | AttemptEvent) -> None:
         data = {} if isinstance(event, Intent | Began) else asdict(event)
@@ -252,25 +132,28 @@ class Ledger:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def lease(self, lease_id: str) -> Lease:
+        """Return a lease. Raises UnknownLease."""
         with self._reading():
             return self._lease(lease_id)
 
     def open_leases(self) -> list[Lease]:
+        """Return the leases of slices that are neither proven absent nor forgotten, in every cloud, oldest first."""
         with self._reading():
             return self._leases(f"where {_OPEN} order by created_at")
 
     def leases(self) -> list[Lease]:
+        """Return every lease, oldest first."""
         with self._reading():
             return self._leases("order by created_at")
 
     def runs(self) -> list[tuple[RunRecord, Attempt]]:
-        """Every run with its last attempt, newest first."""
+        """Return every run with its last attempt, newest first."""
         with self._reading():
-            found = [_run_of(row) for row in self._db.execute("select * from run order by rowid desc")]
+            found = [run_of(row) for row in self._db.execute("select * from run order by rowid desc")]
             return [(run, self._attempts("where run_id = ? order by rowid desc limit 1", run.id)[0]) for run in found]
 
     def find_run(self, text: str) -> tuple[RunRecord, Attempt]:
-        """The run whose id starts with `text`, or the newest one of that name that has not ended, else the newest one.
+        """Return the run whose id starts with `text`, or the newest one of that name that has not ended, else the newest one.
 
         Raises UnknownRun when there is none, or the id of several starts with `text`.
         """
@@ -278,7 +161,7 @@ class Ledger:
         return next((pair for pair in found if not pair[1].state.ended), found[0])
 
     def find_runs(self, text: str) -> list[tuple[RunRecord, Attempt]]:
-        """The run whose id starts with `text`, else every run of that name, newest first; never empty.
+        """Return the run whose id starts with `text`, else every run of that name, newest first; never empty.
 
         Raises UnknownRun when there is none, or the id of several starts with `text`.
         """
@@ -293,27 +176,29 @@ class Ledger:
         return matches or by_name
 
     def attempt(self, attempt_id: str) -> Attempt:
-        """One attempt. Raises UnknownRun."""
+        """Return an attempt. Raises UnknownRun."""
         with self._reading():
             return self._attempt(attempt_id)
 
     def attempts_open(self) -> list[Attempt]:
+        """Return the attempts that have not ended."""
         ended = [state.value for state in AttemptState if state.ended]
         with self._reading():
-            return self._attempts(f"where state not in ({_marks(ended)})", *ended)
+            return self._attempts(f"where state not in ({marks(ended)})", *ended)
 
     def attempts_of(self, run_id: str) -> list[Attempt]:
-        """In the order in which they were made."""
+        """Return the attempts of a run, in the order in which they were made."""
         with self._reading():
             return self._attempts("where run_id = ? order by rowid", run_id)
 
     def events(self, subject: str) -> list[tuple[float, str, dict[str, Any]]]:
+        """Return the time, the kind and the data of each event of a lease or an attempt, in their order."""
         with self._reading():
             rows = self._db.execute("select at, kind, data from event where subject = ? order by seq", (subject,))
             return [(at, kind, json.loads(data)) for at, kind, data in rows]
 
     def gc_runs(self, of_cloud: str, of_project: str | None = None) -> list[GcRun]:
-        """Newest first; of one project, or of the whole cloud."""
+        """Return the gc runs of one project, or of the whole cloud, newest first."""
         with self._reading():
             rows = self._db.execute("select * from gc_run where cloud = ? order by at desc", (of_cloud,))
             found = [
@@ -323,7 +208,7 @@ class Ledger:
         return [ran for ran in found if of_project in (None, ran.project)]
 
     def sweeps(self) -> list[SweepRecord]:
-        """Newest first."""
+        """Return every sweep, newest first."""
         with self._reading():
             rows = self._db.execute("select id, name, job_path, created_at, variants from sweep order by rowid desc")
             return [
@@ -332,13 +217,13 @@ class Ledger:
             ]
 
     def leases_of(self, run_id: str) -> list[Lease]:
-        """Every slice that the run asked for, in all of its attempts: also those that were refused or lost a race."""
+        """Return the leases of all attempts of a run: also of slices that were refused, or lost a race."""
         with self._reading():
             return self._leases("where run = ? order by created_at", run_id)
 
     def _leases(self, tail: str, *values: str) -> list[Lease]:
-        rows = self._db.execute(f"select {', '.join(_LEASE_COLUMNS)} from lease {tail}", values)  # noqa: S608
-        return [_lease_of(row) for row in rows]
+        rows = self._db.execute(f"select {', '.join(LEASE_COLUMNS)} from lease {tail}", values)  # noqa: S608
+        return [lease_of(row) for row in rows]
 
     def _lease(self, lease_id: str) -> Lease:
         for lease in self._leases("where id = ?", lease_id):
@@ -346,7 +231,7 @@ class Ledger:
         raise UnknownLease(f"there is no lease {lease_id!r}")
 
     def _attempts(self, tail: str, *values: str) -> list[Attempt]:
-        return [_attempt_of(row) for row in self._db.execute(f"select * from attempt {tail}", values)]  # noqa: S608
+        return [attempt_of(row) for row in self._db.execute(f"select * from attempt {tail}", values)]  # noqa: S608
 
     def _last_attempt(self, run_id: str | None) -> Attempt | None:
         found = self._attempts("where run_id = ? order by rowid desc limit 1", run_id) if run_id is not None else []
@@ -356,108 +241,3 @@ class Ledger:
         for attempt in self._attempts("where id = ?", attempt_id):
             return attempt
         raise UnknownRun(f"there is no attempt {attempt_id!r}")
-
-    # -- SQLite ----------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with self._reading():
-            self._db.execute("begin immediate")
-            try:
-                yield
-                self._db.execute("commit")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("rollback")
-                raise
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        with self._lock, _translated(self.path):
-            self._busy = True
-            try:
-                yield
-            finally:
-                self._busy = False
-
-    def _ensure_schema(self, database: sqlite3.Connection) -> None:
-        """Create the tables in an empty file. Raises ConfigError for a ledger of another version."""
-        if _version(database) == 0:
-            _create_tables(database)
-        version = _version(database)
-        if version == SCHEMA_VERSION:
-            return
-        if version < SCHEMA_VERSION:
-            kind, hint = "an older", "delete its slices with that tpujob (`tpujob down --all`), then move the file away"
-        else:
-            kind, hint = "a newer", "upgrade tpujob; until then `gcloud compute tpus tpu-vm list` shows what is alive"
-        raise ConfigError(
-            f"the ledger {self.path} was written by {kind} tpujob (schema {version}, this one uses {SCHEMA_VERSION})",
-            hint=hint,
-        )
-
-
-@contextmanager
-def _closed_if_refused(database: sqlite3.Connection) -> Iterator[None]:
-    """Close it at once after an error, which may be kept, and the connection with it."""
-    try:
-        yield
-    except BaseException:
-        database.close()
-        raise
-
-
-def _version(database: sqlite3.Connection) -> int:
-    (version,) = database.execute("pragma user_version").fetchone()
-    return int(version)
-
-
-def _create_tables(database: sqlite3.Connection) -> None:
-    from importlib import resources
-
-    script = resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")
-    try:
-        database.executescript(f"begin immediate; {script} pragma user_version = {SCHEMA_VERSION}; commit;")
-    except sqlite3.OperationalError:
-        # Of two first commands at once, the other one created the tables while this one waited for the lock.
-        if database.in_transaction:
-            database.execute("rollback")
-        if _version(database) == 0:
-            raise
-
-
-@contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        hint = "free some disk space, or move the damaged file aside; what is alive in the cloud carries tpujob labels"
-        raise LedgerUnavailable(f"the ledger {path} cannot be used: {error}", hint=hint) from error
-
-
-def _lease_row(lease: Lease) -> list[Any]:
-    return [getattr(lease.name if column in _NAME_COLUMNS else lease, column) for column in _LEASE_COLUMNS]
-
-
-def _lease_of(row: tuple[Any, ...]) -> Lease:
-    data = dict(zip(_LEASE_COLUMNS, row, strict=True))
-    project, zone, node, queued = (data.pop(column) for column in _NAME_COLUMNS)
-    name = SliceName(project, zone, node, bool(queued))
-    data |= {"purpose": Purpose(data["purpose"]), "state": LeaseState(data["state"])}
-    data |= {"spot": bool(data["spot"]), "settled": bool(data["settled"])}
-    data["held_for"] = HeldFor(data["held_for"]) if data["held_for"] else None
-    return Lease(name=name, **data)
-
-
-def _run_of(row: tuple[Any, ...]) -> RunRecord:
-    identity, name, job_path, cloud, created_at, directory, spec = row
-    return RunRecord(identity, name, job_path, cloud, created_at, directory, json.loads(spec))
-
-
-def _marks(values: Sequence[object]) -> str:
-    return ", ".join("?" * len(values))
-
-
-def _attempt_of(row: tuple[Any, ...]) -> Attempt:
-    data = dict(zip((field.name for field in fields(Attempt)), row, strict=True))
-    return Attempt(**data | {"state": AttemptState(data["state"])})

@@ -1,5 +1,5 @@
 -- The ledger: intent and decisions, in one file. A state changes only in the transaction that appends its event.
--- A change of this file takes the next SCHEMA_VERSION in ledger.py: there are no migrations.
+-- A change of this file takes the next SCHEMA_VERSION in file.py: there are no migrations.
 create table lease (
   id text primary key,
   handle text not null,

@@ -15,7 +15,9 @@ import pytest
 
 from orchestrator.engine.runtime.locks import FileLocks
 from orchestrator.ledger import disk
-from orchestrator.ledger.ledger import GcRun, Ledger, LedgerUnavailable
+from orchestrator.ledger.file import LedgerUnavailable
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.rows import GcRun
 from tests.cli_fixture import Said, Tpujob
 
 EXHAUSTIVE = pytest.mark.exhaustive

@@ -23,7 +23,8 @@ from orchestrator.engine.leases import gc as engine
 from orchestrator.engine.runtime.interpreter import Interpreter
 from orchestrator.errors import ConfigError, UserError
 from orchestrator.exit_codes import NOT_PROVEN
-from orchestrator.ledger.ledger import GcRun, LedgerUnavailable
+from orchestrator.ledger.file import LedgerUnavailable
+from orchestrator.ledger.rows import GcRun
 from orchestrator.settings import EMULATED
 
 LOCAL_S = 240.0  # for each teardown; below the timer's period, so that one that cannot be proven does not pile up

@@ -11,7 +11,7 @@ from orchestrator.core.lease.run_and_attempt import AttemptState
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
     from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
-    from orchestrator.ledger.ledger import SweepRecord
+    from orchestrator.ledger.rows import SweepRecord
 
 QUEUED = "queued"
 

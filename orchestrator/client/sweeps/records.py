@@ -24,7 +24,7 @@ from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState
 from orchestrator.core.text import names
 from orchestrator.engine.jobs import prepare, requirements
 from orchestrator.errors import UserError
-from orchestrator.ledger.ledger import SweepRecord
+from orchestrator.ledger.rows import SweepRecord
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session

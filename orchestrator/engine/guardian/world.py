@@ -20,7 +20,8 @@ from orchestrator.core.text.redaction import Redactor
 from orchestrator.engine.effects.base import Program, Report, Sleep
 from orchestrator.engine.runtime.locks import FileLocks
 from orchestrator.ledger.clocks import Clocks
-from orchestrator.ledger.ledger import Ledger, LedgerUnavailable
+from orchestrator.ledger.file import LedgerUnavailable
+from orchestrator.ledger.ledger import Ledger
 
 CHILD_CRASH_AT = "TPUJOB_RECOVERY_CRASH_AT"
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from orchestrator.client.guarantee import health_checks
-from orchestrator.ledger.ledger import GcRun, Ledger
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.rows import GcRun
 from orchestrator.settings import Target
 from tests.cli_fixture import Tpujob
 from tests.waiting import until

@@ -13,7 +13,7 @@ from orchestrator.core.lease.lease import Intent, Lease, LeaseEvent
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent, Began, RunCanceled
 from orchestrator.core.lease.timekeeping import Anchor
 from orchestrator.errors import UnknownLease, UnknownRun
-from orchestrator.ledger.ledger import LedgerUnavailable
+from orchestrator.ledger.file import LedgerUnavailable
 
 Heard = Callable[[LeaseEvent, Lease | None, Lease], None]
 

@@ -16,7 +16,7 @@ from orchestrator.engine.guardian import process
 from orchestrator.engine.guardian.process import Guardian
 from orchestrator.engine.runtime.locks import FileLocks
 from orchestrator.errors import Interrupted
-from orchestrator.ledger.ledger import LedgerUnavailable
+from orchestrator.ledger.file import LedgerUnavailable
 from orchestrator.settings import Target
 from tests.forked import Child, in_thread
 from tests.waiting import HANG_S

@@ -31,7 +31,7 @@ from orchestrator.errors import (
     TpujobError,
     UserError,
 )
-from orchestrator.ledger.ledger import LedgerUnavailable
+from orchestrator.ledger.file import LedgerUnavailable
 from tests.waiting import HANG_S, until
 
 Act = Callable[[str, Session], "TpujobError | None"]

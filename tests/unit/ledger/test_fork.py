@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.lease.lease import Intent
-from orchestrator.ledger.ledger import Ledger, LedgerUnavailable
+from orchestrator.ledger.file import LedgerUnavailable
+from orchestrator.ledger.ledger import Ledger
 from tests import ROOT
 from tests.forked import Child
 from tests.unit.engine.virtual import lease_and_request

@@ -12,7 +12,9 @@ import pytest
 from orchestrator.core.lease.lease import Created, Down, Gone, Intent, LeaseState, NotAllowed, Ready, Sent
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, Leased, Moved, RunRecord
 from orchestrator.errors import ConfigError, UnknownLease, UnknownRun
-from orchestrator.ledger.ledger import KEPT_GC_RUNS, SCHEMA_VERSION, GcRun, Ledger, LedgerUnavailable
+from orchestrator.ledger.file import SCHEMA_VERSION, LedgerUnavailable
+from orchestrator.ledger.ledger import KEPT_GC_RUNS, Ledger
+from orchestrator.ledger.rows import GcRun
 from tests.unit.engine.virtual import lease_and_request
 
 

@@ -14,7 +14,7 @@ from orchestrator.engine.effects.base import Effect, Report, Sleep
 from orchestrator.engine.guardian import loop
 from orchestrator.engine.guardian.loop import guardian_loop
 from orchestrator.errors import TpujobError
-from orchestrator.ledger.ledger import LedgerUnavailable
+from orchestrator.ledger.file import LedgerUnavailable
 
 START = 1_000_000.0
 DAY = 86400.0

@@ -22,7 +22,7 @@ from orchestrator.errors import (
     Unreachable,
     Vanished,
 )
-from orchestrator.ledger.ledger import LedgerUnavailable
+from orchestrator.ledger.file import LedgerUnavailable
 from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, job, lease_and_request
 
 

@@ -9,7 +9,7 @@ from orchestrator.core.lease.cloud_api import Listing, Operation, QueueTerms, Sl
 from orchestrator.core.lease.lease import Created, CreateRefused, Gone, Intent, Lease, LeaseState, Ready, Sent
 from orchestrator.engine.leases.release import Released, release, release_all
 from orchestrator.errors import AuthError, CapacityError, CloudUnavailable, WrongState
-from orchestrator.ledger.ledger import LedgerUnavailable
+from orchestrator.ledger.file import LedgerUnavailable
 from tests.unit.engine.virtual import CAN, VirtualCloud, VirtualWorld, lease_and_request
 
 
