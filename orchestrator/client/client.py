@@ -8,15 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from orchestrator.client import history, reports
 from orchestrator.client.arguments import Duration, seconds, size
-from orchestrator.client.events import Event, Reporter, RunResult, SweepResult
+from orchestrator.client.calls import OnEvent, check_released, listening, successful, swept
+from orchestrator.client.events import Reporter, RunResult, SweepResult
 from orchestrator.client.functions import mapping
 from orchestrator.client.functions.function import FunctionOptions, RemoteFunction
-from orchestrator.client.functions.outcome import remote_error
 from orchestrator.client.guarantee.gc import GcResult, collect_garbage
 from orchestrator.client.history import RunSummary
 from orchestrator.client.job import Job, ProvisioningKind, path_of, spec_of, sweep_of
@@ -39,11 +39,9 @@ from orchestrator.client.sweeps.plans import preview as preview_sweep
 from orchestrator.client.sweeps.sweeps import SweepRequest, run_sweep
 from orchestrator.core.jobfile.sweep import Sweep
 from orchestrator.core.planning.capacity_request import Provisioning
-from orchestrator.errors import PayloadFailed, TeardownUnproven
 from orchestrator.report.results import RunReport
 
 DEFAULT_IDLE = "default"  # of `up`: 1h, or that of the existing slice
-OnEvent = Callable[[Event], object]
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -167,7 +165,7 @@ class Client:
         """
         with self._session(on_event) as session:
             request = SweepRequest(sweep_of(job), path_of(job), again)
-            return _swept(run_sweep(session, self._lane_session, request))
+            return swept(run_sweep(session, self._lane_session, request))
 
     def submit(self, job: Job, *, on_event: OnEvent | None = None, max_duration: Duration | None = None) -> Run:
         """Start a job and return once it runs without this process. Its slice deletes itself when the job has ended.
@@ -185,7 +183,7 @@ class Client:
         """
         with self._session(on_event) as session:
             result = attach.attach(session, _id(run))
-            return _successful(session, result)
+            return successful(session, result)
 
     def cancel(self, run: str | Run) -> None:
         """End a run and delete its slice, proven. Artifacts are not collected, but those of a job with `on="local"`.
@@ -195,7 +193,7 @@ class Client:
         """
         with self._session(ends=True) as session:
             if not ending.cancel(session, _id(run)).released:
-                _check_released(session)
+                check_released(session)
 
     def collect(self, run: str | Run, *, max_results: str | None = None, on_event: OnEvent | None = None) -> RunResult:
         """Collect the results that a run left on its slice, release the slice, and return the run's result.
@@ -206,7 +204,7 @@ class Client:
         most_bytes = None if max_results is None else size("max_results", max_results)
         with self._session(on_event) as session:
             result = ending.collect(session, _id(run), max_results=most_bytes)
-            return _successful(session, result)
+            return successful(session, result)
 
     def get(self, run: str) -> Run:
         """Return the run of this id, its first letters, or a job's name (its newest run). Raises UnknownRun."""
@@ -249,7 +247,7 @@ class Client:
     def _map(self, sweep: Sweep, job: Job, again: bool, return_exceptions: bool, *, on_event: OnEvent) -> list[Any]:
         """Run the calls of `RemoteFunction.map`. `job`: one of them, for its paths."""
         with self._session(on_event) as session:
-            result = _swept(run_sweep(session, self._lane_session, SweepRequest(sweep, path_of(job), again)))
+            result = swept(run_sweep(session, self._lane_session, SweepRequest(sweep, path_of(job), again)))
             return mapping.values_of(result, session.reporter.secrets.hide, return_exceptions=return_exceptions)
 
     # -- slices --------------------------------------------------------------------------------------------------------
@@ -325,7 +323,7 @@ class Client:
         """
         with self._session(on_event, quiet=True, ends=True, light=True) as session:
             result = take_down(session, name, everything=everything)
-            _check_released(session)
+            check_released(session)
             if result.error is not None:
                 raise result.error
             return result
@@ -380,7 +378,7 @@ class Client:
         `places` are zones and regions; empty means every zone. `GcResult.done` is true when every zone answered and everything
         that was to be deleted is proven absent. Raises UserError for an unknown place; AuthError.
         """
-        with _listening(on_event or self.on_event) as reporter:
+        with listening(on_event or self.on_event) as reporter:
             return collect_garbage(reporter, cloud=self.cloud, project=self.project, places=places, dry_run=dry_run)
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -389,7 +387,7 @@ class Client:
     def _session(
         self, on_event: OnEvent | None = None, *, quiet: bool = False, light: bool = False, ends: bool = False
     ) -> Iterator[Session]:
-        with _listening(on_event or self.on_event) as reporter:
+        with listening(on_event or self.on_event) as reporter:
             session = Session.open(self.cloud, self.project, reporter=reporter, quiet=quiet, light=light, ends=ends)
             try:
                 yield session
@@ -403,53 +401,12 @@ class Client:
         with self._session(on_event) as session:
             spec = spec_of(job)
             env = environment(spec, session.reporter)
-            return _successful(session, start_run(session, spec, env, path_of(job), options))
+            return successful(session, start_run(session, spec, env, path_of(job), options))
 
     def _state(self, run: str) -> str:
         with self._session() as session:
             session.recover()
             return str(session.ledger.find_run(run)[1].state)
-
-
-def _successful(session: Session, result: RunResult) -> RunResult:
-    """Raise the error of a run that did not succeed; TeardownUnproven outranks it."""
-    error = result.error
-    if isinstance(error, PayloadFailed):
-        error = remote_error(result, error, session.reporter.secrets.hide) or error
-        result = replace(result, error=error)
-    if session.unproven:
-        unproven = _unproven(session)
-        unproven.__cause__ = error
-        error = unproven
-    if error is not None:
-        error.result = result
-        raise error
-    return result
-
-
-def _swept(result: SweepResult) -> SweepResult:
-    """Raise what ended a sweep early; TeardownUnproven outranks it."""
-    error = result.error
-    if result.exit_code == TeardownUnproven.exit_code:
-        hint = "every call of the client goes on with the proof first; `Client.status` shows what is left"
-        unproven = TeardownUnproven("a slice is not proven absent, and may still be billed", hint=hint)
-        unproven.__cause__ = error
-        error = unproven
-    if error is not None:
-        error.result = result
-        raise error
-    return result
-
-
-def _check_released(session: Session) -> None:
-    if session.unproven:
-        raise _unproven(session)
-
-
-def _unproven(session: Session) -> TeardownUnproven:
-    nodes = ", ".join(released.lease.name.node for released in session.unproven.values())
-    hint = "every call of the client goes on with the proof first; `Client.status` shows what is left"
-    return TeardownUnproven(f"not proven absent, and may still be billed: {nodes}", hint=hint)
 
 
 def _idle_s(idle: Duration | None) -> float | None:
@@ -461,25 +418,3 @@ def _idle_s(idle: Duration | None) -> float | None:
 
 def _id(run: str | Run) -> str:
     return run.id if isinstance(run, Run) else run
-
-
-@contextmanager
-def _listening(on_event: OnEvent | None) -> Iterator[Reporter]:
-    """Report to `on_event` until it raises: no error in it may keep a slice from being released. Raise its error at the end."""
-    raised: list[BaseException] = []
-
-    def tell(event: Event) -> None:
-        if on_event is not None and not raised:
-            try:
-                on_event(event)
-            except BaseException as error:
-                raised.append(error)
-
-    try:
-        yield Reporter(tell)
-    except BaseException as error:
-        for each in raised:
-            error.add_note(f"on_event raised {each!r}")
-        raise
-    if raised:
-        raise raised[0]

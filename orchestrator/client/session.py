@@ -10,12 +10,12 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator import fork, settings
+from orchestrator.client.connections import Connections
 from orchestrator.client.events import Reporter
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.text import names
@@ -33,17 +33,14 @@ from orchestrator.ledger.ledger import Ledger
 from orchestrator.settings import EMULATED, GOOGLE, Target
 
 if TYPE_CHECKING:
-    from orchestrator.core.lease.cloud_api import Capabilities, Cloud, SliceRequest
-    from orchestrator.emulator.daemon.control import Endpoint
+    from orchestrator.core.lease.cloud_api import Capabilities, SliceRequest
     from orchestrator.engine.effects.base import Program
-    from orchestrator.engine.guardian.process import Guardian
     from orchestrator.engine.leases.release import Released
     from orchestrator.engine.runtime.interpreter import Interpreter
     from orchestrator.engine.runtime.world import RealWorld
 
 T = TypeVar("T")
 
-OFF = ("off", "0", "no")
 LOCK_POLL_S = 0.1
 RECOVERY_S = 20.0  # how long a command that only reads waits for the proof of an old teardown
 
@@ -69,16 +66,14 @@ class Session:
         self.clocks = Clocks(self.ledger)
         self.locks = FileLocks(directory / "locks")
         self.unproven: dict[str, Released] = {}
+        self._connections = Connections(target, directory, self.reporter, light=light)
         self._worlds: dict[str, RealWorld] = {}
         self._running: list[Interpreter] = []
         self._asked_to_end: tuple[int, str, bool] | None = None  # and no program was told of it yet
         self._announced = False
         self._asked_time: set[str] = set()
         self._quiet = quiet
-        self._light = light
-        self._endpoint: Endpoint | None = None
         self._interrupted: Interrupted | None = None
-        self._guardian_words: str | None = None
 
     @classmethod
     def open(
@@ -142,9 +137,9 @@ class Session:
                 locks=self.locks,
                 report=self.reporter.report,
                 lease_directory=self.lease_directory,
-                start_guardian=self._guardian(),
-                open_cloud=lambda: self._connect(kind),
-                still_there=lambda: kind != EMULATED or self._emulator_still_there(),
+                start_guardian=self._connections.guardian(),
+                open_cloud=partial(self._connections.connect, kind),
+                still_there=partial(self._connections.still_there, kind),
             )
         return self._worlds[kind]
 
@@ -206,46 +201,6 @@ class Session:
         """Run a program that needs the capabilities of the cloud."""
         return self.run(build(self.world(cloud).cloud.capabilities), cloud)
 
-    def _guardian(self) -> Callable[[], Guardian] | None:
-        from orchestrator.engine.guardian import process
-
-        if os.environ.get("TPUJOB_GUARDIAN", "").lower() in OFF:
-            return None
-
-        def arm() -> Guardian:
-            try:
-                guardian = process.start_guardian(self.directory, lambda text: self.reporter.notice("guardian", text))
-            except process.GuardianNotStarted as error:
-                hint = "TPUJOB_GUARDIAN=off goes without: then only a later tpujob command releases what a killed one leaves"
-                raise TpujobError(f"{error}; nothing was created", hint=hint) from error
-            log = self.directory / "guardian.log"
-            self._guardian_words = f"guardian {guardian.pid}, once this command has ended (log: {log})"
-            return guardian
-
-        return arm
-
-    def _connect(self, kind: str) -> Cloud:
-        from orchestrator.client.guarantee.teardown_client import embedded_emulator
-        from orchestrator.clouds.tpu.connect import connect, connect_light, read_token
-
-        # A light session only deletes: a create would be a bug there, and fail as one.
-        connector = cast("Callable[..., Cloud]", connect_light if self._light else connect)
-        target = self.target
-        if kind != target.kind:
-            target = replace(target, kind=kind, timings=settings.timings_of(kind, os.environ))
-        if kind == EMULATED and target.endpoint is None:
-            endpoint = self._endpoint = embedded_emulator(self.emulator_directory)
-            self.reporter.secrets.add(endpoint.token)
-            return connector(target, endpoint.url, endpoint.token)
-        if kind == EMULATED:
-            self.reporter.secrets.add(read_token(target.token_file))
-        return connector(target)
-
-    def _emulator_still_there(self) -> bool:
-        from orchestrator.emulator.daemon import control
-
-        return self._endpoint is None or control.running(self.emulator_directory) == self._endpoint
-
     def preview(self, request: SliceRequest) -> dict[str, Any]:
         """Return the method, URL and body of a create call. Sends nothing."""
         from orchestrator.clouds.tpu.client import preview
@@ -259,7 +214,7 @@ class Session:
 
     @property
     def emulator_directory(self) -> Path:
-        return self.directory / "emulator"
+        return self._connections.emulator_directory
 
     def lease_directory(self, lease_id: str) -> Path:
         """Return the private directory of a lease, for its SSH keys; create it if it is missing. Raises ConfigError."""
@@ -355,7 +310,7 @@ class Session:
         watchdog_by = (
             claim_labels.watchdog_acts_by(lease, self.now(lease.cloud), timings) if lease.sent_at is not None else None
         )
-        self.reporter.alert(unproven_alert(released, self._guardian_words, watchdog_by=watchdog_by))
+        self.reporter.alert(unproven_alert(released, self._connections.guardian_words, watchdog_by=watchdog_by))
 
     def note_overdue(self) -> None:
         """Report deletions of other processes that take longer than they should."""

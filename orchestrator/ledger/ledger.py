@@ -57,7 +57,7 @@ class Ledger(LedgerFile):
             self._db.execute("insert into sweep values (?, ?, ?, ?, ?)", row)
 
     def anchor(self, cloud: str, change: Callable[[Anchor | None, list[Lease]], Anchor]) -> Anchor:
-        """Return the anchor of a cloud's time, which `change` makes of the last one (None: there is none) and the open leases."""
+        """Return the anchor of a cloud's time, made by `change` of the last one (None: there is none) and the open leases."""
         with self._reading():
             before = self._anchor(cloud)
             after = change(before, self._leases(f"where cloud = ? and {_OPEN}", cloud))

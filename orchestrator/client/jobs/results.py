@@ -11,8 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.client.connections import OFF
 from orchestrator.client.events import RunResult, relative
-from orchestrator.client.session import OFF, Session
+from orchestrator.client.session import Session
 from orchestrator.core.lease.lease import HeldFor
 from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, RunRecord, recorded_error
 from orchestrator.core.text.durations import format_duration

@@ -1,0 +1,84 @@
+"""What the calls of the Python API share: which error a call raises, and how it listens to events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from orchestrator.client.events import Event, Reporter, RunResult, SweepResult
+from orchestrator.client.functions.outcome import remote_error
+from orchestrator.errors import PayloadFailed, TeardownUnproven
+
+if TYPE_CHECKING:
+    from orchestrator.client.session import Session
+
+OnEvent = Callable[[Event], object]
+
+
+def successful(session: Session, result: RunResult) -> RunResult:
+    """Return the result of a success; raise the error of any other run, with the result. TeardownUnproven outranks it."""
+    error = result.error
+    if isinstance(error, PayloadFailed):
+        error = remote_error(result, error, session.reporter.secrets.hide) or error
+        result = replace(result, error=error)
+    if session.unproven:
+        unproven = _unproven(session)
+        unproven.__cause__ = error
+        error = unproven
+    if error is not None:
+        error.result = result
+        raise error
+    return result
+
+
+def swept(result: SweepResult) -> SweepResult:
+    """Return the result of a sweep that was not stopped; raise what ended it early. TeardownUnproven outranks it."""
+    error = result.error
+    if result.exit_code == TeardownUnproven.exit_code:
+        hint = "every call of the client goes on with the proof first; `Client.status` shows what is left"
+        unproven = TeardownUnproven("a slice is not proven absent, and may still be billed", hint=hint)
+        unproven.__cause__ = error
+        error = unproven
+    if error is not None:
+        error.result = result
+        raise error
+    return result
+
+
+def check_released(session: Session) -> None:
+    """Raise TeardownUnproven if a release of this session is not proven."""
+    if session.unproven:
+        raise _unproven(session)
+
+
+def _unproven(session: Session) -> TeardownUnproven:
+    nodes = ", ".join(released.lease.name.node for released in session.unproven.values())
+    hint = "every call of the client goes on with the proof first; `Client.status` shows what is left"
+    return TeardownUnproven(f"not proven absent, and may still be billed: {nodes}", hint=hint)
+
+
+@contextmanager
+def listening(on_event: OnEvent | None) -> Iterator[Reporter]:
+    """Yield what reports to `on_event` until that raises; raise its error at the end.
+
+    No error in `on_event` may keep a slice from being released.
+    """
+    raised: list[BaseException] = []
+
+    def tell(event: Event) -> None:
+        if on_event is not None and not raised:
+            try:
+                on_event(event)
+            except BaseException as error:
+                raised.append(error)
+
+    try:
+        yield Reporter(tell)
+    except BaseException as error:
+        for each in raised:
+            error.add_note(f"on_event raised {each!r}")
+        raise
+    if raised:
+        raise raised[0]

@@ -1,0 +1,80 @@
+"""How a session reaches the clouds: the client of each, the emulator that runs here, and the guardian of what is created."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from orchestrator import settings
+from orchestrator.errors import TpujobError
+from orchestrator.settings import EMULATED, Target
+
+if TYPE_CHECKING:
+    from orchestrator.client.events import Reporter
+    from orchestrator.core.lease.cloud_api import Cloud
+    from orchestrator.emulator.daemon.control import Endpoint
+    from orchestrator.engine.guardian.process import Guardian
+
+OFF = ("off", "0", "no")
+
+
+class Connections:
+    """`directory`: the state directory. `light`: clients that only read and delete."""
+
+    def __init__(self, target: Target, directory: Path, reporter: Reporter, *, light: bool = False) -> None:
+        self._target, self._directory, self._reporter, self._light = target, directory, reporter, light
+        self._endpoint: Endpoint | None = None
+        self.guardian_words: str | None = None  # of the guardian that was started, for messages
+
+    @property
+    def emulator_directory(self) -> Path:
+        """Return the state directory of the emulator that runs here."""
+        return self._directory / "emulator"
+
+    def connect(self, kind: str) -> Cloud:
+        """Return the client of a cloud; start the emulator for its own. Raises CloudError, ConfigError."""
+        from orchestrator.client.guarantee.teardown_client import embedded_emulator
+        from orchestrator.clouds.tpu.connect import connect, connect_light, read_token
+
+        # A light session only deletes: a create would be a bug there, and fail as one.
+        connector = cast("Callable[..., Cloud]", connect_light if self._light else connect)
+        target = self._target
+        if kind != target.kind:
+            target = replace(target, kind=kind, timings=settings.timings_of(kind, os.environ))
+        if kind == EMULATED and target.endpoint is None:
+            endpoint = self._endpoint = embedded_emulator(self.emulator_directory)
+            self._reporter.secrets.add(endpoint.token)
+            return connector(target, endpoint.url, endpoint.token)
+        if kind == EMULATED:
+            self._reporter.secrets.add(read_token(target.token_file))
+        return connector(target)
+
+    def still_there(self, kind: str) -> bool:
+        """Return whether the cloud is the one that was connected: the emulator may have ended, and another one begun."""
+        if kind != EMULATED or self._endpoint is None:
+            return True
+        from orchestrator.emulator.daemon import control
+
+        return control.running(self.emulator_directory) == self._endpoint
+
+    def guardian(self) -> Callable[[], Guardian] | None:
+        """Return what starts the guardian of this process; None where TPUJOB_GUARDIAN says off."""
+        from orchestrator.engine.guardian import process
+
+        if os.environ.get("TPUJOB_GUARDIAN", "").lower() in OFF:
+            return None
+
+        def arm() -> Guardian:
+            try:
+                guardian = process.start_guardian(self._directory, lambda text: self._reporter.notice("guardian", text))
+            except process.GuardianNotStarted as error:
+                hint = "TPUJOB_GUARDIAN=off goes without: then only a later tpujob command releases what a killed one leaves"
+                raise TpujobError(f"{error}; nothing was created", hint=hint) from error
+            log = self._directory / "guardian.log"
+            self.guardian_words = f"guardian {guardian.pid}, once this command has ended (log: {log})"
+            return guardian
+
+        return arm
