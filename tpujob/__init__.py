@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from orchestrator.client.functions.function import RemoteFunction as RemoteFunction
     from orchestrator.client.functions.function import function as function
     from orchestrator.client.guarantee.gc import GcResult as GcResult
-    from orchestrator.client.history import RunSummary as RunSummary
     from orchestrator.client.job import Emulated as Emulated
     from orchestrator.client.job import Job as Job
     from orchestrator.client.job import Limits as Limits
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from orchestrator.client.jobs.planning import PlanPreview as _Plan
     from orchestrator.client.lending import CommandResult as CommandResult
     from orchestrator.client.lending import Slice as Slice
+    from orchestrator.client.results.history import RunSummary as RunSummary
     from orchestrator.client.slices.down import DownResult as DownResult
     from orchestrator.client.slices.down import SliceRelease as SliceRelease
     from orchestrator.client.slices.held import SliceEnd as SliceEnd
@@ -67,10 +67,10 @@ _NAMES = {  # module of each name
     ),
     "client.functions.function": ("RemoteFunction", "function"),
     "client.guarantee.gc": ("GcResult",),
-    "client.history": ("RunSummary",),
     "client.job": ("Emulated", "Job", "Limits", "Tpu", "TpuAlternative", "Train"),
     "client.jobs.planning": ("Plan",),
     "client.lending": ("CommandResult", "Slice"),
+    "client.results.history": ("RunSummary",),
     "client.slices.down": ("DownResult", "SliceRelease"),
     "client.slices.held": ("SliceEnd", "SliceStatus"),
     "client.slices.offers": ("Offers",),

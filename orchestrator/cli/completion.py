@@ -30,7 +30,7 @@ def _completion(words: Callable[[str], Iterable[tuple[str, str]]]) -> Callable[[
 
 
 def _of_runs(typed: str) -> Words:
-    from orchestrator.client import known_names
+    from orchestrator.client.results import known_names
 
     found = known_names.runs(MOST_RUNS)
     names = {run.name: f"newest: {run.state}" for run in reversed(found)}
@@ -38,19 +38,19 @@ def _of_runs(typed: str) -> Words:
 
 
 def _of_compared(typed: str) -> Words:
-    from orchestrator.client import known_names
+    from orchestrator.client.results import known_names
 
     return [*((name, "sweep") for name in known_names.sweeps()), *_of_runs(typed)]
 
 
 def _of_slices(typed: str) -> Words:
-    from orchestrator.client import known_names
+    from orchestrator.client.results import known_names
 
     return [(each.name, f"{each.accelerator_type}, {each.zone}") for each in known_names.slices()]
 
 
 def _of_nodes(typed: str) -> Words:
-    from orchestrator.client import known_names
+    from orchestrator.client.results import known_names
 
     return [(each.node, each.name) for each in known_names.slices()]
 

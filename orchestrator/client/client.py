@@ -11,20 +11,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from orchestrator.client import history, reports
 from orchestrator.client.arguments import Duration, seconds, size
 from orchestrator.client.calls import OnEvent, check_released, listening, successful, swept
 from orchestrator.client.events import Reporter, RunResult, SweepResult
 from orchestrator.client.functions import mapping
 from orchestrator.client.functions.function import FunctionOptions, RemoteFunction
 from orchestrator.client.guarantee.gc import GcResult, collect_garbage
-from orchestrator.client.history import RunSummary
 from orchestrator.client.job import Job, ProvisioningKind, path_of, spec_of, sweep_of
-from orchestrator.client.jobs import attach, ending, logs
+from orchestrator.client.jobs import attach, ending
 from orchestrator.client.jobs.job_files import environment
 from orchestrator.client.jobs.planning import PlanPreview, preview
 from orchestrator.client.jobs.runs import RunOptions, start_run
 from orchestrator.client.lending import DEFAULT_NAME, Slice, SliceOptions
+from orchestrator.client.results import history, logs, reports
+from orchestrator.client.results.history import RunSummary
 from orchestrator.client.session import Session
 from orchestrator.client.slices import held
 from orchestrator.client.slices.down import DownResult, take_down

@@ -12,7 +12,7 @@ from orchestrator.client import lookup
 from orchestrator.client.events import RunResult
 from orchestrator.client.jobs import results
 from orchestrator.client.jobs.log_output import JobOutput
-from orchestrator.client.jobs.logs import stored_lines
+from orchestrator.client.results.logs import stored_lines
 from orchestrator.client.session import LOCK_POLL_S, RECOVERY_S
 from orchestrator.core.lease.lease import LeaseState
 from orchestrator.core.lease.run_and_attempt import end_text

@@ -9,7 +9,7 @@ from orchestrator.cli import completion
 from orchestrator.cli.console import console, emit, emit_json, emit_lines, emit_wrapped
 from orchestrator.cli.options import Argument, Csv, Json, Markdown
 from orchestrator.cli.tables import print_table
-from orchestrator.client import reports
+from orchestrator.client.results import reports
 from orchestrator.client.session import Session
 from orchestrator.errors import UserError
 from orchestrator.report import compare as tables

@@ -5,8 +5,8 @@ from __future__ import annotations
 from orchestrator.cli.console import console, emit, emit_json
 from orchestrator.cli.options import Json
 from orchestrator.cli.tables import print_table
-from orchestrator.client import history
-from orchestrator.client.history import RunSummary
+from orchestrator.client.results import history
+from orchestrator.client.results.history import RunSummary
 from orchestrator.client.session import Session
 from orchestrator.client.sweeps import progress
 from orchestrator.core.text.durations import format_duration

@@ -8,7 +8,7 @@ from typing import Annotated
 from orchestrator.cli import completion
 from orchestrator.cli.console import console, emit
 from orchestrator.cli.options import RUN_HELP, Argument, Json, Option, Worker
-from orchestrator.client.jobs.logs import read_logs
+from orchestrator.client.results.logs import read_logs
 from orchestrator.client.session import Session
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.cli.console import console, emit, emit_result, emit_stages
 from orchestrator.cli.options import Json, RunName
 from orchestrator.cli.tables import on_terminal, print_table
-from orchestrator.client import reports
+from orchestrator.client.results import reports
 from orchestrator.client.session import Session
 from orchestrator.report import results
 from orchestrator.report.results import RunReport
