@@ -200,14 +200,14 @@ def test_a_job_that_prints_its_secrets_prints_them_neither_here_nor_into_the_run
 
 
 def test_the_traceback_of_a_bug_holds_no_secret(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
-    from orchestrator.engine.jobs import prepare
+    from orchestrator.engine.preparation import checks
 
     def broken(*args: object) -> None:
         raise ValueError(f"cannot read {os.environ['MY_TOKEN']!r} or Bearer abcdefghijklmnop0123")
 
     monkeypatch.setenv("MY_TOKEN", SECRET)
     monkeypatch.setenv("TMPDIR", str(tpujob.directory))
-    monkeypatch.setattr(prepare, "check_directories", broken)
+    monkeypatch.setattr(checks, "check_directories", broken)
     said = tpujob("run", tpujob.job("env: {TOKEN: '${env:MY_TOKEN}'}\ncommand: ls\n"))
     assert said.returncode == 70 and f"a bug in tpujob: ValueError: cannot read '{MASK}' or {MASK}" in said.stderr
     (path,) = tpujob.directory.glob("tpujob-bug-*.txt")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.text.sizes import format_size
 from orchestrator.core.text.terminal import printable
-from orchestrator.engine.jobs import prepare
+from orchestrator.engine.preparation import sources
 from orchestrator.remote.shipping.shipment import Shipment, make_shipment, paced
 from orchestrator.remote.shipping.tree import Survey, check_content, count, size_of
 
@@ -67,4 +67,4 @@ def ship_shape(found: Survey | None) -> dict[str, Any] | None:
 def _survey(session: Session, spec: JobSpec, path: Path) -> Survey | None:
     emulated = spec.on == "tpu" and session.target.kind == "emulated"
     own = (session.runs_directory, session.directory)
-    return prepare.survey(spec, path, own_directories=own, emulated=emulated)
+    return sources.survey(spec, path, own_directories=own, emulated=emulated)

@@ -12,7 +12,8 @@ from orchestrator.client.jobs.code import shipment_of
 from orchestrator.client.jobs.log_output import JobOutput, make_directory
 from orchestrator.client.jobs.results import finish
 from orchestrator.core.lease.run_and_attempt import LOCAL
-from orchestrator.engine.jobs import local, prepare, requirements
+from orchestrator.engine.jobs import local
+from orchestrator.engine.preparation import checks, requirements, runs
 from orchestrator.remote.fleet.local import LocalWorker, free_port, remove_leftovers
 
 if TYPE_CHECKING:
@@ -25,13 +26,13 @@ def run_here(
 ) -> RunResult:
     """Run the job, collect its artifacts in the run's directory, and return the result."""
     if spec.train is not None:
-        prepare.check_local_training(spec.train.backend, "a job with `on: local` trains")
+        checks.check_local_training(spec.train.backend, "a job with `on: local` trains")
     session.reporter.notice("cloud", "none: `on: local` runs the job on this machine, as your user")
     session.recover()
     working = session.directory / "local"
     remove_leftovers(working, session.locks.is_locked)
 
-    run, attempt = prepare.new_run(spec, path, LOCAL, session.runs_directory, session.now(LOCAL), sweep=sweep)
+    run, attempt = runs.new_run(spec, path, LOCAL, session.runs_directory, session.now(LOCAL), sweep=sweep)
     with ExitStack() as stack:
         shipment = shipment_of(session, spec, path, stack)
         make_directory(Path(run.directory))

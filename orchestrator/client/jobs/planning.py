@@ -16,7 +16,7 @@ from orchestrator.client.jobs.code import ship_line, ship_shape, survey_of
 from orchestrator.core.lease.lease import Purpose
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.planning.plan import CandidateOrder, make
-from orchestrator.engine.jobs import prepare
+from orchestrator.engine.preparation import checks, runs
 from orchestrator.engine.provision.drafts import PlanDrafter
 from orchestrator.report.plan import candidate_shape, table
 
@@ -63,7 +63,7 @@ def plan_of(session: Session, spec: JobSpec, *, keep_s: float = 0.0) -> Plan:
     Raises UserError when none of the alternatives of the job can be asked for.
     """
     return make(
-        prepare.capacity_requests(spec, session.target.timings, keep_s=keep_s),
+        runs.capacity_requests(spec, session.target.timings, keep_s=keep_s),
         default_zone=session.target.zone,
         order=CandidateOrder(spec.tpu.order),
         max_price_per_hour=spec.tpu.max_price_per_hour,
@@ -75,15 +75,15 @@ def plan_of(session: Session, spec: JobSpec, *, keep_s: float = 0.0) -> Plan:
 
 def preview(session: Session, spec: JobSpec, path: Path) -> PlanPreview:
     """Return what a run of this job would ask for, without asking for it. Raises UserError for a job that cannot be run."""
-    prepare.check_directories(spec, path)
+    checks.check_directories(spec, path)
     found = survey_of(session, spec, path)
     session.recover()
     ships = () if found is None else (ship_line(found),)
     if spec.on == "local":
         shape = _local_shape(spec) | {"ship": ship_shape(found)}
         return PlanPreview(None, (), shape, notes=("this machine: no cloud is asked for anything", *ships))
-    prepare.check_bucket(spec, session.target.kind, os.environ)
-    prepare.check_python(spec, session.target.kind)
+    checks.check_bucket(spec, session.target.kind, os.environ)
+    checks.check_python(spec, session.target.kind)
     plan = plan_of(session, spec)
     drafter = PlanDrafter(plan, plans.place(session), handle=str(spec.name), purpose=Purpose.RUN)
     requests = tuple(session.preview(draft.request) for draft in drafter.make())

@@ -19,9 +19,10 @@ from orchestrator.client.jobs.planning import plan_of
 from orchestrator.client.jobs.sleep_inhibitor import inhibit_sleep
 from orchestrator.core.lease.lease import HeldFor, Purpose
 from orchestrator.core.text.durations import format_duration
-from orchestrator.engine.jobs import prepare
-from orchestrator.engine.jobs.environment import Emulation
 from orchestrator.engine.jobs.run import run_job
+from orchestrator.engine.preparation import checks, runs
+from orchestrator.engine.preparation.phases import phases
+from orchestrator.engine.preparation.variables import Emulation
 from orchestrator.engine.provision.drafts import PlanDrafter
 from orchestrator.errors import JobSpecError, UserError
 from orchestrator.report.layout import day_clock
@@ -71,7 +72,7 @@ def start_run(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
     if options.keep_on_failure_s is not None:
         spec = spec.with_keep_on_failure(options.keep_on_failure_s)
     _check(spec, options)
-    prepare.check_directories(spec, path)
+    checks.check_directories(spec, path)
     if spec.on == "local":
         return run_here(session, spec, env, path, sweep=options.sweep)
     return _run_on_slice(session, spec, env, path, options)
@@ -87,10 +88,10 @@ def _run_on_slice(
             "on_preemption: restart has no effect on a detached run: no process starts the next attempt",
             hint="run it attached (`tpujob run`), or leave on_preemption out",
         )
-    prepare.check_python(spec, session.target.kind)
+    checks.check_python(spec, session.target.kind)
     if emulated and spec.train is not None:
-        prepare.check_local_training("none" if spec.train.backend == "none" else "xla")
-    env = {**env, **prepare.check_bucket(spec, session.target.kind, os.environ)}
+        checks.check_local_training("none" if spec.train.backend == "none" else "xla")
+    env = {**env, **checks.check_bucket(spec, session.target.kind, os.environ)}
     if options.lane is None:
         session.announce()
     emulation = Emulation(_emulated_cores(session, spec, plan)) if emulated else None
@@ -104,7 +105,7 @@ def _run_on_slice(
         plans.show_plan(session, plan, emulation.cores if emulation else None, spec)
     session.recover(look=True)
 
-    run, attempt = prepare.new_run(
+    run, attempt = runs.new_run(
         spec, path, session.target.kind, session.runs_directory, session.now(), sweep=options.sweep
     )
     drafter = PlanDrafter(
@@ -119,7 +120,7 @@ def _run_on_slice(
         shipment = shipment_of(session, spec, path, stack)
         make_directory(Path(run.directory))
         output = stack.enter_context(closing(JobOutput(Path(run.directory), session.reporter, patterns=spec.metrics)))
-        job = prepare.job_run(
+        job = runs.job_run(
             spec,
             run,
             attempt,
@@ -128,7 +129,7 @@ def _run_on_slice(
             held=None if options.detach or owned else _held(session, plan, spec),
             lane=options.lane,
             shipment=shipment,
-            phases=prepare.phases(spec, run, shipment=shipment, env=env, emulation=emulation, job_path=path),
+            phases=phases(spec, run, shipment=shipment, env=env, emulation=emulation, job_path=path),
             sink=output,
             metrics=output.metrics,
             keep_s=options.keep_s,
@@ -168,7 +169,7 @@ def _held(session: Session, plan: Plan, spec: JobSpec) -> Lease | None:
     fitting = [
         lease
         for lease in session.open_leases()
-        if prepare.fits(lease, plan, spec, session.now()) and lookup.uncollected_run(session, lease) is None
+        if runs.fits(lease, plan, spec, session.now()) and lookup.uncollected_run(session, lease) is None
     ]
     ordered = sorted(
         fitting, key=lambda lease: (lease.held_for is not HeldFor.FAILURE, session.locks.is_locked(lease.id))

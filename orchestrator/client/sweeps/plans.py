@@ -13,7 +13,7 @@ from orchestrator.client.events import VariantResult
 from orchestrator.client.jobs.code import ship_line, survey_of
 from orchestrator.client.jobs.planning import plan_of
 from orchestrator.core.lease.run_and_attempt import LOCAL
-from orchestrator.engine.jobs import prepare
+from orchestrator.engine.preparation import checks
 from orchestrator.report.layout import Table, format_cost
 from orchestrator.report.plan import candidate_shape
 from orchestrator.settings import EMULATED
@@ -87,16 +87,16 @@ def check(session: Session, sweep: Sweep, path: Path) -> None:
     from orchestrator.core.jobfile.keys import resolve_env  # imports pydantic, which `run --help` does not need
 
     for spec in (variant.spec for variant in sweep.variants):
-        prepare.check_directories(spec, path)
+        checks.check_directories(spec, path)
         resolve_env(spec, os.environ)
         if spec.on == "local":
             if spec.train is not None:
-                prepare.check_local_training(spec.train.backend, "a job with `on: local` trains")
+                checks.check_local_training(spec.train.backend, "a job with `on: local` trains")
             continue
-        prepare.check_bucket(spec, session.target.kind, os.environ)
-        prepare.check_python(spec, session.target.kind)
+        checks.check_bucket(spec, session.target.kind, os.environ)
+        checks.check_python(spec, session.target.kind)
         if spec.train is not None and session.target.kind == EMULATED:
-            prepare.check_local_training("none" if spec.train.backend == "none" else "xla")
+            checks.check_local_training("none" if spec.train.backend == "none" else "xla")
 
 
 def _variant_shape(variant: Variant, plan: Plan | None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from orchestrator.client.sweeps.board import result_of
 from orchestrator.client.sweeps.progress import living_records, lock_of, of_sweep
 from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState, RunRecord
 from orchestrator.core.text import names
-from orchestrator.engine.jobs import prepare, requirements
+from orchestrator.engine.preparation import requirements, runs
 from orchestrator.errors import UserError
 from orchestrator.ledger.rows import SweepRecord
 
@@ -42,7 +42,7 @@ def work_key(session: Session, spec: JobSpec, path: Path) -> str:
         code = shipment.id if shipment else None
         asked = requirements.read(spec, path, code_sha256=code)
     cloud = LOCAL if spec.on == "local" else f"{session.target.kind} {session.target.project}"
-    job = spec.model_dump(mode="json", exclude={"name", *prepare.OF_A_SWEEP})
+    job = spec.model_dump(mode="json", exclude={"name", *runs.OF_A_SWEEP})
     work = {"job": job, "code": code, "environment": asdict(asked), "cloud": cloud}
     return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()
 

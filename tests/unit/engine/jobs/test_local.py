@@ -13,7 +13,7 @@ from orchestrator.core.jobfile import keys
 from orchestrator.core.lease.run_and_attempt import LOCAL, AttemptState
 from orchestrator.core.text.environments import Environment
 from orchestrator.engine.jobs import local
-from orchestrator.engine.jobs.prepare import new_run
+from orchestrator.engine.preparation.runs import new_run
 from orchestrator.errors import Canceled, DeadlineExceeded, Interrupted, PayloadFailed, RemoteError, TpujobError
 from orchestrator.remote.fleet.local import LocalExit
 from orchestrator.remote.transfer.collect import CollectResult, Problem

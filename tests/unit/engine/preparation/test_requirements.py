@@ -9,9 +9,10 @@ import pytest
 from orchestrator.core.jobfile import keys
 from orchestrator.core.lease.run_and_attempt import RunRecord
 from orchestrator.core.text.environments import Environment
-from orchestrator.engine.jobs import requirements
-from orchestrator.engine.jobs.environment import Emulation
-from orchestrator.engine.jobs.prepare import check_python, phases
+from orchestrator.engine.preparation import requirements
+from orchestrator.engine.preparation.checks import check_python
+from orchestrator.engine.preparation.phases import phases
+from orchestrator.engine.preparation.variables import Emulation
 from orchestrator.errors import JobSpecError
 
 RUN = RunRecord("r1", "job", "job.yaml", "google", 0.0, "runs/job-r1")

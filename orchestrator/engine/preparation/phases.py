@@ -1,0 +1,108 @@
+"""The scripts of a job's phases on every worker, with the environment that they make and use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.core.lease.lease import Lease
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
+from orchestrator.core.text import scripts
+from orchestrator.core.text.environments import Environment, of_training
+from orchestrator.engine.jobs.job_run import JobPhase
+from orchestrator.engine.preparation import requirements
+from orchestrator.engine.preparation.variables import Emulation, worker_environment
+
+if TYPE_CHECKING:
+    from orchestrator.core.jobfile.keys import JobSpec
+    from orchestrator.remote.fleet.fleet import StartRequest
+    from orchestrator.remote.shipping.shipment import Shipment
+
+
+def phases(
+    spec: JobSpec,
+    run: RunRecord,
+    *,
+    shipment: Shipment | None,
+    env: Mapping[str, str],
+    emulation: Emulation | None,
+    job_path: Path,
+) -> tuple[JobPhase, ...]:
+    """Return `setup` (if there is anything to set up) and `main`, each the same script on every worker.
+
+    Raises JobSpecError for `requirements:` that no worker can install.
+    """
+    asked = requirements.read(spec, job_path, code_sha256=shipment.id if shipment else None)
+    setup = scripts.chain(spec.setup) if spec.setup else ""
+    if spec.train is not None:
+        main = scripts.train_main("python3")
+    else:
+        main = f"{spec.command}\n" if emulation is None else scripts.announce_lent_device(f"{spec.command}\n")
+    environment = _environment(spec, asked, emulation)
+    if environment is not None:
+        from orchestrator.remote.ssh import agent
+
+        setup = environment.setup(agent.command("environment")) + (environment.use(setup) if setup else "")
+        main = environment.use(main)
+    elif trains_with_torch(spec):
+        setup, main = scripts.in_lent_environment(setup) if setup else "", scripts.in_lent_environment(main)
+
+    def script(phase: str, text: str, bucket: str | None = None) -> PhaseScript:
+        manifest = shipment.id if shipment else None
+        return PhaseScript(phase, text, run, env, manifest, emulation, bucket, tuple(spec.artifacts))
+
+    first = [JobPhase("setup", AttemptState.SETUP, script("setup", setup))] if setup else []
+    return (*first, JobPhase("main", AttemptState.RUNNING, script("main", main, spec.bucket)))
+
+
+def _environment(spec: JobSpec, asked: Environment, emulation: Emulation | None) -> Environment | None:
+    """Return the environment that the job needs on a worker; None where it needs none but those that are there."""
+    asked = replace(asked, install_uv=emulation is None)
+    if spec.train is None or not trains_with_torch(spec):
+        return asked if asked.is_asked_for else None
+    if emulation is None:
+        return of_training(spec.train.backend, asked)
+    return replace(asked, base=scripts.LENT_PYTHON) if asked.is_asked_for else None
+
+
+def trains_with_torch(spec: JobSpec) -> bool:
+    """Return whether the job is a training with PyTorch."""
+    return spec.train is not None and spec.train.backend != "none"
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseScript:
+    """The script of one phase. Called with the addresses of the workers, it returns the request that starts it."""
+
+    phase: str
+    text: str
+    run: RunRecord
+    env: Mapping[str, str]
+    manifest: str | None  # of what is shipped
+    emulation: Emulation | None
+    bucket: str | None  # upload the artifacts there after the script
+    artifacts: tuple[str, ...]
+
+    def __call__(self, attempt: Attempt, lease: Lease, hosts: Sequence[str], coordinator: str) -> StartRequest:
+        from orchestrator.remote.fleet.fleet import StartRequest
+
+        return StartRequest(
+            attempt=attempt.id,
+            phase=self.phase,
+            manifest=self.manifest,
+            script=self.text if self.bucket is None else scripts.with_upload(self.text, self._upload(attempt)),
+            env_by_worker=[
+                {**worker_environment(self.run, attempt, lease, index, hosts, coordinator, self.emulation), **self.env}
+                for index in range(len(hosts))
+            ],
+        )
+
+    def _upload(self, attempt: Attempt) -> str:
+        from orchestrator.remote.ssh import agent
+
+        place = f"{self.bucket}/{self.run.id}"
+        command = agent.command("upload", attempt.id, place, json.dumps(list(self.artifacts)))
+        return f'{command} "$TPUJOB_WORKER"'
