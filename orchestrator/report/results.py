@@ -14,13 +14,14 @@ from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, end_text
 from orchestrator.core.text.durations import format_duration
 from orchestrator.ledger.ledger import Ledger
-from orchestrator.report import attempts, compare, costs
-from orchestrator.report.artifact_files import read_object, section
+from orchestrator.report import attempts, costs
 from orchestrator.report.attempts import AttemptReport
-from orchestrator.report.figures import RunFigures, figures
+from orchestrator.report.comparison import compare
+from orchestrator.report.comparison.figures import RunFigures, figures
+from orchestrator.report.files.artifact_files import read_object, section
+from orchestrator.report.files.metrics import read as read_metrics
+from orchestrator.report.files.metrics import short
 from orchestrator.report.layout import Table, day_clock, format_cost
-from orchestrator.report.metrics import read as read_metrics
-from orchestrator.report.metrics import short
 from orchestrator.report.whole_run import whole_run
 
 if TYPE_CHECKING:

@@ -140,7 +140,7 @@ class RemoteFunction(Generic[P, R]):
 
     def _job(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job:
         from orchestrator.client.job import Job, Limits, Tpu, Train
-        from orchestrator.report.figures import FUNCTION_ENTRY
+        from orchestrator.report.comparison.figures import FUNCTION_ENTRY
 
         options, source = self._options, self._source
         if source.module is not None:

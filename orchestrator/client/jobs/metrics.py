@@ -1,7 +1,7 @@
 """The metrics of a run while it goes on: from worker 0's `metrics.jsonl`, and from log lines that `metrics:` patterns match.
 
 What the patterns find goes to `metrics.jsonl` of the run's directory. The followed file is kept beside the logs until its
-artifact is collected. `report.metrics` reads both; the newest values are reported as events, a few times a second.
+artifact is collected. `report.files.metrics` reads both; the newest values are reported as events, a few times a second.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from orchestrator.client.events import Metrics, Reporter
 from orchestrator.core.text.metric_lines import LINE_BYTES, MetricLine, number, parse_line, step_of
-from orchestrator.report.metrics import collected_path, found_path, live_path
+from orchestrator.report.files.metrics import collected_path, found_path, live_path
 
 EVERY_S = 0.25  # between two events
 LINE_CHARS = 2000  # of a log line are searched

@@ -8,7 +8,7 @@ from orchestrator.client.session import Session
 from orchestrator.client.sweeps import progress
 from orchestrator.errors import UnknownRun
 from orchestrator.report import results
-from orchestrator.report.figures import RunFigures, figures
+from orchestrator.report.comparison.figures import RunFigures, figures
 from orchestrator.report.results import RunReport
 from orchestrator.report.whole_run import whole_run
 

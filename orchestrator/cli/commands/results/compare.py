@@ -12,7 +12,8 @@ from orchestrator.cli.tables import print_table
 from orchestrator.client.results import reports
 from orchestrator.client.session import Session
 from orchestrator.errors import UserError
-from orchestrator.report import compare as tables
+from orchestrator.report.comparison import compare as tables
+from orchestrator.report.comparison.remarks import remarks
 
 
 def compare(
@@ -51,4 +52,4 @@ def print_comparison(
         shown = tables.table(found)
         print_table(shown.head, shown.rows, optional=shown.optional, wraps=range(len(shown.head)), head_is_data=True)
         emit()
-        emit_wrapped(tables.remarks(found))
+        emit_wrapped(remarks(found))

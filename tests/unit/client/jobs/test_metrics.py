@@ -10,7 +10,7 @@ from orchestrator.client.events import Event, Metrics, Notice, Reporter
 from orchestrator.client.jobs import metrics
 from orchestrator.client.jobs.log_output import JobOutput
 from orchestrator.client.jobs.metrics import RunMetrics
-from orchestrator.report import metrics as reports
+from orchestrator.report.files import metrics as reports
 from tests.waiting import until
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.report import timing
-from orchestrator.report.timing import Spread, Timing
+from orchestrator.report.files import timing
+from orchestrator.report.files.timing import Spread, Timing
 
 HEADER: dict[str, Any] = {"schema": 1, "timing": "stamped", "device": "xla:cpu", "processes": 2, "batch_size": 64}
 

@@ -14,11 +14,11 @@ from typing import Any
 from orchestrator import catalog
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
-from orchestrator.report import timing as timings
-from orchestrator.report.artifact_files import count, measured, read_object, section, short_text
-from orchestrator.report.metrics import Metric
-from orchestrator.report.metrics import read as read_metrics
-from orchestrator.report.timing import Timing
+from orchestrator.report.files import timing as timings
+from orchestrator.report.files.artifact_files import count, measured, read_object, section, short_text
+from orchestrator.report.files.metrics import Metric
+from orchestrator.report.files.metrics import read as read_metrics
+from orchestrator.report.files.timing import Timing
 from orchestrator.report.whole_run import WholeRun
 
 FUNCTION_ENTRY = "payload.functions.call:main"  # of a function of the Python API (client/functions)
@@ -44,7 +44,7 @@ class EpochMeasure(Measure):
 class RunFigures:
     """One run's column of a comparison. `cost_usd` and `job_s` are of all attempts; `problems` are sentences.
 
-    `job_s`: seconds that the job ran. `metrics`: by name, what the job reported of itself (`report.metrics`).
+    `job_s`: seconds that the job ran. `metrics`: by name, what the job reported of itself (`report.files.metrics`).
     """
 
     run: str

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
-from orchestrator.report import compare
-from orchestrator.report.figures import RunFigures, figures
-from orchestrator.report.metrics import read as metrics_of
+from orchestrator.report.comparison import compare
+from orchestrator.report.comparison.figures import RunFigures, figures
+from orchestrator.report.comparison.remarks import remarks
+from orchestrator.report.files.metrics import read as metrics_of
 from orchestrator.report.whole_run import WholeRun
 from tests.unit.engine.virtual import lease_and_request
 
@@ -63,7 +64,7 @@ def column(directory: Path, *, usd: float | None = None, **changes: Any) -> RunF
 
 
 def lines_of(columns: list[RunFigures]) -> list[str]:
-    return [*compare.table(columns).lines(), "", *compare.remarks(columns)]
+    return [*compare.table(columns).lines(), "", *remarks(columns)]
 
 
 def test_the_three_figures_of_the_tutorials_are_the_first_three_rows(tmp_path: Path) -> None:
@@ -209,7 +210,7 @@ def test_any_job_that_reports_metrics_is_compared_by_them_and_by_its_parameters(
     assert [line.split("  ")[0] for line in lines] == ["lr", "loss", "whole job (s)", "cost", "on", "run"]
     assert lines[0].split() == ["lr", "1e-3", "3e-4"]
     assert re.split(" {2,}", lines[1]) == ["loss", "1.25 (best 0.5)", "0.25"]
-    assert "best loss: 0.25, two" in compare.remarks(columns)
+    assert "best loss: 0.25, two" in remarks(columns)
     assert "metric   loss: 1.25 at step 3 · best 0.5 at step 2 · 3 values" in compare.one(columns[0])
     assert "figure   lr: 1e-3" in compare.one(columns[0])
 

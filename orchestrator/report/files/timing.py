@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from orchestrator.report.artifact_files import count, measured, open_regular, parse_object, short_text
+from orchestrator.report.files.artifact_files import count, measured, open_regular, parse_object, short_text
 
 SCHEMA = 1
 NAME = "timing.jsonl"

@@ -17,35 +17,17 @@ from typing import Any
 
 from orchestrator.core.jobfile.params import text_of
 from orchestrator.core.lease.run_and_attempt import LOCAL
-from orchestrator.core.text.metric_lines import less_is_better
-from orchestrator.report.figures import EpochMeasure, Measure, RunFigures
+from orchestrator.report.comparison.figures import EpochMeasure, Measure, RunFigures
+from orchestrator.report.comparison.remarks import SAME_WAY, SAME_WORK, differences, headline, notes, remarks, titles
+from orchestrator.report.files.metrics import Metric, short
 from orchestrator.report.layout import Table, format_cost
-from orchestrator.report.metrics import Metric, short
 
 Row = tuple[str, Callable[[RunFigures], str]]
 
 NOTHING = "-"
 LEAST = ("on", "device", "memory (MB)")  # left out first where a row for each run does not fit
 COLUMNS = 4  # of more runs each gets a row
-# Runs that differ in one of these did other work; runs that differ in one of the others did the same work in another way.
-SAME_WORK = ("model", "dataset", "train_examples", "batch_size")
-SAME_WAY = ("epochs", "precision", "timing")
-# What is noted about the runs for which it holds.
-REMARKS: dict[str, Callable[[RunFigures], bool]] = {
-    "its iterations' σ is measured with a drain after each step (`timing: drained`)": lambda f: f.timing == "drained",
-    "no σ of an iteration: its steps were stamped as they left, not as they ended (`timing: drained` measures it)": (
-        lambda f: f.timing == "stamped"
-    ),
-    "each epoch had warm-up in it: s / epoch (≈) follows from its other steps": lambda f: f.epoch_s.estimated,
-    "was interrupted and resumed; both parts are in the figures": lambda f: f.resumed,
-    "trained on generated digits, not on real images": lambda f: f.synthetic,
-    "trained on the MNIST sample that is shipped with tpujob: real images, 6,000 at most, and tested on 2,000": (
-        lambda f: f.dataset == "mnist-sample"
-    ),
-    "the TPU was emulated on this machine's CPU: seconds and dollars are not those of a real one": lambda f: f.emulated,
-}
 BUILT_IN = ("images_per_s", "test_accuracy")  # metrics that have rows of their own, from metrics.json
-PLAIN = {"train_examples": "number of examples", "batch_size": "batch size", "dataset": "data"}
 
 
 def as_json(columns: Sequence[RunFigures]) -> dict[str, Any]:
@@ -57,40 +39,6 @@ def as_json(columns: Sequence[RunFigures]) -> dict[str, Any]:
         "notes": notes(columns),
         "runs": [asdict(column) for column in columns],
     }
-
-
-def differences(columns: Sequence[RunFigures], keys: Sequence[str]) -> list[str]:
-    """Return sentences such as `model: mnist_cnn (a, b), alexnet (c)`. An unknown value differs from nothing."""
-    found = []
-    for key in keys:
-        runs_of: dict[Any, list[str]] = {}
-        for name, column in zip(titles(columns), columns, strict=True):
-            if (value := getattr(column, key)) is not None:
-                runs_of.setdefault(value, []).append(name)
-        if len(runs_of) > 1:
-            each = (f"{_plain(value)} ({', '.join(names)})" for value, names in runs_of.items())
-            found.append(f"{PLAIN.get(key, key)}: {', '.join(each)}")
-    return found
-
-
-def titles(columns: Sequence[RunFigures]) -> list[str]:
-    """Return the names of the runs; where names are alike, with the beginning of the run's id."""
-    names = [column.title for column in columns]
-    return [
-        name if names.count(name) == 1 else f"{name} {column.run[:4]}"
-        for name, column in zip(names, columns, strict=True)
-    ]
-
-
-def headline(columns: Sequence[RunFigures]) -> str:
-    """Return what all of the runs did alike."""
-    parts = []
-    forms = {"train_examples": "{:,} images", "batch_size": "batch {}", "epochs": "{} epochs"}
-    for key in (*SAME_WORK, "epochs", "precision"):
-        values = {getattr(column, key) for column in columns}
-        if len(values) == 1 and None not in values:
-            parts.append(forms.get(key, "{}").format(values.pop()))
-    return " · ".join(parts)
 
 
 # -- rows ----------------------------------------------------------------------------------------------------------
@@ -208,47 +156,6 @@ def _last_and_best(metric: Metric) -> str:
     return text
 
 
-# -- notes ---------------------------------------------------------------------------------------------------------
-
-
-def notes(columns: Sequence[RunFigures]) -> list[str]:
-    """Return what the figures mean, and what limits them."""
-    named = list(zip(titles(columns), columns, strict=True))
-    found = []
-    if any(column.total_s is not None for column in columns):
-        found.append(
-            "total, s / iteration and s / epoch: training alone, without the steps that compiled (warm-up); "
-            "s / epoch is of the epochs that had none"
-        )
-    for text, holds in REMARKS.items():
-        which = [name for name, column in named if holds(column)]
-        if which:
-            found.append(f"{'all' if len(which) == len(named) > 1 else ', '.join(which)}: {text}")
-    found += _best(named)
-    if any(column.cost_usd is not None for column in columns):
-        found.append(f"dollars from the create call to the proven end, by the {columns[0].prices_as_of}")
-    for name, column in named:
-        found += [f"{name}: {problem}" for problem in column.problems]
-        if column.state != "succeeded":
-            found.append(f"{name}: the run is {column.state}")
-    return found
-
-
-def _best(named: Sequence[tuple[str, RunFigures]]) -> list[str]:
-    """Return which run has the best value of each metric that several runs report."""
-    found = []
-    for name in dict.fromkeys(chain.from_iterable(column.metrics for _, column in named)):
-        of_runs = [
-            (each.best, title)
-            for title, column in named
-            if (each := column.metrics.get(name)) is not None and each.best is not None
-        ]
-        if len(of_runs) > 1:
-            value, title = min(of_runs) if less_is_better(name) else max(of_runs)
-            found.append(f"best {name}: {short(value)}, {title}")
-    return found
-
-
 # -- as text, Markdown, CSV ------------------------------------------------------------------------------------------
 
 
@@ -284,12 +191,6 @@ def csv_text(columns: Sequence[RunFigures]) -> str:
     return out.getvalue()
 
 
-def remarks(columns: Sequence[RunFigures]) -> list[str]:
-    """Return what makes the runs differ, and what the figures mean."""
-    apart = [f"NOT COMPARABLE, other {line}" for line in differences(columns, SAME_WORK)]
-    return [*apart, *(f"they differ in {line}" for line in differences(columns, SAME_WAY)), *notes(columns)]
-
-
 def _flat(column: RunFigures) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in asdict(column).items():
@@ -312,7 +213,3 @@ def _csv_cell(value: Any) -> Any:
 
 def _markdown_cell(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("`", "\\`")
-
-
-def _plain(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.text.metric_lines import LINE_BYTES, NAMES, is_metric, less_is_better, number, step_of
-from orchestrator.report.artifact_files import open_regular
+from orchestrator.report.files.artifact_files import open_regular
 
 PIECE_BYTES = 256 << 10
 NUMBERS = frozenset((int, float))

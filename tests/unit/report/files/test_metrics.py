@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.text.metric_lines import NAMES, parse_line
-from orchestrator.report import metrics
-from orchestrator.report.metrics import Metric, summarize
+from orchestrator.report.files import metrics
+from orchestrator.report.files.metrics import Metric, summarize
 
 
 def write(path: Path, *lines: object) -> Path:
