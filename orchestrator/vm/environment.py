@@ -16,6 +16,8 @@ import sys
 import time
 from pathlib import Path
 
+from . import environment_lent as lending
+from . import environment_pythons as pythons
 from . import environment_tools as tools
 from .environment_tools import Failed, say
 
@@ -73,7 +75,7 @@ class Maker:
 
     def _is_complete(self) -> bool:
         """Also false when its interpreter was removed since."""
-        return (self.place / MARK).exists() and tools.version_of(self.place / "bin" / "python") is not None
+        return (self.place / MARK).exists() and pythons.version_of(self.place / "bin" / "python") is not None
 
     @contextlib.contextmanager
     def _locked(self, how: int) -> Iterator[int]:
@@ -100,16 +102,16 @@ class Maker:
 
     def _fill(self, lock: int) -> str:
         """Create it and install everything; return what was done, in words."""
-        request, base = self.request, tools.base_python(self.request["base"])
-        uv = None if request["needs_pip"] else tools.find_uv(self.root)
+        request, base = self.request, pythons.base_python(self.request["base"])
+        uv = None if request["needs_pip"] else pythons.find_uv(self.root)
         if uv is None and request["install_uv"] and not request["needs_pip"]:
-            uv = tools.install_uv(self.root, base)
+            uv = pythons.install_uv(self.root, base)
         python = self._interpreter(base, uv)
-        lent = tools.lent_to(base, python)
+        lent = lending.lent_to(base, python)
         tool = tools.Tool(uv, self.place, lock, self.what or "the environment", self.is_first)
         tool.create(python, with_pip=lent is None)
         if lent is not None:
-            tools.lend(lent, self.place)
+            lending.lend(lent, self.place)
         tool.ensure_pip()
         before = tools.packages(self.place)
         if request["requirements"]:
@@ -121,7 +123,7 @@ class Maker:
     def _parts(self, uv: str | None, lent: Path | None, count: int) -> Iterator[str]:
         yield "uv venv" if uv else "venv"
         if self.request["python"]:
-            yield f"Python {tools.version_of(self.place / 'bin' / 'python', full=True)}"
+            yield f"Python {pythons.version_of(self.place / 'bin' / 'python', full=True)}"
         if self.what:
             yield f"{self.what}: {count} package{'' if count == 1 else 's'}"
         torch = [] if lent is None else [path.name for path in lent.glob("*/torch-*.dist-info")]
@@ -131,12 +133,12 @@ class Maker:
     def _interpreter(self, base: Path, uv: str | None) -> Path:
         """Return the Python to make it of. Raises Failed if the worker has none of the version that is asked for."""
         wanted = self.request["python"]
-        found = base if wanted is None else tools.find_python(wanted, base, uv) or tools.download_python(wanted, uv)
-        version, least = tools.version_of(found), self.request["least_python"]
+        found = base if wanted is None else pythons.find_python(wanted, base, uv) or pythons.download_python(wanted, uv)
+        version, least = pythons.version_of(found), self.request["least_python"]
         if version is None:
             raise Failed(f"{found} does not run")
-        if least and tools.numbers(version) < tools.numbers(least):
-            raise Failed(self.request["too_old"].replace("{version}", tools.version_of(found, full=True) or version))
+        if least and pythons.numbers(version) < pythons.numbers(least):
+            raise Failed(self.request["too_old"].replace("{version}", pythons.version_of(found, full=True) or version))
         return found
 
     def _prune(self) -> None:

@@ -1,4 +1,4 @@
-"""The tools that make a virtual environment: uv, or venv and pip, and the search for them and for other Pythons.
+"""The tools that make a virtual environment: uv, or venv and pip.
 
 `environment` decides, this module calls. What a tool prints goes to the log of the job as it comes; what it says is wrong is
 the message of a failure.
@@ -7,13 +7,11 @@ the message of a failure.
 from __future__ import annotations
 
 import collections
-import configparser
 import contextlib
 import os
 import shlex
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -37,13 +35,6 @@ BUNDLED_PIP = (
     "print(sysconfig.get_config_var('WHEEL_PKG_DIR') or os.path.join(ensurepip.__path__[0], '_bundled'))"
 )
 APT = "sudo apt-get -qq update && sudo DEBIAN_FRONTEND=noninteractive apt-get -qq install -y python3-venv"
-SCRIPT = """#!/bin/sh
-'''exec' {python} "$0" "$@"
-' '''
-import sys
-from {module} import {name}
-sys.exit({function}())
-"""
 
 
 class Failed(Exception):
@@ -86,7 +77,8 @@ class Tool:
             return
         if ask(install).returncode != 0:
             script = self.place / "bin" / "pip"
-            script.write_text(f"#!/bin/sh\nVIRTUAL_ENV='{self.place}' exec '{self.uv}' pip \"$@\"\n")
+            place, uv = shlex.quote(str(self.place)), shlex.quote(self.uv)
+            script.write_text(f'#!/bin/sh\nVIRTUAL_ENV={place} exec {uv} pip "$@"\n')
             script.chmod(0o755)
 
     def install(self, requirements: str, constraints: str) -> None:
@@ -145,129 +137,14 @@ class Tool:
             raise Failed(f"{self.what} cannot be {done}: {why}", code if code > 0 else 128 - code)
 
 
-# -- what the worker has ---------------------------------------------------------------------------------------------
-
-
-def base_python(named: str | None) -> Path:
-    """Return the Python that environments are made of: the worker's, or one that a variable names."""
-    return Path(os.path.expandvars(named) if named else shutil.which("python3") or sys.executable)
-
-
-def find_uv(root: Path) -> str | None:
-    """Return the path of uv: that of the system, of the user, or the one that `install_uv` installed."""
-    places = ("~/.local/bin/uv", "~/.cargo/bin/uv", str(_own_uv(root) / "bin" / "uv"))
-    found = shutil.which("uv")
-    return found or next((path for path in map(os.path.expanduser, places) if os.access(path, os.X_OK)), None)
-
-
-def install_uv(root: Path, python: Path) -> str | None:
-    """Install uv in a directory of its own, which needs neither a venv module nor root; None if pip cannot get it."""
-    place = _own_uv(root)
-    draft = place.with_name(f"uv.{os.getpid()}")
-    options = ("--quiet", "--no-input", "--disable-pip-version-check", "--no-deps", "--retries", "1", "--timeout", "10")
-    done = ask([str(python), "-m", "pip", "install", *options, "--target", str(draft), "uv"])
-    if done.returncode == 0 and ask([str(draft / "bin" / "uv"), "--version"]).returncode == 0:
-        with contextlib.suppress(OSError):  # another one was first
-            draft.rename(place)
-    shutil.rmtree(draft, ignore_errors=True)
-    return find_uv(root)
-
-
-def _own_uv(root: Path) -> Path:
-    return root.with_name("tools") / "uv"
-
-
-def find_python(wanted: str, base: Path, uv: str | None) -> Path | None:
-    """Return an interpreter of this version that runs: a shim of pyenv may have nothing behind it."""
-    name = f"python{wanted}"
-    versions = Path(os.environ.get("PYENV_ROOT") or "~/.pyenv").expanduser() / "versions"
-    candidates = [base, *(Path(path) for path in [shutil.which(name)] if path)]
-    candidates += sorted(versions.glob(f"{wanted}*/bin/{name}"), reverse=True)
-    found = next((path for path in candidates if version_of(path) == wanted), None)
-    if found is None and uv is not None:
-        done = ask([uv, "python", "find", "--no-python-downloads", wanted])
-        found = Path(done.stdout.strip()) if done.returncode == 0 else None
-    return found
-
-
-def download_python(wanted: str, uv: str | None) -> Path:
-    """Return an interpreter that uv downloads. Raises Failed."""
-    missing = f"there is no Python {wanted} on this worker (in PATH, or of pyenv)"
-    if uv is None:
-        raise Failed(f"{missing}, and no uv to download it")
-    done = ask([uv, "python", "install", wanted])
-    found = find_python(wanted, Path(f"python{wanted}"), uv) if done.returncode == 0 else None
-    if found is None:
-        why = problem(done.stderr.splitlines()) or f"it ended with code {done.returncode}"
-        raise Failed(f"{missing}, and uv cannot download it: {why}", done.returncode or 2)
-    return found
-
-
-def version_of(python: Path, *, full: bool = False) -> str | None:
-    """Return the version of an interpreter, such as 3.12, or 3.12.1 in full; None if it does not run."""
-    done = ask([str(python), "-IS", "-c", "import platform; print(platform.python_version())"])
-    found = done.stdout.strip()
-    return None if done.returncode != 0 else found if full else ".".join(found.split(".")[:2])
-
-
-def numbers(version: str) -> tuple[int, ...]:
-    """Return major and minor version, to compare."""
-    return tuple(int(part) for part in version.split(".")[:2])
-
-
 def packages(place: Path) -> set[str]:
     """Return the names of the metadata directories in the environment, one for each package."""
-    return {path.name for path in _site_packages(place).glob("*.dist-info")}
+    return {path.name for path in site_packages(place).glob("*.dist-info")}
 
 
-def _site_packages(place: Path) -> Path:
+def site_packages(place: Path) -> Path:
+    """Return the directory of the packages of an environment."""
     return next(iter(place.glob("lib/python*/site-packages")))
-
-
-# -- what an emulated worker lends ------------------------------------------------------------------------------------
-
-
-def lent_to(base: Path, python: Path) -> Path | None:
-    """Return the directory of what an emulated worker lends to environments of this Python; None where that is nothing."""
-    lent = base.parent.parent / "tpujob-lent"  # emulator.vms.pythons writes it
-    if not lent.is_dir():
-        return None
-    version = version_of(python)
-    found = lent / f"python{version}"
-    if found.is_dir():
-        return found
-    if any(lent.glob("*/*/torch-*.dist-info")):
-        say(f"emulated: torch is not lent to Python {version}, only to the one that tpujob runs on")
-    return None
-
-
-def lend(lent: Path, place: Path) -> None:
-    """Add what names the lent packages to the environment: for Python a .pth file, for pip and uv their metadata.
-
-    The metadata list no files of the packages, so that replacing a package by another version deletes none of them.
-    """
-    site = _site_packages(place)
-    for path in lent.glob("*/*"):
-        if path.is_dir():
-            shutil.copytree(str(path), str(site / path.name))
-            _write_scripts(path / "entry_points.txt", place)
-        else:
-            shutil.copy(str(path), str(site / path.name))
-
-
-def _write_scripts(entry_points: Path, place: Path) -> None:
-    python = shlex.quote(str(place / "bin" / "python"))
-    points = configparser.ConfigParser(delimiters=("=",), interpolation=None)
-    points.read(str(entry_points))
-    for name, entry in points.items("console_scripts") if points.has_section("console_scripts") else ():
-        module, _, function = entry.partition("[")[0].strip().partition(":")
-        path = place / "bin" / name
-        first = function.partition(".")[0]
-        path.write_text(SCRIPT.format(python=python, module=module, name=first, function=function))
-        path.chmod(0o755)
-
-
-# -- calls ------------------------------------------------------------------------------------------------------------
 
 
 def ask(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -140,6 +140,22 @@ def test_an_environment_whose_deletion_was_killed_does_not_count_as_complete(
     assert place.exists() and not (place / environment.MARK).exists()
 
 
+def test_where_pip_cannot_be_had_uv_stands_for_it_also_below_a_home_with_an_odd_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "O'Brien $HOME"
+    place = home / "envs" / "e"
+    (place / "bin").mkdir(parents=True)
+    uv = home / "uv"
+    uv.write_text('#!/bin/sh\necho "$VIRTUAL_ENV" "$@"\n')
+    uv.chmod(0o755)
+    failed = subprocess.CompletedProcess([], 1, "", "")
+    monkeypatch.setattr(tools, "ask", lambda argv: failed)
+    tools.Tool(str(uv), place, 0, "", True).ensure_pip()
+    said = subprocess.run([str(place / "bin" / "pip"), "list"], capture_output=True, text=True, check=True).stdout
+    assert said == f"{place} pip list\n"
+
+
 def test_other_workers_than_the_first_say_only_what_is_wrong(with_pip: Worker) -> None:
     with_pip.env["TPUJOB_WORKER"] = "3"
     assert with_pip.make(ALPHA) == (0, "")
