@@ -7,6 +7,7 @@ at most its text on the terminal.
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import sys
 import threading
@@ -21,6 +22,7 @@ DRAWN_EVERY_S = 0.2
 ERASE = "\r\x1b[K"
 SPINNER = "|/-\\"
 BESIDE_A_JOB = ("save",)  # the stages of work that is done while the job runs
+BESIDE_S = 10.0  # for so long such a step takes the place of the job: nothing says that it is over
 
 
 class LiveView:
@@ -38,6 +40,7 @@ class LiveView:
         self._on_terminal = on_terminal
         self._jobs: dict[str, JobLine] = {}  # by the variant of a sweep; a job of its own is ""
         self._stage, self._text = "", ""
+        self._text_until = math.inf  # by the steady clock
         self._drawn = False
         self._turn = 0
         self._plain_at = 0.0
@@ -49,6 +52,7 @@ class LiveView:
             self._jobs.pop(event.variant, None)
         if event.variant:
             return
+        self._text_until = time.monotonic() + BESIDE_S if self._jobs else math.inf
         if event.stage != self._stage:
             self._plain_at = time.monotonic()  # worth a plain line only if it lasts
         self._stage, self._text = event.stage, self._clean(f"{event.stage:<8} {event.text}")
@@ -83,7 +87,7 @@ class LiveView:
 
     def _now(self, width: int | None = None) -> str:
         """Return the line as it is now; empty if nothing goes on."""
-        if self._text or not self._jobs:
+        if not self._jobs or (self._text and time.monotonic() < self._text_until):
             return self._text
         if (alone := self._jobs.get("")) is not None:
             return self._clean(alone.text(width))

@@ -81,7 +81,7 @@ def test_ctrl_c_releases_every_slice_and_the_same_command_goes_on(tpujob: Tpujob
     press(process, signal.SIGINT)
     _, err = process.communicate()
     assert process.returncode == 130, err
-    assert err.count("SIGINT") == 1 and "SIGINT: stopping 2 runs and deleting their slices" in err
+    assert err.count("SIGINT") == 1 and "SIGINT: stopping 2 runs and deleting every slice" in err
     assert tpujob.alive() == [] and {lease.state for lease in tpujob.leases()} == {"gone"}
     assert err.count(" absent (checked ") == 2
     assert json.loads(tpujob("status", "--json").stdout)["sweeps"] == []

@@ -121,14 +121,15 @@ def _listen(work: LaneWork, lanes: list[LaneThread], inbox: queue.SimpleQueue[in
     work.board.stop(Interrupted.BASE + number)
     for lane in lanes:
         lane.interrupt(number)
-    _tell(work.reporter, number, len(signals), running)
+    on_slices = any(variant.spec.on == "tpu" for variant in work.board.variants)
+    _tell(work.reporter, number, len(signals), f"{running} run{'s'[: running != 1]}", on_slices=on_slices)
 
 
-def _tell(reporter: Reporter, number: int, count: int, running: int) -> None:
+def _tell(reporter: Reporter, number: int, count: int, runs: str, *, on_slices: bool) -> None:
+    """Report what the signal does; `count`: of the signals so far."""
     name = signal.Signals(number).name
     if count == 1:
-        runs = f"{running} run{'s'[: running != 1]}"
-        reporter.notice("stop", f"{name}: stopping {runs} and deleting their slices")
+        reporter.notice("stop", f"{name}: stopping {runs}{' and deleting every slice' if on_slices else ''}")
     elif count < 3:
         left = "1 more to leave before the proof (the next tpujob command goes on with it)"
         reporter.notice("release", f"{name}: already deleting; {left}")

@@ -117,6 +117,19 @@ def test_the_failure_of_one_job_of_a_sweep_leaves_the_lines_of_the_others(consol
     assert console._live()._now() == ""
 
 
+def test_a_step_beside_the_job_gives_the_line_back_though_nothing_says_that_it_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    view = LiveView(threading.RLock(), str, print, on_terminal=False)
+    view.job_runs(STARTED)
+    saving = Progress("save", "the work was not saved this time: no connection")
+    view.progress(saving)
+    assert view._now() == "save     the work was not saved this time: no connection"
+    monkeypatch.setattr(live_view, "BESIDE_S", 0.0)
+    view.progress(saving)
+    assert view._now().startswith("train    0 s")
+
+
 @pytest.fixture
 def console(monkeypatch: pytest.MonkeyPatch) -> Iterator[Console]:
     monkeypatch.setattr(live_view, "CALM_S", 0.0)

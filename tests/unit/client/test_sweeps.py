@@ -246,7 +246,7 @@ def test_a_signal_reaches_every_lane_and_no_other_variant_begins(world: World) -
     assert len(labels(result, "interrupted")) == 2 and len(labels(result, "queued")) == 4
     assert signal.getsignal(signal.SIGTERM) is before
     told = [text for text in world.notices() if "SIGTERM" in text]
-    assert told == ["SIGTERM: stopping 2 runs and deleting their slices"]
+    assert told == ["SIGTERM: stopping 2 runs and deleting every slice"]
 
 
 def test_a_bug_in_a_lane_ends_the_sweep_and_is_raised(world: World) -> None:
