@@ -267,9 +267,9 @@ def load(name: str) -> Callable[..., int | None]:
 
 def function_of(name: str) -> str:
     """Return the "module:function" of a command, below `cli.commands`."""
-    room = next(title.lower() for title, commands in GROUPS.items() if name in commands)
+    package = next(title.lower() for title, commands in GROUPS.items() if name in commands)
     own = name.replace("-", "_")
-    return COMMANDS[name].function or f"{room}.{own}:{own}"
+    return COMMANDS[name].function or f"{package}.{own}:{own}"
 
 
 def children(parent: str) -> dict[str, Command]:

@@ -126,6 +126,7 @@ class Session:
             self.reporter.notice("cloud", self.target.why)
 
     def world(self, cloud: str | None = None) -> RealWorld:
+        """Return the world of the programs of this session's cloud, or of another one. Connects to nothing yet."""
         from orchestrator.engine.runtime.world import RealWorld
 
         kind = cloud or self.target.kind
@@ -144,6 +145,10 @@ class Session:
         return self._worlds[kind]
 
     def run(self, program: Program[T], cloud: str | None = None) -> T:
+        """Run a program on this session's cloud, or another one, and return its result. Signals interrupt it.
+
+        Raises TeardownUnproven when signals ended it before the proof that it owed.
+        """
         from orchestrator.engine.runtime.interpreter import Abandoned, Interpreter
 
         interpreter = Interpreter(self.world(cloud))
@@ -358,6 +363,7 @@ def unchecked(lease: Lease, error: TpujobError) -> Released:
 
 
 def user_name() -> str:
+    """Return the name of the user of this process."""
     import getpass
 
     try:

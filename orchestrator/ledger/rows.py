@@ -40,10 +40,12 @@ class SweepRecord:
 
 
 def lease_row(lease: Lease) -> list[Any]:
+    """Return the values of LEASE_COLUMNS."""
     return [getattr(lease.name if column in _NAME_COLUMNS else lease, column) for column in LEASE_COLUMNS]
 
 
 def lease_of(row: tuple[Any, ...]) -> Lease:
+    """Return the lease of a row with LEASE_COLUMNS."""
     data = dict(zip(LEASE_COLUMNS, row, strict=True))
     project, zone, node, queued = (data.pop(column) for column in _NAME_COLUMNS)
     name = SliceName(project, zone, node, bool(queued))
@@ -54,14 +56,17 @@ def lease_of(row: tuple[Any, ...]) -> Lease:
 
 
 def run_of(row: tuple[Any, ...]) -> RunRecord:
+    """Return the run of a row with all columns of its table."""
     identity, name, job_path, cloud, created_at, directory, spec = row
     return RunRecord(identity, name, job_path, cloud, created_at, directory, json.loads(spec))
 
 
 def marks(values: Sequence[object]) -> str:
+    """Return a question mark for each value, with commas."""
     return ", ".join("?" * len(values))
 
 
 def attempt_of(row: tuple[Any, ...]) -> Attempt:
+    """Return the attempt of a row with all columns of its table."""
     data = dict(zip((field.name for field in fields(Attempt)), row, strict=True))
     return Attempt(**data | {"state": AttemptState(data["state"])})

@@ -79,6 +79,8 @@ class RunEvent:
 
 @dataclass(frozen=True, slots=True)
 class RunFile:
+    """A file in the directory of a run."""
+
     path: str  # below the run's directory
     size_bytes: int
 

@@ -53,6 +53,7 @@ def ship_line(found: Survey) -> str:
 
 
 def ship_shape(found: Survey | None) -> dict[str, Any] | None:
+    """Return the same as JSON values; None when there is nothing to ship."""
     if found is None:
         return None
     return {

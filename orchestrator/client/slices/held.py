@@ -34,6 +34,8 @@ class SliceStatus:
 
 @dataclass(frozen=True, slots=True)
 class SliceEnd:
+    """Until when a slice may exist."""
+
     name: str
     node: str
     ends_at: float  # unix seconds, the ledger's time of its cloud

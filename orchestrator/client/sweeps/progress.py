@@ -66,6 +66,7 @@ def queued(session: Session) -> list[VariantState]:
 
 
 def living_records(session: Session) -> list[SweepRecord]:
+    """Return the records of the sweeps whose process is alive, newest first."""
     return [record for record in session.ledger.sweeps() if session.locks.is_locked(lock_of(record))]
 
 

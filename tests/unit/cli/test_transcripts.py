@@ -183,7 +183,7 @@ def test_a_dry_run_of_up_prints_the_request_and_creates_nothing(tpujob: Tpujob) 
     ("said", "idle_s"),
     [((), "3600.0"), (("--idle", "never"), "null"), (("--idle", "2m"), "120.0"), (("--ttl", "30m"), "3600.0")],
 )
-def test_up_holds_for_an_hour_of_real_time_without_anybody_on_it_unless_told_otherwise(
+def test_up_holds_for_an_hour_of_real_time_without_use_unless_told_otherwise(
     tpujob: Tpujob, said: tuple[str, ...], idle_s: str
 ) -> None:
     with tpujob.starting_no_emulator():

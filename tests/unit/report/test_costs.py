@@ -73,7 +73,7 @@ def ended(lease: Lease, at: float) -> tuple[LeaseEvent, ...]:
         pytest.param(replace(GOOGLE, gone_at=AT + 900), 9.6 / 4, id="gone after a quarter"),
         pytest.param(QUEUED, 0.0, id="waiting in the queue costs nothing"),
         pytest.param(replace(QUEUED, ready_at=AT + 1200), 9.6 / 6, id="what was queued costs from its capacity on"),
-        pytest.param(replace(GOOGLE, usd_per_hour=None), None, id="a price that nobody knows is not zero"),
+        pytest.param(replace(GOOGLE, usd_per_hour=None), None, id="an unknown price is not zero"),
     ],
 )
 def test_dollars_run_from_the_create_to_proven_absence(lease: Lease, usd: float | None) -> None:

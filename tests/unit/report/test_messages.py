@@ -52,7 +52,7 @@ def test_the_banner_says_by_when_the_switch_acts() -> None:
     assert f"   watchdog    deletes it by {day_clock(AT + 60)} if its VM is up and may" in text.splitlines()
 
 
-def test_the_banner_of_an_emulated_slice_threatens_nobody_with_a_bill() -> None:
+def test_the_banner_of_an_emulated_slice_announces_no_bill() -> None:
     text = unproven_alert(Released(LEASE, False, AT, Verdict(gone=False, missing=("still there: DELETING",))))
     assert "emulated, not billed" in text and "gcloud" not in text and "$" not in text
 

@@ -1,4 +1,4 @@
-"""`tpujob emulator up|env|status`: the daemon, and how the other commands of this room ask it."""
+"""`tpujob emulator up|env|status`: the daemon, and how the other commands of this package ask it."""
 
 from __future__ import annotations
 

@@ -63,6 +63,6 @@ def test_when_no_zone_answers_the_old_answer_stays(tmp_path: Path, asked: list[C
     assert availability.known(session(tmp_path)) == before
 
 
-def test_a_file_that_cannot_be_read_is_as_if_nobody_had_asked(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_as_if_there_was_none(tmp_path: Path) -> None:
     (tmp_path / availability.FILE).write_text("{")
     assert availability.known(session(tmp_path)) is None
