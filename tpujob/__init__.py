@@ -54,6 +54,10 @@ if TYPE_CHECKING:
     from orchestrator.client.sweeps.plans import SweepPreview as _SweepPlan
     from orchestrator.client.sweeps.progress import SweepProgress as SweepProgress
     from orchestrator.errors import *  # noqa: F403 - that module has nothing but errors
+    from orchestrator.report.money.spending import CloudCost as CloudCost
+    from orchestrator.report.money.spending import CostReport as CostReport
+    from orchestrator.report.money.spending import CostRow as CostRow
+    from orchestrator.report.money.spending import OpenSlice as OpenSlice
     from orchestrator.report.results import RunReport as RunReport
 
     Plan = _Plan
@@ -95,6 +99,7 @@ _NAMES = {  # module of each name
         *("UserError", "Vanished", "WatchdogNotArmed", "WrongState"),
     ),
     "report.results": ("RunReport",),
+    "report.money.spending": ("CloudCost", "CostReport", "CostRow", "OpenSlice"),
 }
 _HOMES = {name: f"orchestrator.{module}" for module, names in _NAMES.items() for name in names}
 _OTHERWISE = {"Plan": "PlanPreview", "SweepPlan": "SweepPreview"}  # named otherwise there

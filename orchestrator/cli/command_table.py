@@ -130,6 +130,15 @@ GROUPS: dict[str, dict[str, Command]] = {
             "Compare runs: seconds in all, per iteration and per epoch with their spread, accuracy, dollars.",
             ("tpujob compare mnist-ddp mnist-single", "tpujob compare mnist-ddp mnist-single --markdown"),
         ),
+        "cost": Command(
+            "Show what this machine's slices and runs cost in a month: by job, what idled, what was lost, what spot saved.",
+            (
+                "tpujob cost",
+                "tpujob cost --month 2026-11 --by accelerator",
+                "tpujob cost --since 30d --by run --csv > costs.csv",
+            ),
+            light=True,
+        ),
     },
     "Guarantee": {
         "gc": Command(

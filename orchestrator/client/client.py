@@ -23,7 +23,8 @@ from orchestrator.client.jobs.job_files import environment
 from orchestrator.client.jobs.planning import PlanPreview, preview
 from orchestrator.client.jobs.runs import RunOptions, start_run
 from orchestrator.client.lending import DEFAULT_NAME, Slice, SliceOptions
-from orchestrator.client.results import history, logs, reports
+from orchestrator.client.results import costs, history, logs, reports
+from orchestrator.client.results.costs import Since
 from orchestrator.client.results.history import RunSummary
 from orchestrator.client.session import Session
 from orchestrator.client.slices import held
@@ -39,6 +40,7 @@ from orchestrator.client.sweeps.plans import preview as preview_sweep
 from orchestrator.client.sweeps.sweeps import SweepRequest, run_sweep
 from orchestrator.core.jobfile.sweep import Sweep
 from orchestrator.core.planning.capacity_request import Provisioning
+from orchestrator.report.money.spending import By, CostReport
 from orchestrator.report.results import RunReport
 
 DEFAULT_IDLE = "default"  # of `up`: 1h, or that of the existing slice
@@ -220,6 +222,16 @@ class Client:
         """Return everything about a run: attempts, slice, cost, metrics, files, and its story in events. Raises UnknownRun."""
         with self._session() as session:
             return reports.show(session, _id(run))
+
+    def cost(self, *, month: str | None = None, since: Since | None = None, by: By = "job") -> CostReport:
+        """Return what this machine's slices and runs cost: an estimate by a dated price table, each cloud apart.
+
+        `month` is one of UTC such as `"2026-11"`; `since` a day, a datetime, or how long (`"30d"`, a timedelta); without either
+        it is this month. `by` is run, job, project or accelerator. Dollars are None where a price is unknown. Raises UserError
+        for a period that does not exist or has not begun.
+        """
+        with self._session() as session:
+            return costs.cost(session, month=month, since=since, by=by)
 
     def logs(self, run: str | Run, *, follow: bool = False, worker: int | None = None) -> Iterator[LogLine]:
         """Yield the lines of all workers, or of one, as far as they arrived here; with `follow`, until the run has ended.

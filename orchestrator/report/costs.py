@@ -7,10 +7,21 @@ not proven absent may still be billed. `now` is always the ledger's time of the 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from orchestrator.core.lease.lease import HeldFor, Lease
 from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, RunRecord
 from orchestrator.ledger.ledger import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The time of one slice that counts for one attempt, in unix seconds of the ledger."""
+
+    attempt: str
+    lease: Lease
+    since: float
+    until: float
 
 
 def of_lease(lease: Lease, now: float) -> float | None:
@@ -34,7 +45,15 @@ def of_run(ledger: Ledger, run: RunRecord, now: float) -> float | None:
 
 
 def of_attempts(ledger: Ledger, run: RunRecord, now: float) -> dict[str, float | None]:
-    """Return the dollars of each attempt by its id, in their order; their sum is `of_run`.
+    """Return the dollars of each attempt by its id, in their order; their sum is `of_run`."""
+    amounts: dict[str, list[float | None]] = {attempt.id: [] for attempt in ledger.attempts_of(run.id)}
+    for share in shares(ledger, run, now):
+        amounts[share.attempt].append(between(share.lease.usd_per_hour, share.since, share.until))
+    return {attempt: total(parts) for attempt, parts in amounts.items()}
+
+
+def shares(ledger: Ledger, run: RunRecord, now: float) -> list[Share]:
+    """Return what the run pays for: each slice that existed, with the attempt that it counts for.
 
     A slice that the run asked for counts for the attempt during which it was asked for. Of a slice of `tpujob up`, only the
     time of the attempts on it counts; of one that the run keeps (`--keep`, `keep_on_failure`), the time to the end of the
@@ -43,19 +62,19 @@ def of_attempts(ledger: Ledger, run: RunRecord, now: float) -> dict[str, float |
     """
     attempts = ledger.attempts_of(run.id)
     if not attempts:
-        return {}
+        return []
     began = [began_at(ledger, run, attempt) for attempt in attempts]
     ended = attempts[-1].ended_at
-    amounts: dict[str, list[float | None]] = {attempt.id: [] for attempt in attempts}
+    found: list[Share] = []
     own = ledger.leases_of(run.id)
     for lease in own:
-        if _came_to_nothing(ledger, lease):
+        since, _ = _passed(ledger, lease, run)
+        if since is None or came_to_nothing(ledger, lease):
             continue
         number = max((index for index, at in enumerate(began) if at <= lease.created_at), default=0)
         on_request = lease.held_for in (HeldFor.USER, HeldFor.FAILURE)
         until = ended if on_request and ended is not None else now
-        since, _ = _passed(ledger, lease, run)
-        amounts[attempts[number].id].append(_between(lease, since, min(until, lease.gone_at or until)))
+        found.append(Share(attempts[number].id, lease, since, min(until, lease.gone_at or until)))
     known = {lease.id for lease in own}
     for attempt, at in zip(attempts, began, strict=True):
         if attempt.lease_id is not None and attempt.lease_id not in known:
@@ -63,8 +82,9 @@ def of_attempts(ledger: Ledger, run: RunRecord, now: float) -> dict[str, float |
             since, passed_at = _passed(ledger, lease, run)
             if passed_at is None:
                 since, passed_at = at, min(attempt.ended_at or now, lease.gone_at or now)
-            amounts[attempt.id].append(_between(lease, since, passed_at))
-    return {attempt: total(parts) for attempt, parts in amounts.items()}
+            if since is not None:
+                found.append(Share(attempt.id, lease, since, passed_at))
+    return found
 
 
 def _passed(ledger: Ledger, lease: Lease, run: RunRecord) -> tuple[float | None, float | None]:
@@ -79,7 +99,7 @@ def _passed(ledger: Ledger, lease: Lease, run: RunRecord) -> tuple[float | None,
 def total(amounts: Iterable[float | None]) -> float | None:
     """Return the sum; None when one amount is unknown, because a sum without it would be too small."""
     known = list(amounts)
-    return sum(amount for amount in known if amount is not None) if None not in known else None
+    return sum((amount for amount in known if amount is not None), 0.0) if None not in known else None
 
 
 def between(usd_per_hour: float | None, since: float, until: float) -> float | None:
@@ -96,8 +116,8 @@ def began_at(ledger: Ledger, run: RunRecord, attempt: Attempt) -> float:
     return next((at for at, kind, _ in ledger.events(attempt.id) if kind == "began"), run.created_at)
 
 
-def _came_to_nothing(ledger: Ledger, lease: Lease) -> bool:
-    """True if every create was refused or failed, so that no slice ever existed.
+def came_to_nothing(ledger: Ledger, lease: Lease) -> bool:
+    """Return True if every create was refused or failed, so that no slice ever existed.
 
     The create of a slice that is deleted before it is READY settles during the deletion. A create that settles before that
     has failed.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.text.durations import format_usd
@@ -36,6 +36,11 @@ def format_cost(usd: float | None, cloud: str) -> str:
     if usd is None:
         return "unknown"
     return f"{format_usd(usd)} emulated" if cloud == "emulated" else format_usd(usd)
+
+
+def csv_cell(value: Any) -> Any:
+    """Return the value for a CSV file; a text that a spreadsheet would read as a formula is quoted."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
 
 
 class Table(NamedTuple):

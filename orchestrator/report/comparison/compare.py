@@ -20,7 +20,7 @@ from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.report.comparison.figures import EpochMeasure, Measure, RunFigures
 from orchestrator.report.comparison.remarks import SAME_WAY, SAME_WORK, differences, headline, notes, remarks, titles
 from orchestrator.report.files.metrics import Metric, short
-from orchestrator.report.layout import Table, format_cost
+from orchestrator.report.layout import Table, csv_cell, format_cost
 
 Row = tuple[str, Callable[[RunFigures], str]]
 
@@ -196,19 +196,14 @@ def _flat(column: RunFigures) -> dict[str, Any]:
     for key, value in asdict(column).items():
         if key == "metrics":
             for name, metric in value.items():
-                flat |= {_csv_cell(f"{name}_last"): metric["last"], _csv_cell(f"{name}_best"): metric["best"]}
+                flat |= {csv_cell(f"{name}_last"): metric["last"], csv_cell(f"{name}_best"): metric["best"]}
         elif key == "params":
-            flat |= {_csv_cell(f"param_{name}"): _csv_cell(inner) for name, inner in value.items()}
+            flat |= {csv_cell(f"param_{name}"): csv_cell(inner) for name, inner in value.items()}
         elif isinstance(value, dict):
             flat |= {f"{key}_{part}": inner for part, inner in value.items()}
         else:
-            flat[key] = _csv_cell("; ".join(value) if isinstance(value, tuple) else value)
+            flat[key] = csv_cell("; ".join(value) if isinstance(value, tuple) else value)
     return flat
-
-
-def _csv_cell(value: Any) -> Any:
-    """Quote a text from a worker that a spreadsheet would read as a formula."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
 
 
 def _markdown_cell(text: str) -> str:

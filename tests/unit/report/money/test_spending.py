@@ -1,0 +1,329 @@
+"""Where the dollars went: each moment of a slice counts once, for one payer and one use, in one month."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.report.money.spending import (
+    Bill,
+    By,
+    CloudCost,
+    CostRow,
+    Paid,
+    Period,
+    Stretch,
+    Use,
+    Work,
+    clouds,
+    stretches,
+)
+
+HOUR = 3600.0
+AT = datetime(2026, 11, 10, tzinfo=UTC).timestamp()
+NOW = AT + 100 * HOUR
+EVER = Period(0.0)
+BILL = Bill(
+    id="lease-1",
+    cloud="google",
+    project="acme",
+    zone="us-central1-a",
+    name="trainer",
+    node="tpujob-x-1",
+    accelerator_type="v5litepod-8",
+    chips=8,
+    state="gone",
+    since=AT,
+    until=AT + 10 * HOUR,
+    now=NOW,
+    usd_per_hour=10.0,
+    ready_at=AT + HOUR,
+    down_at=AT + 9 * HOUR,
+)
+
+
+def run(name: str, since_h: float, until_h: float, job: str = "mnist") -> Paid:
+    return Paid(name, job, AT + since_h * HOUR, AT + until_h * HOUR)
+
+
+def work(since_h: float, until_h: float, *, failed: bool = False) -> Work:
+    return Work(AT + since_h * HOUR, AT + until_h * HOUR, failed)
+
+
+def uses(bill: Bill) -> list[tuple[str | None, str, float]]:
+    """Payer, use and hours of each part."""
+    return [(each.payer and each.payer.run, each.use.value, each.hours) for each in stretches(bill)]
+
+
+def only(bills: list[Bill], by: By = "job", period: Period = EVER) -> CloudCost:
+    (found,) = clouds(bills, period, by)
+    return found
+
+
+def total(*bills: Bill, period: Period = EVER) -> CostRow:
+    return only([*bills], period=period).total
+
+
+USED = replace(BILL, paid=(run("r1", 0, 10),), work=(work(0, 8),))
+HELD = replace(BILL, held_at=AT)
+
+
+def test_the_slice_of_a_run_is_created_used_and_deleted() -> None:
+    assert uses(USED) == [("r1", "overhead", 1), ("r1", "job", 7), ("r1", "overhead", 2)]
+
+
+def test_an_attempt_that_did_not_succeed_is_told_from_one_that_did() -> None:
+    assert uses(replace(USED, work=(work(0, 8, failed=True),)))[1] == ("r1", "failed", 7)
+
+
+def test_a_held_slice_is_idle_whenever_no_run_is_on_it() -> None:
+    bill = replace(
+        HELD,
+        paid=(run("r1", 2, 4), run("r2", 5, 6)),
+        work=(work(2, 4), work(5, 6, failed=True)),
+    )
+    assert uses(bill) == [
+        (None, "overhead", 1),
+        (None, "idle", 1),
+        ("r1", "job", 2),
+        (None, "idle", 1),
+        ("r2", "failed", 1),
+        (None, "idle", 3),
+        (None, "overhead", 1),
+    ]
+
+
+def test_a_slice_that_a_run_keeps_is_idle_from_then_on() -> None:
+    bill = replace(USED, held_at=AT + 4 * HOUR, paid=(run("r1", 0, 4),), work=(work(0, 4),))
+    assert uses(bill) == [("r1", "overhead", 1), ("r1", "job", 3), (None, "idle", 5), (None, "overhead", 1)]
+
+
+def test_results_that_are_not_collected_idle_on_the_account_of_their_run() -> None:
+    bill = replace(USED, held_at=AT + 4 * HOUR, work=(work(0, 4, failed=True),))
+    assert uses(bill)[2] == ("r1", "idle", 5)
+
+
+@pytest.mark.parametrize(
+    ("bill", "expected"),
+    [
+        pytest.param(replace(BILL, paid=(run("r1", 0, 10),)), [("r1", "lost", 10)], id="it lost a race"),
+        pytest.param(replace(USED, ready_at=None), [("r1", "lost", 10)], id="it was given up while it was created"),
+        pytest.param(replace(HELD, ready_at=None), [(None, "lost", 10)], id="nobody got the slice of `up`"),
+        pytest.param(
+            replace(BILL, state="creating", until=None, now=AT + 2 * HOUR, ready_at=None, down_at=None),
+            [(None, "overhead", 2)],
+            id="it may still win",
+        ),
+    ],
+)
+def test_a_slice_that_no_job_reached_is_lost_once_it_is_given_up(
+    bill: Bill, expected: list[tuple[str | None, str, float]]
+) -> None:
+    assert uses(bill) == expected
+
+
+def test_a_slice_that_python_lends_is_used_while_it_is_ready() -> None:
+    assert uses(replace(BILL, lent=True)) == [(None, "overhead", 1), (None, "job", 8), (None, "overhead", 1)]
+
+
+def test_of_two_runs_that_claim_the_same_hour_one_pays() -> None:
+    bill = replace(BILL, paid=(run("r1", 0, 6), run("r2", 4, 10)), work=(work(0, 6), work(4, 9)))
+    found = only([bill], by="run")
+    assert {row.name: row.cost_usd for row in found.rows} == pytest.approx({"r1": 60.0, "r2": 40.0})
+    assert found.total.cost_usd == pytest.approx(100.0)
+
+
+def test_times_outside_of_the_slice_and_times_that_run_backwards_count_nothing() -> None:
+    bill = replace(BILL, paid=(run("r1", -5, 20), run("r2", 6, 4)), work=(work(-5, 20), work(7, 7), work(9, 3)))
+    found = only([bill], by="run")
+    assert [(row.name, row.hours) for row in found.rows] == [("r1", 10.0)]
+
+
+@pytest.mark.parametrize("until", [AT, AT - HOUR])
+def test_a_slice_without_a_duration_is_in_no_row(until: float) -> None:
+    assert clouds([replace(BILL, until=until)], EVER, "job") == ()
+
+
+def test_a_clock_that_went_back_makes_no_cost_negative() -> None:
+    before = replace(BILL, until=None, now=AT - HOUR, state="ready", down_at=None)
+    assert stretches(before) == [] and clouds([before], EVER, "job") == ()
+
+
+def test_what_a_wrong_clock_put_into_the_future_is_in_a_period_without_an_end() -> None:
+    assert total(replace(USED, now=AT - 50 * HOUR)).cost_usd == pytest.approx(100.0)
+
+
+def test_a_slice_that_is_billed_over_the_end_of_a_month_is_split_there() -> None:
+    december = datetime(2026, 12, 1, tzinfo=UTC).timestamp()
+    bill = replace(USED, since=december - 3 * HOUR, until=december + HOUR, ready_at=december - 3 * HOUR, down_at=None)
+    bill = replace(bill, paid=(Paid("r1", "mnist", bill.since, december + HOUR),), work=())
+    november = total(bill, period=Period(AT, december))
+    after = total(bill, period=Period(december, december + 31 * 24 * HOUR))
+    assert (november.cost_usd, after.cost_usd) == pytest.approx((30.0, 10.0))
+    assert (november.runs, after.runs) == (1, 1), "the run is in both"
+    assert clouds([bill], Period(december + HOUR, None), "job") == ()
+
+
+def test_a_slice_that_is_still_billed_counts_until_now_and_is_named() -> None:
+    bill = replace(USED, until=None, now=AT + 5 * HOUR, state="down")
+    found = only([bill])
+    assert found.total.cost_usd == pytest.approx(50.0)
+    (still,) = found.open_slices
+    assert (still.node, still.state, still.forgotten) == ("tpujob-x-1", "down", False)
+    assert (still.cost_usd, still.counted_until, still.usd_per_hour) == (pytest.approx(50.0), AT + 5 * HOUR, 10.0)
+    assert only([USED]).open_slices == ()
+
+
+def test_of_a_past_month_it_is_counted_until_the_end_of_that_month() -> None:
+    bill = replace(USED, until=None, now=AT + 50 * HOUR, state="ready", down_at=None)
+    (still,) = only([bill], period=Period(AT, AT + 20 * HOUR)).open_slices
+    assert (still.counted_until, still.cost_usd) == (AT + 20 * HOUR, pytest.approx(200.0))
+
+
+def test_a_slice_that_was_forgotten_is_named_too_because_its_end_is_not_proven() -> None:
+    (forgotten,) = only([replace(USED, state="forgotten")]).open_slices
+    assert forgotten.forgotten and forgotten.cost_usd == pytest.approx(100.0)
+
+
+DARK = replace(USED, id="lease-2", usd_per_hour=None, paid=(run("r2", 0, 10, "dark"),))
+
+
+def test_a_price_that_is_not_known_is_unknown_and_never_zero() -> None:
+    row = total(DARK)
+    assert (row.cost_usd, row.known_usd, row.job_usd, row.overhead_usd) == (None, None, None, None)
+    assert (row.unpriced_hours, row.failed_usd) == (10.0, 0.0), "nothing failed, at whatever price"
+
+
+def test_beside_an_unknown_price_the_known_part_of_a_sum_is_told() -> None:
+    row = total(USED, DARK)
+    assert (row.cost_usd, row.known_usd, row.unpriced_hours) == (None, pytest.approx(100.0), 10.0)
+    rows = {each.name: each.cost_usd for each in only([USED, DARK]).rows}
+    assert rows == {"mnist": pytest.approx(100.0), "dark": None}
+
+
+SPOT = replace(USED, spot=True, on_demand_usd_per_hour=25.0)
+
+
+@pytest.mark.parametrize(
+    ("bill", "saved"),
+    [
+        pytest.param(SPOT, 150.0, id="spot"),
+        pytest.param(replace(SPOT, spot=False), 0.0, id="on-demand"),
+        pytest.param(replace(SPOT, on_demand_usd_per_hour=None), None, id="no on-demand price"),
+        pytest.param(replace(SPOT, usd_per_hour=None), None, id="no spot price"),
+        pytest.param(replace(SPOT, usd_per_hour=0.0), 0.0, id="granted, so free without spot, too"),
+        pytest.param(replace(SPOT, on_demand_usd_per_hour=8.0), -20.0, id="dearer than on-demand"),
+    ],
+)
+def test_spot_saves_the_difference_to_the_on_demand_price(bill: Bill, saved: float | None) -> None:
+    assert total(bill).spot_saved_usd == (saved if saved is None else pytest.approx(saved))
+
+
+def test_a_granted_slice_costs_nothing_which_is_known() -> None:
+    row = total(replace(USED, usd_per_hour=0.0))
+    assert (row.cost_usd, row.known_usd, row.unpriced_hours) == (0.0, 0.0, 0.0)
+
+
+LOCAL = replace(
+    USED,
+    id="r9-1",
+    cloud="local",
+    project="this machine",
+    accelerator_type="this machine",
+    chips=None,
+    usd_per_hour=None,
+)
+
+
+def test_clouds_are_never_added_up_and_google_is_first() -> None:
+    found = clouds([LOCAL, replace(USED, cloud="emulated"), USED], EVER, "job")
+    assert [each.cloud for each in found] == ["google", "emulated", "local"]
+    assert [each.total.cost_usd for each in found] == [pytest.approx(100.0), pytest.approx(100.0), None]
+
+
+def test_a_run_on_this_machine_has_hours_and_no_price() -> None:
+    row = total(LOCAL)
+    assert (row.runs, row.slices, row.hours) == (1, 0, 10.0)
+    assert {row.cost_usd, row.known_usd, row.job_usd, row.failed_usd, row.spot_saved_usd, row.chip_hours} == {None}
+    assert only([replace(LOCAL, until=None)]).open_slices == ()
+
+
+@pytest.mark.parametrize(
+    ("by", "names"),
+    [
+        ("run", [("r1", "mnist"), ("r2", "mnist"), ("slice trainer", None)]),
+        ("job", [("mnist", None), ("slice trainer", None)]),
+        ("project", [("acme", None), ("other", None)]),
+        ("accelerator", [("v5litepod-8", None), ("v6e-4", None)]),
+    ],
+)
+def test_rows_are_runs_jobs_projects_or_types_and_the_most_expensive_is_first(
+    by: By, names: list[tuple[str, str | None]]
+) -> None:
+    held = replace(
+        HELD, id="lease-3", paid=(run("r2", 2, 9),), work=(work(2, 9),), project="other", until=AT + 10 * HOUR
+    )
+    held = replace(held, accelerator_type="v6e-4", usd_per_hour=9.0)
+    found = only([held, USED], by=by)
+    assert [(row.name, row.job) for row in found.rows] == names
+    assert sum(row.cost_usd or 0.0 for row in found.rows) == pytest.approx(found.total.cost_usd)
+    assert sum(row.hours for row in found.rows) == pytest.approx(found.total.hours) == 20.0
+
+
+def test_chip_hours_of_a_type_that_the_catalog_does_not_know_are_unknown() -> None:
+    assert total(USED).chip_hours == pytest.approx(80.0)
+    assert total(USED, replace(USED, chips=None)).chip_hours is None
+
+
+HOURS = st.one_of(st.none(), st.integers(-4, 14))
+SPANS = st.lists(st.tuples(st.integers(-4, 14), st.integers(-4, 14)), max_size=3)
+
+
+@given(HOURS, HOURS, HOURS, HOURS, SPANS, SPANS, st.booleans(), st.integers(-4, 14), st.integers(-4, 14))
+def test_whatever_the_ledger_holds_every_second_counts_once_and_the_parts_add_up(
+    until: int | None,
+    ready: int | None,
+    held: int | None,
+    down: int | None,
+    paid: list[tuple[int, int]],
+    worked: list[tuple[int, int]],
+    lent: bool,
+    now: int,
+    cut: int,
+) -> None:
+    def at(hour: int | None) -> float | None:
+        return None if hour is None else AT + hour * HOUR
+
+    bill = replace(
+        BILL,
+        until=at(until),
+        ready_at=at(ready),
+        held_at=at(held),
+        down_at=at(down),
+        lent=lent,
+        now=AT + now * HOUR,
+        paid=tuple(run(f"r{number}", *span) for number, span in enumerate(paid)),
+        work=tuple(work(*span) for span in worked),
+    )
+    parts = stretches(bill)
+    assert all(before.until == after.since for before, after in pairwise(parts))
+    assert sum(part.hours for part in parts) == pytest.approx((bill.end - bill.since) / HOUR)
+    assert all(_differ(before, after) for before, after in pairwise(parts))
+    whole = sum(each.total.known_usd or 0.0 for each in clouds([bill], EVER, "run"))
+    assert whole == pytest.approx(max((until if until is not None else now), 0) * 10.0)
+    halves = (Period(0.0, AT + cut * HOUR), Period(AT + cut * HOUR))
+    split = [each.total for period in halves for each in clouds([bill], period, "run")]
+    assert sum(row.known_usd or 0.0 for row in split) == pytest.approx(whole)
+    for row in split:
+        amounts = (row.job_usd, row.failed_usd, row.idle_usd, row.lost_usd, row.overhead_usd)
+        assert sum(amount or 0.0 for amount in amounts) == pytest.approx(row.cost_usd)
+    assert {part.use for part in parts} <= set(Use)
+
+
+def _differ(before: Stretch, after: Stretch) -> bool:
+    return (before.payer, before.use) != (after.payer, after.use)
