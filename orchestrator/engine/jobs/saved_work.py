@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from orchestrator.engine.effects.base import Now, Report
 from orchestrator.engine.effects.workers import KeepSave, StartSave, StopCollection, WaitForCollection
 from orchestrator.engine.jobs import monitor
-from orchestrator.errors import CloudError, RemoteError, SliceLost, Vanished
+from orchestrator.errors import ArtifactError, CloudError, RemoteError, SliceLost, TpujobError, Vanished
 
 if TYPE_CHECKING:
     from orchestrator.core.lease.lease import Lease
@@ -76,7 +76,7 @@ class PeriodicSave:
         try:
             copied = (await WaitForCollection(self._copy, timeout_s)).result
         except RemoteError as error:
-            await Report("save", f"the work was not saved this time: {error.message}", passing=True)
+            await _report_not_saved(error)
             await self._keep(None)
         else:
             if copied is not None:
@@ -85,8 +85,11 @@ class PeriodicSave:
     async def _keep(self, copied: CollectResult | None) -> None:
         """Keep what is complete of the copy, and plan the next one."""
         self._copy = None
-        if copied is not None and 0 in await KeepSave(self.saved_work, copied):
-            self.progress.saved_at = self._began_at
+        try:
+            if copied is not None and 0 in await KeepSave(self.saved_work, copied):
+                self.progress.saved_at = self._began_at
+        except ArtifactError as error:
+            await _report_not_saved(error)
         now = await Now()
         self._not_before = now + min(max(SHARE * (now - self._began_at), self.every_s / OFTENEST), self.every_s)
 
@@ -98,3 +101,7 @@ class PeriodicSave:
         except CloudError:
             return False
         return False
+
+
+async def _report_not_saved(error: TpujobError) -> None:
+    await Report("save", f"the work was not saved this time: {error.message}", passing=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.core.lease.saved_state import SavedState
+from orchestrator.errors import ArtifactError
 from orchestrator.remote.shipping.shipment import OnProgress, Shipment, shipment_in_place
 from orchestrator.remote.shipping.tree import Source, survey
 from orchestrator.remote.transfer.collect import EVERYTHING, THE_REST, CollectRequest, CollectResult
@@ -56,8 +57,15 @@ class SavedWork:
     def keep(self, copied: CollectResult) -> tuple[int, ...]:
         """Renew the copies of the workers from which everything came; return those workers. The others keep the last copy.
 
-        A file that changed while it was read, or that was refused, stays as it was in the last copy.
+        A file that changed while it was read, or that was refused, stays as it was in the last copy. Raises ArtifactError if
+        this machine's disk refuses.
         """
+        try:
+            return self._keep(copied)
+        except OSError as error:
+            raise ArtifactError(f"{self.directory}: {error.strerror or error}") from error
+
+    def _keep(self, copied: CollectResult) -> tuple[int, ...]:
         came: dict[int, dict[str, IndexEntry]] = {worker: {} for worker in self._in_draft}
         for file in copied.files:
             came.setdefault(file.worker, {})[file.path] = IndexEntry(file.size_bytes, file.sha256)

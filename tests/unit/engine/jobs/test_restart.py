@@ -20,7 +20,15 @@ from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.provision.acquire import acquire
 from orchestrator.engine.provision.drafts import Draft
-from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, SliceLost, TeardownUnproven, Unreachable
+from orchestrator.errors import (
+    ArtifactError,
+    DeadlineExceeded,
+    PayloadFailed,
+    Preempted,
+    SliceLost,
+    TeardownUnproven,
+    Unreachable,
+)
 from orchestrator.remote.transfer.collect import THE_REST, CollectionProgress, CollectResult, Problem
 from orchestrator.report import attempts as attempt_reports
 from orchestrator.report import costs
@@ -236,6 +244,17 @@ def test_what_was_saved_goes_along_from_attempt_to_attempt(world: VirtualWorld) 
     bag = Bag(world)
     run(restartable(world, bag), world, lose_each(preempt, 1))
     assert bag.unpacked == 1 and bag.kept_at
+
+
+def test_a_copy_that_cannot_be_kept_does_not_end_the_job(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Bag, copied: CollectResult) -> tuple[int, ...]:
+        raise ArtifactError("runs/x/saved: No space left on device")
+
+    monkeypatch.setattr(Bag, "keep", full)
+    world.fleet.phase_s = 1000
+    outcome = run(restartable(world, Bag(world)), world)
+    assert outcome.exit_code == 0
+    assert "save the work was not saved this time: runs/x/saved: No space left on device" in world.told
 
 
 @pytest.mark.parametrize(("copy_s", "least_s", "most_s"), [(0.0, 30, 35), (5.0, 100, 140), (60.0, 300, 305)])

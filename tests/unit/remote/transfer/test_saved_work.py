@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -12,6 +13,7 @@ import pytest
 
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.core.lease.saved_state import SavedState
+from orchestrator.errors import ArtifactError
 from orchestrator.remote.transfer.collect import (
     EVERYTHING,
     THE_REST,
@@ -82,6 +84,28 @@ def test_a_checkpoint_that_could_not_be_read_whole_is_kept_from_before(tmp_path:
     first: Files = {"worker0/artifacts/checkpoint.pt": "one", "worker0/artifacts/log": "a"}
     save(saved_work, first, {"worker0/artifacts/checkpoint.pt": None, "worker0/artifacts/log": "b"})
     assert saved(saved_work) == {"worker0/artifacts/checkpoint.pt": "one", "worker0/artifacts/log": "b"}
+
+
+def test_a_disk_that_refuses_the_new_copy_leaves_the_last_one_and_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved_work = SavedWork(tmp_path, ())
+    fleet: Any = Workers({"worker0/artifacts/log": "a"}, {"worker0/artifacts/log": "b"})
+    first: Any = saved_work.start(fleet)
+    saved_work.keep(first)
+    second: Any = saved_work.start(fleet)
+    rename = Path.rename
+
+    def full(path: Path, target: Path) -> Path:
+        if ".draft" in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", full)
+        with pytest.raises(ArtifactError, match="No space left on device"):
+            saved_work.keep(second)
+    assert saved(saved_work) == {"worker0/artifacts/log": "a"}
 
 
 def test_what_the_job_deleted_is_not_saved_any_more(tmp_path: Path) -> None:
