@@ -19,11 +19,15 @@ MATRIX, VARIANTS, PARALLEL, KEEP = "matrix", "variants", "parallel", "keep_on_fa
 MAX_VARIANTS = 200
 MAX_PARALLEL = 64
 
+_NO_PARAMS = "expected parameters with a value each, such as `lr: 1e-4`"
+
 
 def sweep_problems(source: YamlSource) -> Iterator[tuple[Path, str]]:
     """Yield what is wrong with the sweep itself, each at its place."""
     data = source.data
     matrix, variants, parallel = data.get(MATRIX), data.get(VARIANTS), data.get(PARALLEL)
+    if not isinstance(data.get(params.PARAMS), Mapping | None):
+        yield (params.PARAMS,), _NO_PARAMS
     if MATRIX in data:
         yield from _matrix_mistakes(matrix)
         yield from _unused(data, matrix)
@@ -93,6 +97,8 @@ def _variants_mistakes(variants: Any, matrix: Any) -> Iterator[tuple[Path, str]]
             if key in (own or {}):
                 yield (*path, key), "is of the whole sweep, not of one variant; remove it"
         own_params = (own or {}).get(params.PARAMS)
+        if not isinstance(own_params, Mapping | None):
+            yield (*path, params.PARAMS), _NO_PARAMS
         for each in own_params if isinstance(own_params, Mapping) else ():
             if isinstance(matrix, Mapping) and each in matrix:
                 yield (*path, params.PARAMS, each), "has values in `matrix:` already; remove it from one of the two"

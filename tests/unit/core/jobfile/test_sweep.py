@@ -205,6 +205,14 @@ X = "command: x ${params.a}\n"
             X + "matrix: {a: [1]}\nvariants:\n  v: {params: {a: 3}}\n",
             ["s.yaml:4: variants.v.params.a: has values in `matrix:` already; remove it from one of the two"],
         ),
+        (
+            X + "matrix: {a: [1]}\nparams: [a]\n",
+            ["s.yaml:3: params: expected parameters with a value each, such as `lr: 1e-4`"],
+        ),
+        (
+            X + "matrix: {a: [1]}\nvariants:\n  v: {params: 3}\n",
+            ["s.yaml:4: variants.v.params: expected parameters with a value each, such as `lr: 1e-4`"],
+        ),
     ],
 )
 def test_a_mistake_of_the_sweep_has_its_line(text: str, lines: list[str]) -> None:
