@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from orchestrator.client.events import VariantResult
+from orchestrator.client.sweeps.progress import counts_of
+from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.errors import Interrupted, TeardownUnproven
 
 if TYPE_CHECKING:
@@ -98,14 +100,8 @@ class Board:
     def counts(self) -> str:
         """Return how far it is: `3 of 6 done (1 failed), 2 running, 1 queued`."""
         with self._lock:
-            results = [*self.done.values(), *self._results.values()]
-            ended = [each for each in results if (each.exit_code or 0) < Interrupted.BASE]
-            failed = sum(not each.succeeded for each in ended)
-            parts = [f"{len(ended)} of {len(self.variants)} done{f' ({failed} failed)' if failed else ''}"]
-            parts += [f"{len(results) - len(ended)} interrupted"] if len(results) > len(ended) else []
-            parts += [f"{len(self._running)} running"] if self._running else []
-            parts += [f"{len(self._waiting)} queued"] if self._waiting else []
-            return ", ".join(parts)
+            running = dict.fromkeys(self._running, str(AttemptState.RUNNING))
+            return counts_of([running.get(each.number, each.state) for each in self.results()])
 
     @property
     def running(self) -> int:

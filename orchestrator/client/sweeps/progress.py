@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,17 +40,25 @@ class SweepProgress:
 
     @property
     def counts(self) -> str:
-        """Return how many variants are in which state: `3 of 6 done (1 failed), 2 running, 1 queued`."""
-        states = [each.state for each in self.variants]
-        ended = [state for state in states if state != QUEUED and AttemptState(state).ended]
-        failed = sum(state != AttemptState.SUCCEEDED for state in ended)
-        queued = states.count(QUEUED)
-        parts = [f"{len(ended)} of {len(states)} done{f' ({failed} failed)' if failed else ''}"]
-        running = len(states) - len(ended) - queued
-        return ", ".join([*parts, *([f"{running} running"] * bool(running)), *([f"{queued} queued"] * bool(queued))])
+        """Return how far it is; see `counts_of`."""
+        return counts_of([each.state for each in self.variants])
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def counts_of(states: Sequence[str]) -> str:
+    """Return how many variants are in which of these states: `3 of 6 done (1 failed), 2 running, 1 queued`."""
+    begun = [AttemptState(state) for state in states if state != QUEUED]
+    ended = [state for state in begun if state.ended and state is not AttemptState.INTERRUPTED]
+    failed = sum(state is not AttemptState.SUCCEEDED for state in ended)
+    counts = {
+        "interrupted": begun.count(AttemptState.INTERRUPTED),
+        "running": sum(not state.ended for state in begun),
+        "queued": len(states) - len(begun),
+    }
+    done = f"{len(ended)} of {len(states)} done{f' ({failed} failed)' if failed else ''}"
+    return ", ".join([done, *(f"{count} {word}" for word, count in counts.items() if count)])
 
 
 def living(session: Session) -> tuple[SweepProgress, ...]:

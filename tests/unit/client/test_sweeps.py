@@ -313,6 +313,12 @@ MIXED = "name: m\nparallel: 2\ncommand: x\ntpu: {zone: us-central1-a}\n"
 MIXED += "variants:\n  a:\n  here: {on: local}\n  there: {on: local}\n"
 
 
+def test_the_counts_say_how_far_a_sweep_is() -> None:
+    states = ["succeeded", "failed", "error", "interrupted", "running", "setup", "pending", "queued"]
+    assert progress.counts_of(states) == "3 of 8 done (2 failed), 1 interrupted, 3 running, 1 queued"
+    assert progress.counts_of(["succeeded", "succeeded"]) == "2 of 2 done"
+
+
 def test_jobs_on_this_machine_run_one_at_a_time_beside_a_slice(world: World) -> None:
     local: list[str] = []
 
