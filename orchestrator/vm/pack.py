@@ -64,7 +64,7 @@ def _send(tar: tarfile.TarFile, path: Path, name: str, size_bytes: int) -> None:
         file = open(os.devnull, "rb")  # noqa: PTH123, SIM115 - closed below
     with file:
         tar.addfile(member, Exactly(file, size_bytes))
-    tar.members = []  # type: ignore[attr-defined]  # it keeps each of them for somebody who might ask
+    tar.members = []  # type: ignore[attr-defined]  # it keeps each of them, for questions that are not asked here
 
 
 def rows(

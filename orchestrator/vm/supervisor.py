@@ -36,7 +36,7 @@ GATE = 'umask 022; read -r go && exec bash -- "$0" </dev/null'
 
 
 def start() -> None:
-    """Start the phase if nobody did, and go on as `follow` from the first byte of its log.
+    """Start the phase unless it was started, and go on as `follow` from the first byte of its log.
 
     The request comes on stdin: it holds secrets, and an argument list is public.
     """
@@ -211,14 +211,14 @@ class Supervisor:
 
     def _environment(self, asked: dict[str, str]) -> dict[str, str]:
         phase = self.phase
-        environment = dict(os.environ, PYTHONUNBUFFERED="1")  # a log that lags by a buffer helps nobody
+        environment = dict(os.environ, PYTHONUNBUFFERED="1")  # the log must not lag by a buffer
         environment["TPUJOB_ARTIFACTS"] = str(phase.run / "artifacts")
         environment.update(asked)
         environment.update({process_tree.MARK: str(phase.dir), "TPUJOB_ATTEMPT": phase.attempt})
         return environment
 
     def watch(self) -> None:
-        """Until the main process ended or somebody asked for the end; then end the rest, and write down how it went."""
+        """Wait until the main process has ended or its end is asked for; then end the rest, and write exit.json."""
         wake, waker = os.pipe()
         os.set_blocking(wake, False)
         os.set_blocking(waker, False)

@@ -65,7 +65,7 @@ def let_go(cli: Tpujob) -> None:
         (home / "go").touch()
 
 
-def test_submit_leaves_and_attach_brings_everything_home(detached: Tpujob) -> None:
+def test_submit_leaves_and_attach_collects_everything(detached: Tpujob) -> None:
     said = detached("submit", detached.job(SLOW))
     run = said.stdout.split()[-1]
     assert said.returncode == 0 and len(detached.alive()) == 1
@@ -102,7 +102,7 @@ def test_who_leaves_an_attach_changes_nothing_and_the_code_of_the_job_is_that_of
     assert detached.alive() == []
 
 
-def test_the_collector_brings_artifacts_home_with_nobody_there(detached: Tpujob) -> None:
+def test_the_collector_collects_the_artifacts_without_any_command(detached: Tpujob) -> None:
     submit(detached, QUICK, TPUJOB_COLLECTOR="on")
     until(lambda: detached.only_run()["state"] == "succeeded", "the end of the run")
     assert detached.alive() == []
@@ -122,7 +122,7 @@ def test_reading_along_while_the_collector_is_attached_ends_with_the_run(detache
 
 
 def until_followed(cli: Tpujob) -> None:
-    """The collector has the run: whoever attaches from now on reads along."""
+    """The collector has the run: an `attach` from now on reads along."""
     until(lambda: json.loads(cli("status", "--json").stdout)["slices"][0]["followed"], "a collector")
 
 
@@ -178,7 +178,7 @@ def test_who_reads_along_learns_of_the_proof_and_of_its_want(detached: Tpujob, m
     assert "absent (checked" in proven.stdout and proven.returncode == 71  # its end was never written down
 
 
-def test_when_nobody_comes_the_slice_deletes_itself_after_the_job_and_the_next_command_says_so(
+def test_without_any_command_the_slice_deletes_itself_after_the_job_and_the_next_command_says_so(
     detached: Tpujob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     periods(monkeypatch, linger_s=30.0)

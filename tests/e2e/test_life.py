@@ -98,7 +98,7 @@ def test_stop_start_and_ssh_on_a_held_slice(tpujob: Tpujob) -> None:
     assert tpujob.alive() == []
 
 
-def test_four_workers_run_the_same_command_and_each_brings_its_artifacts(tpujob: Tpujob) -> None:
+def test_four_workers_run_the_same_command_and_the_artifacts_of_each_are_collected(tpujob: Tpujob) -> None:
     job = tpujob.job(HELLO.replace("tpu: {zone: us-central1}", "tpu: {accelerator: v5litepod-16, zone: us-central1-a}"))
     done = tpujob("run", job)
     assert done.returncode == 0, done.stderr

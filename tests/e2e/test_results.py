@@ -59,7 +59,7 @@ def held_until(tpujob: Tpujob) -> float:
     return float(row["hold_until"])
 
 
-def test_a_disk_that_is_full_costs_no_results_and_collect_brings_them_once_there_is_room(tpujob: Tpujob) -> None:
+def test_a_disk_that_is_full_costs_no_results_and_collect_gets_them_once_there_is_room(tpujob: Tpujob) -> None:
     done = run_on_a_full_disk(tpujob)
     assert done.returncode == 65, done.text
     (run,) = re.findall(r"RESULTS NOT COLLECTED: (\w+)", done.stderr)
@@ -132,7 +132,7 @@ def test_who_collects_may_be_interrupted_or_killed_and_the_slice_stays_held(tpuj
 
 
 @pytest.mark.exhaustive
-def test_when_nobody_comes_the_hold_ends_by_itself_and_not_before(
+def test_without_any_command_the_hold_ends_by_itself_and_not_before(
     tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timings, "GOOGLE", replace(timings.GOOGLE, linger_s=90.0))

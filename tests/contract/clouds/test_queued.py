@@ -62,7 +62,7 @@ def node(**fields: Any) -> dict[str, Any]:
 
 @dataclass
 class Api:
-    """Answers by path, as long as nobody says otherwise: neither the request nor the node is there."""
+    """Answers by path, unless a test says otherwise: neither the request nor the node is there."""
 
     stub: StubApi
     replies: dict[str, StubReply] = field(default_factory=dict)
@@ -267,9 +267,7 @@ def test_a_list_has_one_row_for_a_request_and_its_node(cloud: Api, asking: ApiCa
         ("tpujob-other", True, "WAITING_FOR_RESOURCES"),
     ]
     assert [row.name for row in asking.list(NAME.project, NAME.zone).rows] == [row.name for row in rows[:2]]
-    assert cloud.asked.count(("GET", f"{ZONE}/queuedResources")) == 1, (
-        "whoever does not ask for the queue reads no queue"
-    )
+    assert cloud.asked.count(("GET", f"{ZONE}/queuedResources")) == 1, "without asking for the queue it is not read"
 
 
 def test_a_node_of_a_request_with_another_name_is_a_node(cloud: Api, asking: ApiCalls) -> None:

@@ -222,9 +222,7 @@ def test_a_watchdog_deletes_the_request_too(api: TpuApi, light: ApiCalls, quick:
     labels = claim_labels.labels(lease, lease.created_at, GOOGLE)
     script = startup_script(watchdog_config(lease, labels, GOOGLE.scaled(600), idle_s=None))
     api.create(replace(request, labels=labels, metadata={"startup-script": script}))
-    until(
-        lambda: [row["until"] is not None for row in bills(quick, request.name)] == [True]
-    )  # nobody shows a sign of life
+    until(lambda: [row["until"] is not None for row in bills(quick, request.name)] == [True])  # no heartbeat comes
     until(lambda: light.get(request.name) is None)
     assert light.list("emulated", ZONE, queued=True).rows == ()
 

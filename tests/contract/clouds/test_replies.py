@@ -611,7 +611,7 @@ def test_a_reply_that_breaks_off_is_no_answer(stub: StubApi, asking: ApiCalls) -
         asking.get(NAME)
 
 
-def test_nobody_listening_is_said_in_plain_words() -> None:
+def test_a_port_on_which_no_server_listens_is_said_in_plain_words() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, but not listening
         port = taken.getsockname()[1]

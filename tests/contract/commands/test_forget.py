@@ -84,7 +84,7 @@ def test_without_the_flag_it_says_how_to_look_and_changes_nothing(tpujob: Tpujob
     assert ledger(tpujob, "select state from lease") == [("down",)]
 
 
-def test_what_nobody_can_see_is_forgotten_by_who_says_so_and_the_ledger_keeps_it(tpujob: Tpujob) -> None:
+def test_what_no_command_can_see_is_forgotten_on_request_and_the_ledger_records_it(tpujob: Tpujob) -> None:
     name = stuck_down(tpujob, "nodes.*", **FORBIDDEN)
     done = tpujob("forget", name, "--verified-by-me", "--reason", "seen in the console")
     assert done.returncode == 0, done.stderr

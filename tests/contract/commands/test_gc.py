@@ -29,7 +29,7 @@ def node(cli: Cli, name: str) -> dict[str, Any]:
 
 
 def make(cli: Cli, name: str, **labels: str) -> str:
-    """A node made by nobody of this machine."""
+    """A node that no command of this machine created."""
     body = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite", "labels": labels}
     request(cli, "POST", f"{NODES}?nodeId={name}", body)
     until(lambda: node(cli, name)["state"] == "READY")
@@ -37,7 +37,7 @@ def make(cli: Cli, name: str, **labels: str) -> str:
 
 
 def queue(cli: Cli, name: str, **labels: str) -> str:
-    """A queued request that was taken its node, by nobody of this machine."""
+    """A queued request without its node, of no command of this machine."""
     node = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite", "labels": labels}
     requests = f"{NODES.removesuffix('/nodes')}/queuedResources"
     body = {"tpu": {"nodeSpec": [{"nodeId": name, "node": node}]}}
@@ -79,7 +79,7 @@ def elsewhere(cli: Cli, tmp_path: Path) -> dict[str, str]:
     }
 
 
-def test_a_request_that_nobody_claims_goes_and_its_price_is_not_invented(tpujob: Tpujob, tmp_path: Path) -> None:
+def test_a_request_without_a_claim_goes_and_its_price_is_not_invented(tpujob: Tpujob, tmp_path: Path) -> None:
     dead = queue(tpujob, "tpujob-k3f9ab-dead000000", **ours("dead000000", lease_in=-3600))
     kept = queue(tpujob, "tpujob-k3f9ab-a11ve00000", **ours("a11ve00000"))
     done = tpujob("gc", env=elsewhere(tpujob, tmp_path))

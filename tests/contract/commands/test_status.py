@@ -81,7 +81,7 @@ def test_a_lost_ledger_hides_no_slice_that_is_billed(tpujob: Tpujob) -> None:
     assert after["ends_at"] == pytest.approx(before["ends_at"], abs=5)
 
 
-def test_somebody_elses_slice_is_said_to_be_theirs_and_is_none_of_the_costs(tpujob: Tpujob) -> None:
+def test_the_slice_of_another_user_is_said_to_be_theirs_and_is_none_of_the_costs(tpujob: Tpujob) -> None:
     put_node(tpujob, OTHER)
     done = tpujob("status")
     assert done.returncode == 0
@@ -96,13 +96,13 @@ def test_a_node_that_only_looks_like_ours_is_shown_with_the_reason(tpujob: Tpujo
     put_node(tpujob, OTHER, **{})
     body = {"acceleratorType": "v5litepod-8", "runtimeVersion": "v2-alpha-tpuv5-lite", "labels": {}}
     control.request(tpujob.emulator.endpoint, "POST", f"{NODES}?nodeId=tpujob-bare", body)
-    control.request(tpujob.emulator.endpoint, "POST", f"{NODES}?nodeId=somebody-elses", body)
+    control.request(tpujob.emulator.endpoint, "POST", f"{NODES}?nodeId=of-another-user", body)
     rows = {row["node"]: row for row in slices(tpujob)}
     assert {node: row["remark"] for node, row in rows.items()} == {
         OTHER: "not in this machine's ledger",
         "tpujob-bare": "it has a name like ours, but not the label tpujob=1",
     }
-    assert (rows["tpujob-bare"]["ends_at"], rows["tpujob-bare"]["usd_at_most"]) == (None, None), "nobody said an end"
+    assert (rows["tpujob-bare"]["ends_at"], rows["tpujob-bare"]["usd_at_most"]) == (None, None), "it has no claim"
     assert "no claim that can be read; it has a name like ours" in tpujob("status").stdout
 
 
@@ -258,12 +258,12 @@ def test_a_slice_with_the_run_label_of_another_one_is_said_to_be_that(tpujob: Tp
     assert len(tpujob.alive()) == 2
 
 
-def test_down_deletes_nobody_elses_slice_by_a_name_that_others_may_use_too(tpujob: Tpujob) -> None:
+def test_down_deletes_no_slice_of_another_user_by_a_name_that_others_may_use_too(tpujob: Tpujob) -> None:
     put_node(tpujob, OTHER, name="exp")
     done = tpujob("down", "exp")
     assert done.returncode == 64 and "no slice was ever named 'exp' here" in done.stderr
     assert f"alive: {OTHER} (owner 0ther0)" in done.stderr and len(tpujob.alive()) == 1
-    assert tpujob("down", OTHER).returncode == 0 and tpujob.alive() == [], "its node's name is nobody else's"
+    assert tpujob("down", OTHER).returncode == 0 and tpujob.alive() == [], "the name of its node is unique"
 
 
 @pytest.mark.parametrize("words", [(), ("exp",), ("--all",)], ids=["unnamed", "named", "all"])

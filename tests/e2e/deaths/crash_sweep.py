@@ -1,6 +1,6 @@
 """Every crash point with real processes: `make kill-sweep` (half an hour of two cores; stops by itself).
 
-SIGKILL before and after each effect of `tpujob run`, for the CLI alone (its guardian finishes, nobody types anything), for
+SIGKILL before and after each effect of `tpujob run`, for the CLI alone (its guardian finishes, without another command), for
 CLI and guardian at one moment (the next command finishes) and for everything on this machine, which stays off (the watchdog on
 the VM finishes). Then the guardian's own points, and every effect of the recovery that it starts. The emulator's billing
 meter says how long anything billed without a claim. Ends with 1 if a point was not clean, or was never reached.
@@ -101,7 +101,7 @@ def all_points(run: Iterable[str], recovery: Iterable[str]) -> list[Point]:
 
 
 def strike(w: World, point: Point) -> Verdict:
-    """Kill at the point, let whoever is left finish, and ask the meter. Leaves a clean world if it was clean."""
+    """Kill at the point, let what is left finish, and ask the meter. Leaves a clean world if it was clean."""
     try:
         since, bound_s = PLAYS[point.killed](w, point.at)
     except NotReached:

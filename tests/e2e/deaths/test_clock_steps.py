@@ -133,7 +133,7 @@ def restart(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
     tpujob.fault("clock", "nodes.list", seconds=10 * 3600.0)
 
 
-def test_what_is_brought_after_a_restart_has_all_of_its_time(tpujob: Tpujob, restart: None) -> None:
+def test_a_slice_that_is_created_after_a_restart_has_all_of_its_time(tpujob: Tpujob, restart: None) -> None:
     before = tpujob.leases()[0]
     said = tpujob("up", "bob", "--zone", "us-central1-a", "--ttl", "2h")
     assert said.returncode == 0, said.text
@@ -142,7 +142,9 @@ def test_what_is_brought_after_a_restart_has_all_of_its_time(tpujob: Tpujob, res
     assert bob.ends_at > (bob.ready_at or 0.0) + 7000.0
 
 
-def test_nothing_is_brought_while_nobody_says_how_long_this_machine_was_off(tpujob: Tpujob, restart: None) -> None:
+def test_nothing_is_created_while_the_cloud_does_not_say_how_long_this_machine_was_off(
+    tpujob: Tpujob, restart: None
+) -> None:
     tpujob.fault("status", "nodes.list", status=503)
     with tpujob.creating_nothing():
         said = tpujob("up", "bob", "--zone", "us-central1-a")

@@ -21,7 +21,7 @@ from tests.waiting import until
 MOMENTS = [
     "Record:2:after",  # the intent is written down
     "Create:1:before",
-    "Create:1:after",  # the cloud creates, nobody wrote the operation down
+    "Create:1:after",  # the cloud creates, and the operation is not recorded
     "Workers:1:before",
     "StartPhase:1:before",
     "StartPhase:2:after",  # the job runs
@@ -56,7 +56,7 @@ def verdict_of(
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: f"{point.killed} at {point.at}")
-def test_whoever_is_left_finishes_within_the_promise(point: Point, verdict_of: Callable[[Point], Verdict]) -> None:
+def test_what_is_left_finishes_within_the_promise(point: Point, verdict_of: Callable[[Point], Verdict]) -> None:
     verdict = verdict_of(point)
     assert verdict.reached, "no such point"
     assert verdict.problem is None, verdict.problem

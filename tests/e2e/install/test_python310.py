@@ -25,7 +25,7 @@ def watchdogs(worker: Path) -> list[str]:
     return [each["exe"] for each in found if script in (each["cmdline"] or []) and "python" in str(each["exe"])]
 
 
-def test_a_run_on_python_3_10_brings_its_artifacts_while_its_switch_watches(tpujob: Tpujob, python310: str) -> None:
+def test_a_run_on_python_3_10_has_its_artifacts_while_its_watchdog_watches(tpujob: Tpujob, python310: str) -> None:
     assert tpujob("up", "alice", "--zone", "us-central1-a").returncode == 0
     (node,) = tpujob.alive()
     assert tpujob("stop", "alice").returncode == 0

@@ -2,7 +2,7 @@
 
 Each demand is one that the real package makes, by its own Python (`_internal/distributed/distributed.py`,
 `_internal/utils/hardware.py`, `_internal/device/_device_module.py`), by its libraries' messages, or by what others saw on a
-TPU. Where nobody has seen whether something works, it is refused, too. The TPU of this host is in STAND_IN_TPU ("v4"),
+TPU. Where it is not known whether something works, it is refused, too. The TPU of this host is in STAND_IN_TPU ("v4"),
 STAND_IN_CHIPS and STAND_IN_COORDS (of its first chip in the slice, in which a host has one chip, not four). Each call of one
 of its names is written to the file NOTES.
 """

@@ -233,7 +233,7 @@ def test_after_kill_9_in_the_middle_the_half_environment_is_not_used(
     assert with_pip.run(ALPHA, "import alpha; print(alpha.__version__)") == "0.0.1"
 
 
-def test_nobody_begins_again_while_the_tool_of_a_killed_one_still_writes(
+def test_no_process_begins_again_while_the_tool_of_a_killed_one_still_writes(
     with_pip: Worker, killed: Callable[[], None]
 ) -> None:
     with Path(f"{with_pip.place(ALPHA)}.lock").open() as lock:

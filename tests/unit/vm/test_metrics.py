@@ -20,7 +20,7 @@ def look(tail: MetricsTail) -> list[bytes]:
     return list(tail.pieces(last=True))
 
 
-def test_each_look_brings_the_new_complete_lines(path: Path) -> None:
+def test_each_look_yields_the_new_complete_lines(path: Path) -> None:
     tail = MetricsTail(path, 0)
     assert look(tail) == []
     path.write_bytes(b"1\n2\n3")

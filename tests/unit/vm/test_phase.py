@@ -1,4 +1,4 @@
-"""The files of a phase: each is whole, whoever else writes it at the same moment."""
+"""The files of a phase: each is whole, also if another process writes it at the same moment."""
 
 from __future__ import annotations
 

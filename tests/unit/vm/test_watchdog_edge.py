@@ -96,7 +96,7 @@ def vm(server: Server, worker: Worker, tmp_path: Path, monkeypatch: pytest.Monke
     sys.modules["ssl"] = ssl
 
 
-def test_a_call_carries_the_vms_token_and_brings_the_servers_time(vm: Vm, server: Server) -> None:
+def test_a_call_carries_the_vms_token_and_returns_the_servers_time(vm: Vm, server: Server) -> None:
     server.replies["/v2/n"] = lambda: (200, {"name": "n"})
     before = int(time.time())
     status, said, now = vm.perform(("call", "GET", "/v2/n", None))
@@ -152,7 +152,7 @@ def test_a_server_that_drips_does_not_block_the_watchdog(vm: Vm, server: Server)
     server.drip_s = 0.05
     server.replies["/v2/n"] = lambda: (200, b" " * 1000)
     vm.timeout_s = 0.2
-    assert vm.perform(("call", "GET", "/v2/n", None)) == (0, None, None), "whoever waits for the whole gets a 200"
+    assert vm.perform(("call", "GET", "/v2/n", None)) == (0, None, None), "a client that waits for the whole gets a 200"
 
 
 def test_what_it_publishes_is_one_guest_attribute(vm: Vm, server: Server) -> None:

@@ -113,7 +113,7 @@ def test_what_did_not_change_is_not_read_again(
     assert ship(tree, place).id != first.id and len(read) == 3
 
 
-def test_an_old_date_on_a_new_content_deceives_nobody(
+def test_a_new_content_with_an_old_date_is_read_again(
     tree: Path, place: Path, read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     aged(tree, monkeypatch)

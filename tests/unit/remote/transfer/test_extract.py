@@ -155,7 +155,7 @@ def test_a_link_to_outside_and_then_a_file_through_it_writes_nothing_outside(tmp
 
 
 def test_a_link_that_appears_in_the_directory_meanwhile_is_not_followed(tmp_path: Path) -> None:
-    """Somebody else on this machine races us: O_NOFOLLOW, not the absence of links in the archive, must hold. A link where
+    """Another process races this one: O_NOFOLLOW, not the absence of links in the archive, must hold. A link where
     a file belongs is replaced itself."""
     outside = tmp_path / "outside"
     outside.mkdir()
