@@ -42,8 +42,8 @@ def find(name: str) -> Example:
 def copy(example: Example, target: Path) -> list[Path]:
     """Copy an example into the directory `target`; return its files there, the job file first.
 
-    A file that another example brought is used as it is. Raises UserError for any other file that exists, before anything
-    is written, and ConfigError if `target` cannot be written.
+    A file that is there already, with the same content, is used as it is. Raises UserError for any other file that exists,
+    before anything is written, and ConfigError if `target` cannot be written.
     """
     for number, file in enumerate(example.files):
         path = target / file
