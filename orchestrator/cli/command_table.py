@@ -49,8 +49,8 @@ GROUPS: dict[str, dict[str, Command]] = {
             ("tpujob collect mnist", "tpujob collect mnist --max-results 80GB"),
         ),
         "cancel": Command(
-            "End a run, detached or in another terminal: delete its slice and prove it.",
-            ("tpujob cancel mnist",),
+            "End a run or a sweep, detached or in another terminal: delete its slices and prove it.",
+            ("tpujob cancel mnist", "tpujob cancel lr-sweep"),
         ),
         "plan": Command(
             "Check a job and show what `run` would do: candidates, prices, the exact request.",

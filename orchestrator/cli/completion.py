@@ -37,7 +37,7 @@ def _of_runs(typed: str) -> Words:
     return [*names.items(), *((run.id, f"{run.name}, {run.state}") for run in found)]
 
 
-def _of_compared(typed: str) -> Words:
+def _of_runs_and_sweeps(typed: str) -> Words:
     from orchestrator.client.results import known_names
 
     return [*((name, "sweep") for name in known_names.sweeps()), *_of_runs(typed)]
@@ -96,7 +96,7 @@ def _of_job_files(typed: str) -> Words:
 
 clouds = _completion(lambda typed: [("emulated", "on this machine"), ("google", "Google Cloud")])
 runs = _completion(_of_runs)
-compared = _completion(_of_compared)
+runs_and_sweeps = _completion(_of_runs_and_sweeps)
 slices = _completion(_of_slices)
 nodes = _completion(_of_nodes)
 types = _completion(_of_types)

@@ -53,6 +53,14 @@ EventStream = Annotated[
 ]
 RUN_HELP = "A run id (its first letters do) or a job's name."
 RunName = Annotated[str, Argument(metavar="RUN", help=RUN_HELP, autocompletion=completion.runs)]
+RunOrSweep = Annotated[
+    str,
+    Argument(
+        metavar="RUN",
+        help="A run id (its first letters do), or the name of a job or sweep.",
+        autocompletion=completion.runs_and_sweeps,
+    ),
+]
 Name = Annotated[str | None, Argument(help="The slice's name; by default yours.", autocompletion=completion.slices)]
 Worker = Annotated[int | None, Option("--worker", metavar="N", min=0, help="Worker index, from 0.")]
 Markdown = Annotated[bool, Option("--markdown", help="Print the table as Markdown.")]

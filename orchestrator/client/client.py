@@ -35,6 +35,7 @@ from orchestrator.client.slices.offers import offers as slice_offers
 from orchestrator.client.slices.status import Status
 from orchestrator.client.slices.status import status as slice_status
 from orchestrator.client.slices.up import UpOptions, UpResult, bring_up
+from orchestrator.client.sweeps.ending import cancel
 from orchestrator.client.sweeps.plans import SweepPreview
 from orchestrator.client.sweeps.plans import preview as preview_sweep
 from orchestrator.client.sweeps.sweeps import SweepRequest, run_sweep
@@ -190,11 +191,12 @@ class Client:
     def cancel(self, run: str | Run) -> None:
         """End a run and delete its slice, proven. Artifacts are not collected, but those of a job with `on="local"`.
 
-        A run that has ended already is left alone; one on a held slice is stopped, and the slice stays. Raises UnknownRun;
-        TeardownUnproven; TpujobError if the process of the run does not stop it.
+        A run that has ended already is left alone; one on a held slice is stopped, and the slice stays. The name of a sweep
+        ends all of its runs, and no other one starts. Raises UnknownRun; UserError for a name of several; TeardownUnproven;
+        TpujobError if the process of the run does not stop it.
         """
         with self._session(ends=True) as session:
-            if not ending.cancel(session, _id(run)).released:
+            if not cancel(session, _id(run)).released:
                 check_released(session)
 
     def collect(self, run: str | Run, *, max_results: str | None = None, on_event: OnEvent | None = None) -> RunResult:

@@ -16,13 +16,22 @@ from typing import Any
 from orchestrator.core.lease import lease as leases
 from orchestrator.core.lease import run_and_attempt as attempts
 from orchestrator.core.lease.lease import Intent, Lease, LeaseEvent
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent, AttemptState, Began, RunCanceled, RunRecord
+from orchestrator.core.lease.run_and_attempt import (
+    Attempt,
+    AttemptEvent,
+    AttemptState,
+    Began,
+    RunCanceled,
+    RunRecord,
+    SweepEnded,
+)
 from orchestrator.core.lease.timekeeping import Anchor
 from orchestrator.errors import UnknownLease, UnknownRun
 from orchestrator.ledger.file import LedgerFile, LedgerUnavailable
 from orchestrator.ledger.rows import LEASE_COLUMNS, GcRun, SweepRecord, attempt_of, lease_of, lease_row, marks, run_of
 
 KEPT_GC_RUNS = 100
+SWEEP_CANCELED = "sweep_canceled"
 
 _OPEN = "state not in ('gone', 'forgotten')"
 
@@ -35,7 +44,7 @@ class Ledger(LedgerFile):
     def record(self, *events: LeaseEvent | AttemptEvent) -> None:
         """Apply the events in one durable transaction.
 
-        Raises leases.NotAllowed when a lease has moved on meanwhile, or when the run was canceled.
+        Raises leases.NotAllowed when a lease has moved on meanwhile, or when the run or its sweep was canceled.
         """
         with self._transaction():
             for event in events:
@@ -55,6 +64,12 @@ class Ledger(LedgerFile):
         row = (sweep.id, sweep.name, sweep.job_path, sweep.created_at, json.dumps(sweep.variants))
         with self._transaction():
             self._db.execute("insert into sweep values (?, ?, ?, ?, ?)", row)
+
+    def cancel_sweep(self, sweep_id: str, at: float) -> None:
+        """Record that the user ended the sweep: from here on it begins no run. `at`: ledger time."""
+        with self._transaction():
+            row = (at, sweep_id, SWEEP_CANCELED, "{}")
+            self._db.execute("insert into event (at, subject, kind, data) values (?, ?, ?, ?)", row)
 
     def anchor(self, cloud: str, change: Callable[[Anchor | None, list[Lease]], Anchor]) -> Anchor:
         """Return the anchor of a cloud's time, made by `change` of the last one (None: there is none) and the open leases."""
@@ -85,6 +100,7 @@ class Ledger(LedgerFile):
                 self._append(lease.created_at, lease.id, event)
             case Began(run=run, attempt=attempt):
                 attempts.check_not_canceled(self._last_attempt(run.id), event)
+                self._check_sweep(run)
                 self._insert_run(run)
                 self._put_attempt(attempt)
                 self._append(event.at or run.created_at, attempt.id, event)
@@ -103,6 +119,15 @@ class Ledger(LedgerFile):
                 lease = self._lease(event.lease_id)
                 self._update_lease(leases.apply(lease, event))
                 self._append(event.at, event.lease_id, event)
+
+    def _check_sweep(self, run: RunRecord) -> None:
+        sweep = (run.spec.get("sweep") or {}).get("id")
+        if sweep is not None and self._is_canceled(sweep):
+            raise SweepEnded(sweep)
+
+    def _is_canceled(self, sweep_id: str) -> bool:
+        query = "select 1 from event where subject = ? and kind = ? limit 1"
+        return self._db.execute(query, (sweep_id, SWEEP_CANCELED)).fetchone() is not None
 
     def _insert_lease(self, lease: Lease) -> None:
         columns = ", ".join(LEASE_COLUMNS)
@@ -215,6 +240,11 @@ class Ledger(LedgerFile):
                 SweepRecord(identity, name, job_path, created_at, json.loads(variants))
                 for identity, name, job_path, created_at, variants in rows
             ]
+
+    def is_canceled(self, sweep_id: str) -> bool:
+        """Return whether the user ended the sweep."""
+        with self._reading():
+            return self._is_canceled(sweep_id)
 
     def leases_of(self, run_id: str) -> list[Lease]:
         """Return the leases of all attempts of a run: also of slices that were refused, or lost a race."""

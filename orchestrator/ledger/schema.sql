@@ -73,7 +73,7 @@ create index attempt_of_run on attempt (run_id);
 create table event (
   seq integer primary key autoincrement,
   at real not null,
-  subject text not null,               -- id of a lease or an attempt
+  subject text not null,               -- id of a lease, an attempt or a sweep
   kind text not null,
   data text not null
 ) strict;

@@ -94,6 +94,46 @@ def test_ctrl_c_releases_every_slice_and_the_same_command_goes_on(tpujob: Tpujob
     assert done.returncode == 9 and "done before" not in done.stderr, "another command is another job"
 
 
+def test_a_sweep_is_canceled_from_another_terminal(tpujob: Tpujob) -> None:
+    process = tpujob.start("run", tpujob.job(SLOW, "s.yaml"))
+    assert process.stderr is not None
+    waiting = 0
+    for line in process.stderr:
+        waiting += "worker0 | waits" in line
+        if waiting == 2:
+            break
+    done = tpujob("cancel", "lr-sweep")
+    assert done.returncode == 0, done.text
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("lr-sweep canceled: 2 of 6 done, 2 canceled, 2 not started; ")
+    assert line.count(" absent (checked ") == 2
+    assert json.loads(tpujob("status", "--json").stdout)["sweeps"] == [], "it has ended, and can be run again"
+    _, err = process.communicate()
+    assert process.returncode == 71 and "stopped; 4 of 6 are left" in err, err
+    assert tpujob.alive() == [] and {lease.state for lease in tpujob.leases()} == {"gone"}
+    assert tpujob.lived() == 2 and len(runs(tpujob)) == 4, "nothing began after the end"
+    again = tpujob("cancel", "lr-sweep")
+    assert again.returncode == 0 and again.stdout.startswith("lr-sweep has ended already: 2 of 6 done, 2 canceled"), (
+        again
+    )
+
+
+def test_the_slice_of_a_killed_sweep_is_proven_gone_by_its_name(tpujob: Tpujob) -> None:
+    job = tpujob.job(SLOW.replace("parallel: 2", "parallel: 1"), "s.yaml")
+    process = tpujob.start("run", job, env={"TPUJOB_GUARDIAN": "off"})
+    assert process.stderr is not None
+    assert any("worker0 | waits" in line for line in process.stderr)
+    process.kill()
+    process.communicate()
+    assert len(tpujob.alive()) == 1
+    done = tpujob("cancel", "lr-sweep", "--json")
+    shape = json.loads(done.stdout)
+    assert done.returncode == 0 and (shape["name"], shape["had_ended"], shape["released"]) == ("lr-sweep", True, True)
+    assert [each["absent"] for each in shape["slices"]] == [True] and tpujob.alive() == []
+    states = ["succeeded"] * 2 + ["interrupted"] + ["queued"] * 3
+    assert [each["state"] for each in shape["variants"]] == states
+
+
 def test_a_killed_sweep_is_not_shown_as_running(tpujob: Tpujob) -> None:
     process = tpujob.start("run", tpujob.job(SLOW.replace("parallel: 2", "parallel: 1"), "s.yaml"))
     assert process.stderr is not None

@@ -66,22 +66,35 @@ def cancel(session: Session, run: str) -> Canceled:
     found, attempt = lookup.live_run(session, run)
     if attempt.state.ended:
         return _had_ended(session, found, attempt)
+    lease = record_end(session, found, attempt)
     if found.cloud == LOCAL:
-        ask_to_end(session.directory / "local", attempt.id)
-        _wait_for_process(session, found, attempt)
+        wait_for_process(session, attempt.id, found.id)
         return _canceled(session, found, "none of its processes runs any more")
-    lease = lookup.lease_of_run(session, found.id)
-    taken_over = [lease] if lease is not None and lease.held_for is HeldFor.FAILURE else []
-    session.run(record_cancel(found.id), found.cloud)
-    if lease is not None and lease.run != found.id and not taken_over:
-        _wait_for_process(session, found, attempt)
+    if lease is not None and not is_its_own(lease, found):
+        wait_for_process(session, attempt.id, found.id)
         return _canceled(session, found, lease_outcome(lease).removeprefix("no: "))
     # These are all: from here on, the ledger takes no new lease of the run.
-    releases = _release(session, found, taken_over or lookup.leases_of_run(session, found.id))
+    taken_over = [lease] if lease is not None and lease.held_for is HeldFor.FAILURE else []
+    releases = release(session, taken_over or lookup.leases_of_run(session, found.id))
     if not all(released.gone for released in releases):
         return replace(_canceled(session, found, "", releases), released=False, line="")
     proofs = [f"{each.lease.name.node} absent (checked {clock(each.checked_at)})" for each in releases]
     return _canceled(session, found, "; ".join(proofs) or "it has no slice", releases)
+
+
+def record_end(session: Session, found: RunRecord, attempt: Attempt) -> Lease | None:
+    """Tell the run that it has been ended, in the ledger or as its supervisor looks for it; return the slice that it has."""
+    if found.cloud == LOCAL:
+        ask_to_end(session.directory / "local", attempt.id)
+        return None
+    lease = lookup.lease_of_run(session, found.id)
+    session.run(record_cancel(found.id), found.cloud)
+    return lease
+
+
+def is_its_own(lease: Lease, found: RunRecord) -> bool:
+    """Return whether the slice ends with the run: one that it asked for, or has taken over; not one of `tpujob up`."""
+    return lease.run == found.id or lease.held_for is HeldFor.FAILURE
 
 
 def _had_ended(session: Session, found: RunRecord, attempt: Attempt) -> Canceled:
@@ -90,7 +103,7 @@ def _had_ended(session: Session, found: RunRecord, attempt: Attempt) -> Canceled
         session.reporter.notice("note", lease_outcome(kept))
     # Of a process that was killed, also those that its guardian is deleting.
     leases = [lease for lease in lookup.leases_of_run(session, found.id) if lease.state is LeaseState.DOWN]
-    slices = tuple(map(SliceRelease.of, _release(session, found, leases)))
+    slices = tuple(map(SliceRelease.of, release(session, leases)))
     line = f"{found.id} has ended already: {attempt.state}"
     return Canceled(found.id, True, kept is None, session.exit_code(), str(attempt.state), slices, line)
 
@@ -103,24 +116,24 @@ def _canceled(session: Session, found: RunRecord, what: str, releases: Sequence[
     return Canceled(found.id, False, True, session.exit_code(), str(attempt.state), slices, line)
 
 
-def _release(session: Session, found: RunRecord, leases: Sequence[Lease]) -> list[Released]:
-    """Delete the slices of the run until each is proven absent, or the budget is over."""
+def release(session: Session, leases: Sequence[Lease]) -> list[Released]:
+    """Delete these slices of one cloud until each is proven absent, or the budget is over."""
     if not leases:
         return []
-    releases = session.on_cloud(partial(up_and_down.down, tuple(leases), reason=CANCEL), found.cloud)
+    releases = session.on_cloud(partial(up_and_down.down, tuple(leases), reason=CANCEL), leases[0].cloud)
     for released in releases:
         session.note(released)
     return releases
 
 
-def _wait_for_process(session: Session, found: RunRecord, attempt: Attempt) -> None:
-    """Wait until the process of the run has stopped it, collected what it made, and recorded how it ended."""
+def wait_for_process(session: Session, lock: str, name: str) -> None:
+    """Wait until the process that holds this lock has stopped its job, collected what it made, and recorded how it ended."""
     give_up_at = time.monotonic() + STOP_GRACE_S + COLLECT_S
-    while session.locks.is_locked(attempt.id):
+    while session.locks.is_locked(lock):
         if time.monotonic() > give_up_at:
             hint = "it was told to end; `tpujob list` shows when it has"
-            raise TpujobError(f"{found.id} has not ended", hint=hint)
-        session.reporter.progress("cancel", "waiting until the process of the run has stopped the job")
+            raise TpujobError(f"the process of {name} has not ended", hint=hint)
+        session.reporter.progress("cancel", f"waiting until the process of {name} has ended")
         time.sleep(0.1)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from orchestrator.client.events import VariantResult
 from orchestrator.client.sweeps.progress import counts_of
 from orchestrator.core.lease.run_and_attempt import AttemptState
-from orchestrator.errors import Interrupted, TeardownUnproven
+from orchestrator.errors import Canceled, Interrupted, TeardownUnproven
 
 if TYPE_CHECKING:
     from orchestrator.client.events import RunResult
@@ -29,6 +29,7 @@ class Board:
     done: Mapping[int, VariantResult]
     lanes: int = 0  # that may take another variant
     stopped: bool = False
+    canceled: bool = False  # by the user, before every variant had its run
     code: int = 0  # of what stopped it
     _results: dict[int, VariantResult] = field(default_factory=dict)
     _waiting: list[Variant] = field(default_factory=list)
@@ -96,9 +97,19 @@ class Board:
                 TeardownUnproven.exit_code if TeardownUnproven.exit_code in (code, self.code) else self.code or code
             )
 
+    def cancel(self) -> bool:
+        """Begin no other variant: the user ended the sweep. Return whether that is new, and ends something."""
+        with self._lock:
+            ends = bool(self._waiting) or any(each.state == AttemptState.CANCELED for each in self._results.values())
+            if self.canceled or not ends:
+                return False
+            self.canceled = True
+            self.stop(Canceled.exit_code)
+            return True
+
     @property
     def counts(self) -> str:
-        """Return how far it is: `3 of 6 done (1 failed), 2 running, 1 queued`."""
+        """Return how far it is; see `progress.counts_of`."""
         with self._lock:
             running = dict.fromkeys(self._running, str(AttemptState.RUNNING))
             return counts_of([running.get(each.number, each.state) for each in self.results()])

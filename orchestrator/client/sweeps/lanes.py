@@ -18,6 +18,8 @@ from orchestrator.client.jobs.job_files import environment
 from orchestrator.client.jobs.results import command_exit_code
 from orchestrator.client.jobs.runs import RunOptions, start_run
 from orchestrator.client.sweeps.board import may_follow
+from orchestrator.core.lease.lease import CANCEL
+from orchestrator.core.lease.run_and_attempt import SweepEnded
 from orchestrator.engine.jobs.lane import Lane, release_lane
 from orchestrator.errors import CapacityError, QuotaError, TpujobError
 
@@ -39,6 +41,7 @@ class LaneWork:
     path: Path
     records: Mapping[int, Mapping[str, Any]]
     reporter: Reporter
+    is_canceled: Callable[[], bool]  # by the user, in whichever process
     ended: Callable[[], object]  # called when a lane has ended
 
 
@@ -97,10 +100,17 @@ class LaneThread:
 
     def _next(self) -> Variant | None:
         variant, self._reserved = self._reserved, None
+        if self._work.is_canceled():
+            self._cancel()
         if variant is not None and self._board.stopped:
             self._board.give_back(variant)
             return None
         return variant or self._board.next_or_leave()
+
+    def _cancel(self) -> None:
+        if self._board.cancel():
+            self._reporter.variant = ""
+            self._reporter.notice("stop", f"canceled by `{CANCEL}`: no other run begins")
 
     def _goes_on(self) -> bool:
         """Reserve the next variant while the slice of the current one is there; return whether it takes that slice over."""
@@ -118,6 +128,10 @@ class LaneThread:
             code, error = command_exit_code(session, result), result.error
             if result.released and variant.spec.on == "tpu":
                 self._reporter.notice("released", result.release)
+        except SweepEnded:  # a moment ago
+            self._board.give_back(variant)
+            self._cancel()
+            return False
         except TpujobError as raised:
             self._reporter.fail(raised)
             code, error = session.exit_code(raised.exit_code), raised

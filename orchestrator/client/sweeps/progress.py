@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from orchestrator.ledger.rows import SweepRecord
 
 QUEUED = "queued"
+_STOPPED = (AttemptState.INTERRUPTED, AttemptState.CANCELED)  # before they were done; to be run again
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class VariantState:
 
 @dataclass(frozen=True, slots=True)
 class SweepProgress:
-    """A sweep whose process is alive. `started_at`: unix seconds of the ledger."""
+    """A sweep with its variants. `started_at`: unix seconds of the ledger."""
 
     sweep: str
     name: str
@@ -50,15 +51,14 @@ class SweepProgress:
 def counts_of(states: Sequence[str]) -> str:
     """Return how many variants are in which of these states: `3 of 6 done (1 failed), 2 running, 1 queued`."""
     begun = [AttemptState(state) for state in states if state != QUEUED]
-    ended = [state for state in begun if state.ended and state is not AttemptState.INTERRUPTED]
-    failed = sum(state is not AttemptState.SUCCEEDED for state in ended)
-    counts = {
-        "interrupted": begun.count(AttemptState.INTERRUPTED),
+    done = [state for state in begun if state.ended and state not in _STOPPED]
+    failed = sum(state is not AttemptState.SUCCEEDED for state in done)
+    counts = {str(state): begun.count(state) for state in _STOPPED} | {
         "running": sum(not state.ended for state in begun),
         "queued": len(states) - len(begun),
     }
-    done = f"{len(ended)} of {len(states)} done{f' ({failed} failed)' if failed else ''}"
-    return ", ".join([done, *(f"{count} {word}" for word, count in counts.items() if count)])
+    text = f"{len(done)} of {len(states)} done{f' ({failed} failed)' if failed else ''}"
+    return ", ".join([text, *(f"{count} {word}" for word, count in counts.items() if count)])
 
 
 def living(session: Session) -> tuple[SweepProgress, ...]:
@@ -68,6 +68,16 @@ def living(session: Session) -> tuple[SweepProgress, ...]:
     return tuple(_progress(record, runs) for record in records)
 
 
+def of(session: Session, record: SweepRecord) -> SweepProgress:
+    """Return how far this sweep is, or was when it ended."""
+    return _progress(record, session.ledger.runs())
+
+
+def find(session: Session, text: str) -> list[SweepRecord]:
+    """Return the sweeps of this name or id, newest first."""
+    return [record for record in session.ledger.sweeps() if text in (record.name, record.id)]
+
+
 def queued(session: Session) -> list[VariantState]:
     """Return the variants that wait for their turn in a sweep whose process is alive, the last one first."""
     return [each for sweep in living(session) for each in reversed(sweep.variants) if each.state == QUEUED]
@@ -75,7 +85,12 @@ def queued(session: Session) -> list[VariantState]:
 
 def living_records(session: Session) -> list[SweepRecord]:
     """Return the records of the sweeps whose process is alive, newest first."""
-    return [record for record in session.ledger.sweeps() if session.locks.is_locked(lock_of(record))]
+    return [record for record in session.ledger.sweeps() if is_living(session, record)]
+
+
+def is_living(session: Session, record: SweepRecord) -> bool:
+    """Return whether the process of the sweep goes on."""
+    return session.locks.is_locked(lock_of(record))
 
 
 def lock_of(record: SweepRecord) -> str:
@@ -84,14 +99,14 @@ def lock_of(record: SweepRecord) -> str:
 
 
 def runs_of(session: Session, name: str) -> list[str] | None:
-    """Return the newest run of each variant of the newest sweep of this name, in their order; None: there is no such sweep."""
-    record = next((record for record in session.ledger.sweeps() if record.name == name), None)
-    if record is None:
+    """Return the newest run of each variant of the newest sweep of this name or id, in their order; None: there is none."""
+    found = find(session, name)
+    if not found:
         return None
     newest: dict[Any, str] = {}
     for run, _ in session.ledger.runs():
         newest.setdefault(of_sweep(run).get("key"), run.id)
-    return [newest[row["key"]] for row in record.variants if row["key"] in newest]
+    return [newest[row["key"]] for row in found[0].variants if row["key"] in newest]
 
 
 def of_sweep(run: RunRecord) -> Mapping[str, Any]:

@@ -23,9 +23,10 @@ from orchestrator.client.jobs.sleep_inhibitor import inhibit_sleep
 from orchestrator.client.sweeps import plans, records
 from orchestrator.client.sweeps.board import Board
 from orchestrator.client.sweeps.lanes import LaneThread, LaneWork, OpenSession
+from orchestrator.core.lease.lease import CANCEL
 from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.runtime.interpreter import HEARD_WITHIN_S, signals_to
-from orchestrator.errors import Interrupted, TpujobError
+from orchestrator.errors import Canceled, Interrupted, TpujobError
 from orchestrator.settings import EMULATED
 
 if TYPE_CHECKING:
@@ -66,10 +67,19 @@ def run_sweep(session: Session, open_session: OpenSession, request: SweepRequest
         inbox: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         shared = {"id": record.id, "name": sweep.name}
         by_number = {each["number"]: {**shared, **records.of_run(each)} for each in record.variants}
-        work = LaneWork(board, open_session, request.path, by_number, reporter, ended=lambda: inbox.put(None))
+        work = LaneWork(
+            board,
+            open_session,
+            request.path,
+            by_number,
+            reporter,
+            is_canceled=lambda: session.ledger.is_canceled(record.id),
+            ended=lambda: inbox.put(None),
+        )
         error = _run_lanes(work, lanes, inbox)
     found = board.results()
-    stopped = board.stopped and any(each.exit_code is None or each.exit_code >= Interrupted.BASE for each in found)
+    unfinished = any(each.exit_code is None or each.exit_code >= Interrupted.BASE for each in found)
+    stopped = board.canceled or (board.stopped and unfinished)
     result = SweepResult(record.id, sweep.name, found, session.exit_code(board.exit_code), stopped, error)
     reporter.emit(result)
     return result
@@ -87,7 +97,7 @@ class _Ear:
 
 
 def _run_lanes(work: LaneWork, count: int, inbox: queue.SimpleQueue[int | None]) -> TpujobError | None:
-    """Run the lanes to their end. Return the signal that ended them, or None. Raises what is a bug in one of them."""
+    """Run the lanes to their end. Return the signal or cancel that ended them, or None. Raises what is a bug in one of them."""
     lanes = [LaneThread(work, number) for number in range(1, count + 1)]
     work.board.lanes = count
     signals: list[int] = []
@@ -105,6 +115,8 @@ def _run_lanes(work: LaneWork, count: int, inbox: queue.SimpleQueue[int | None])
             raise lane.error
     if signals:
         return Interrupted(signals[0])
+    if work.board.canceled:
+        return Canceled(CANCEL)
     return next((lane.error for lane in lanes if isinstance(lane.error, TpujobError)), None)
 
 

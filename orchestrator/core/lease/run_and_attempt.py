@@ -174,6 +174,13 @@ class RunEnded(NotAllowed):
         Exception.__init__(self, f"run {attempt.run_id} was canceled: {type(event).__name__} does not apply")
 
 
+class SweepEnded(NotAllowed):
+    """The sweep was canceled: it begins no run any more."""
+
+    def __init__(self, sweep: str) -> None:
+        Exception.__init__(self, f"sweep {sweep} was canceled: it begins no run")
+
+
 def check_not_canceled(last: Attempt | None, event: LeaseEvent | Began) -> None:
     """Raise RunEnded if `last`, the last attempt of the run of this event, was canceled."""
     if last is not None and last.state is AttemptState.CANCELED:

@@ -12,6 +12,7 @@ from orchestrator.cli.completion import PLAIN
 from orchestrator.core.lease.lease import Intent
 from orchestrator.core.lease.run_and_attempt import Attempt, Began, RunRecord
 from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.rows import SweepRecord
 from tests.unit.engine.virtual import lease_and_request
 from tests.unit.test_import_cost import CLOUD_AND_SSH, MAIN, SCIENCE, heavy, imported
 
@@ -41,6 +42,12 @@ def test_runs_are_completed_by_name_and_by_id(ledger: Ledger) -> None:
     assert words(completion.runs("m")) == ["mnist", "m123456789"]
     assert ("hello", "newest: pending") in completion.runs("h")
     assert words(completion.runs("912")) == ["9123456789"]
+
+
+def test_sweeps_are_completed_by_name_where_a_command_takes_them(ledger: Ledger) -> None:
+    for identity in ("0123456789", "1123456789"):
+        ledger.record_sweep(SweepRecord(identity, "lr-sweep", "s.yaml", 1.0, []))
+    assert completion.runs_and_sweeps("lr") == [("lr-sweep", "sweep")] and completion.runs("lr") == []
 
 
 def test_slices_are_completed_by_name_and_nodes_by_id(ledger: Ledger) -> None:

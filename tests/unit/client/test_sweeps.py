@@ -14,7 +14,7 @@ import pytest
 from orchestrator.client.events import Event, Failure, Notice, Reporter, RunResult, SweepResult
 from orchestrator.client.jobs.runs import RunOptions
 from orchestrator.client.session import Session
-from orchestrator.client.sweeps import lanes, progress
+from orchestrator.client.sweeps import ending, lanes, progress
 from orchestrator.client.sweeps.sweeps import SweepRequest, run_sweep
 from orchestrator.core.jobfile import sweep
 from orchestrator.core.jobfile.keys import JobSpec
@@ -24,6 +24,7 @@ from orchestrator.engine.jobs.lane import Lane
 from orchestrator.engine.leases.release import Released
 from orchestrator.errors import (
     AuthError,
+    Canceled,
     CapacityError,
     Interrupted,
     PayloadFailed,
@@ -49,6 +50,7 @@ class World:
         monkeypatch.setattr(lanes, "release_lane", lambda lane, capabilities: self.released.append(lane))
         self.directory = directory
         self.act: Act = lambda label, session: None
+        self.before_begin: Callable[[Session], object] = lambda session: None
         self.runs: list[tuple[str, str]] = []
         self.goes_on: dict[str, bool] = {}
         self.released: list[Lane] = []
@@ -69,6 +71,7 @@ class World:
         )
         run.spec["sweep"] = dict(options.sweep)
         attempt = Attempt(f"{run.id}-1", run.id)
+        self.before_begin(session)
         session.locks.lock(attempt.id)
         session.ledger.record(Began(run, attempt))
         error: TpujobError | None = None
@@ -247,6 +250,50 @@ def test_a_signal_reaches_every_lane_and_no_other_variant_begins(world: World) -
     assert signal.getsignal(signal.SIGTERM) is before
     told = [text for text in world.notices() if "SIGTERM" in text]
     assert told == ["SIGTERM: stopping 2 runs and deleting every slice"]
+
+
+def cancel(session: Session) -> None:
+    """As another process does, in the ledger."""
+    (found,) = progress.living(session)
+    session.ledger.cancel_sweep(found.sweep, 1.0)
+
+
+def test_a_canceled_sweep_begins_no_other_variant_and_keeps_what_is_done(world: World) -> None:
+    world.act = lambda label, session: cancel(session) if label == "n=2" else None
+    result = world.sweep(ONE_LANE)
+    assert labels(result, "succeeded") == ["n=1", "n=2"]
+    assert labels(result, "queued") == ["n=3", "n=4", "n=5", "n=6"]
+    assert (result.exit_code, result.stopped) == (71, True) and isinstance(result.error, Canceled)
+    assert world.notices().count("canceled by `tpujob cancel`: no other run begins") == 1
+    assert world.goes_on["n=2"] is True, "its slice was reserved for the next one"
+
+
+def test_a_sweep_that_is_canceled_while_a_variant_begins_does_not_begin_it(world: World) -> None:
+    world.before_begin = lambda session: cancel(session) if len(world.runs) == 2 else None
+    result = world.sweep(ONE_LANE)
+    assert labels(result, "succeeded") == ["n=1"] and len(labels(result, "queued")) == 5
+    assert (result.exit_code, result.stopped) == (71, True)
+
+
+def test_a_sweep_that_is_done_when_it_is_canceled_is_a_success(world: World) -> None:
+    world.act = lambda label, session: cancel(session) if label == "n=6" else None
+    result = world.sweep(ONE_LANE)
+    assert (result.exit_code, result.stopped, result.error) == (0, False, None)
+
+
+def test_a_name_of_a_sweep_and_of_a_run_that_go_on_ends_neither(world: World) -> None:
+    def act(label: str, session: Session) -> None:
+        run = RunRecord("abcdefghij", "s", "j.yaml", "emulated", 1.0, str(world.directory))
+        session.locks.lock("abcdefghij-1")
+        session.ledger.record(Began(run, Attempt("abcdefghij-1", run.id)))
+        other = Session.open()
+        with pytest.raises(UserError, match=r"several go on that are named 's': sweep .*, run abcdefghij"):
+            ending.cancel(other, "s")
+        other.close()
+
+    world.act = act
+    result = world.sweep(ONE_LANE.replace("[1, 2, 3, 4, 5, 6]", "[1]"))
+    assert result.exit_code == 0
 
 
 def test_a_bug_in_a_lane_ends_the_sweep_and_is_raised(world: World) -> None:

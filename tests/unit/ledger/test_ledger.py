@@ -171,3 +171,17 @@ def test_a_queued_slice_is_found_again_with_how_it_was_asked_for(ledger: Ledger)
     queued = replace(lease, name=replace(lease.name, queued=True), provisioning="flex-start", ready_by=77.5)
     ledger.record(Intent(queued))
     assert Ledger(ledger.path).lease(lease.id) == queued
+
+
+def test_a_sweep_that_was_canceled_begins_no_run(ledger: Ledger) -> None:
+    def begin(run: str, sweep: str) -> None:
+        record = RunRecord(run, "s-1", "s.yaml", "emulated", 1.0, "runs/x", {"sweep": {"id": sweep}})
+        ledger.record(Began(record, Attempt(f"{run}-1", run)))
+
+    begin("aaaaaaaaaa", "one")
+    ledger.cancel_sweep("one", 2.0)
+    assert (ledger.is_canceled("one"), ledger.is_canceled("two")) == (True, False)
+    with pytest.raises(NotAllowed, match="sweep one was canceled"):
+        begin("bbbbbbbbbb", "one")
+    begin("cccccccccc", "two")
+    assert [run.id for run, _ in ledger.runs()] == ["cccccccccc", "aaaaaaaaaa"]

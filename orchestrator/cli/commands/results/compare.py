@@ -22,7 +22,7 @@ def compare(
         Argument(
             metavar="RUN...",
             help="Run ids (the first letters do), names of jobs or sweeps.",
-            autocompletion=completion.compared,
+            autocompletion=completion.runs_and_sweeps,
         ),
     ],
     as_json: Json = False,

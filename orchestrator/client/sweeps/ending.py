@@ -1,0 +1,137 @@
+"""End a sweep from another process: `cancel` of its name.
+
+The ledger begins no run of it from that moment on, so that nothing has to be told to its process, which may be dead, hang, or
+be about to start the next variant. Its runs are ended as by `cancel` of each, and their slices are released together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.client.jobs import ending
+from orchestrator.client.jobs.ending import Canceled
+from orchestrator.client.slices.down import SliceRelease
+from orchestrator.client.sweeps import progress
+from orchestrator.client.sweeps.progress import VariantState
+from orchestrator.errors import TpujobError, UnknownRun, UserError
+from orchestrator.report.messages import lease_outcome
+
+if TYPE_CHECKING:
+    from orchestrator.client.session import Session
+    from orchestrator.core.lease.lease import Lease
+    from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
+    from orchestrator.ledger.rows import SweepRecord
+
+
+@dataclass(frozen=True, slots=True)
+class CanceledSweep:
+    """What became of a sweep that was to be canceled. `slices`: what it still had; proven absent while `released` is true."""
+
+    sweep: str
+    name: str
+    had_ended: bool  # its process, before
+    released: bool
+    exit_code: int
+    variants: tuple[VariantState, ...]
+    slices: tuple[SliceRelease, ...]
+    line: str  # for a terminal
+
+    def as_json(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if key not in ("line", "exit_code")}
+
+
+def cancel(session: Session, text: str) -> Canceled | CanceledSweep:
+    """End the sweep or the run of this id or name, with its slices, proven; see `ending.cancel` for a run.
+
+    What goes on is meant, rather than what has ended. Raises UnknownRun; UserError where several that go on have this name.
+    """
+    sweeps = progress.find(session, text)
+    if not sweeps:
+        return ending.cancel(session, text)
+    before = session.ledger.open_leases()
+    session.recover(look=True)
+    living = [record for record in sweeps if progress.is_living(session, record)]
+    runs = _runs(session, text)
+    if len(living) + sum(not attempt.state.ended for _, attempt in runs) > 1:
+        listed = [f"sweep {record.id}" for record in living]
+        listed += [f"run {run.id}" for run, attempt in runs if not attempt.state.ended]
+        raise UserError(
+            f"several go on that are named {text!r}: {', '.join(listed)}", hint="give the id of one of them"
+        )
+    record = (living or sweeps)[0]
+    if not living and runs and (not runs[0][1].state.ended or runs[0][0].created_at > record.created_at):
+        return ending.cancel(session, runs[0][0].id)
+    return _cancel(session, record, bool(living), before)
+
+
+def _runs(session: Session, text: str) -> list[tuple[RunRecord, Attempt]]:
+    """Return the runs that are called so, newest first."""
+    try:
+        return session.ledger.find_runs(text)
+    except UnknownRun:
+        return []
+
+
+def _cancel(session: Session, record: SweepRecord, living: bool, before: list[Lease]) -> CanceledSweep:
+    """`before`: the open leases of the time before the recovery."""
+    session.ledger.cancel_sweep(record.id, session.now())
+    # These are all: from here on, the ledger begins no run of the sweep.
+    runs = [pair for pair in session.ledger.runs() if progress.of_sweep(pair[0]).get("id") == record.id]
+    live = [pair for pair in runs if not pair[1].state.ended]
+    had = [(run, ending.record_end(session, run, attempt)) for run, attempt in live]
+    # All at once and after the last record: meanwhile a slice may have gone from run to run.
+    ids, live_ids = {run.id for run, _ in runs}, {run.id for run, _ in live}
+    found = [lease for lease in session.ledger.open_leases() if lease.run in ids]
+    kept = [
+        lease for lease in found if lease.hold_until is not None and lease.down_at is None and lease.run not in live_ids
+    ]
+    owed = {lease.id: lease for lease in found if lease not in kept}
+    owed |= {lease.id: lease for run, lease in had if lease is not None and ending.is_its_own(lease, run)}
+    for lease in kept:
+        session.reporter.notice("note", lease_outcome(lease))
+    for cloud in {lease.cloud for lease in owed.values()}:
+        ending.release(session, [lease for lease in owed.values() if lease.cloud == cloud])
+    if not session.unproven and living:
+        _wait(session, record, needed=any(lease is None or not ending.is_its_own(lease, run) for run, lease in had))
+    owed |= {lease.id: lease for lease in before if lease.run in ids and lease not in kept}
+    return _outcome(session, record, living, kept, list(owed))
+
+
+def _wait(session: Session, record: SweepRecord, *, needed: bool) -> None:
+    """Wait for the end of the sweep's process. `needed`: only it stops a job, on this machine or on a slice of `tpujob up`."""
+    try:
+        ending.wait_for_process(session, progress.lock_of(record), record.name)
+    except TpujobError as error:
+        if needed:
+            raise
+        session.reporter.notice("note", error.message)
+
+
+def _outcome(
+    session: Session, record: SweepRecord, living: bool, kept: list[Lease], released: list[str]
+) -> CanceledSweep:
+    """`released`: the ids of the leases that were to be."""
+    leases = [session.ledger.lease(lease) for lease in released]
+    state = progress.of(session, record)
+    parts = [lease_outcome(lease) for lease in leases] or ([] if kept else ["it has no slice"])
+    told = state.counts.replace("queued", "not started")
+    return CanceledSweep(
+        record.id,
+        record.name,
+        had_ended=not living,
+        released=not session.unproven and not kept,
+        exit_code=session.exit_code(),
+        variants=state.variants,
+        slices=tuple(
+            SliceRelease(
+                lease.handle,
+                lease.name.node,
+                lease.name.zone,
+                lease.gone_at is not None,
+                lease.gone_at or session.now(lease.cloud),
+            )
+            for lease in leases
+        ),
+        line="; ".join([f"{record.name} {'canceled' if living else 'has ended already'}: {told}", *parts]),
+    )
