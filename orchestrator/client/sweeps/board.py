@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from orchestrator.client.events import VariantResult
 from orchestrator.client.sweeps.progress import counts_of
 from orchestrator.core.lease.run_and_attempt import AttemptState
-from orchestrator.errors import Canceled, Interrupted, TeardownUnproven
+from orchestrator.errors import ArtifactError, Canceled, Interrupted, TeardownUnproven
 
 if TYPE_CHECKING:
     from orchestrator.client.events import RunResult
@@ -76,6 +76,13 @@ class Board:
             self.give_back(variant)
             return True
 
+    def end_lane(self) -> None:
+        """A lane ends while variants may wait; without another lane, the sweep stops."""
+        with self._lock:
+            self.lanes -= 1
+            if self.lanes == 0 and self._waiting:
+                self.stop(ArtifactError.exit_code)
+
     def ended(self, variant: Variant, result: RunResult | None, code: int) -> None:
         """The variant has ended with this code of the command. What cannot get better with another one stops the sweep."""
         made = replace(result_of(variant), exit_code=code)
@@ -116,8 +123,9 @@ class Board:
 
     @property
     def running(self) -> int:
+        """Return how many jobs run: where one ends, the next one is taken already."""
         with self._lock:
-            return len(self._running)
+            return min(len(self._running), self.lanes)
 
     def results(self) -> tuple[VariantResult, ...]:
         """Return what became of each variant, in their order."""

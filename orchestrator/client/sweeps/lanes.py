@@ -21,7 +21,7 @@ from orchestrator.client.sweeps.board import may_follow
 from orchestrator.core.lease.lease import CANCEL
 from orchestrator.core.lease.run_and_attempt import SweepEnded
 from orchestrator.engine.jobs.lane import Lane, release_lane
-from orchestrator.errors import CapacityError, QuotaError, TpujobError
+from orchestrator.errors import ArtifactError, CapacityError, QuotaError, TpujobError
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -140,6 +140,11 @@ class LaneThread:
             return False
         self._board.ended(variant, result, code)
         self._tell()
+        if isinstance(error, ArtifactError) and result is not None and not result.released:
+            # Its slice is kept until its results are collected: another one beside it would exceed `parallel`.
+            self._reporter.notice("sweep", f"no other job follows {variant.label}: its slice is kept for its results")
+            self._board.end_lane()
+            return False
         return True
 
     def _tell(self) -> None:

@@ -23,6 +23,7 @@ from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, Attem
 from orchestrator.engine.jobs.lane import Lane
 from orchestrator.engine.leases.release import Released
 from orchestrator.errors import (
+    ArtifactError,
     AuthError,
     Canceled,
     CapacityError,
@@ -54,6 +55,7 @@ class World:
         self.runs: list[tuple[str, str]] = []
         self.goes_on: dict[str, bool] = {}
         self.released: list[Lane] = []
+        self.keeps_results = True  # the slice of a run that ends with ArtifactError
         self.events: list[Event] = []
         self.at_once = self.most_at_once = self._count = 0
         self._lock = threading.Lock()
@@ -90,7 +92,9 @@ class World:
         if error is None or isinstance(error, PayloadFailed):
             self.goes_on[label] = options.lane.goes_on()
         code = error.exit_code if error is not None else 0
-        result = RunResult(run.id, run.name, str(state), code, Path(run.directory), 1.0, 2.0, error=error)
+        released = not (self.keeps_results and isinstance(error, ArtifactError))
+        directory = Path(run.directory)
+        result = RunResult(run.id, run.name, str(state), code, directory, 1.0, 2.0, released=released, error=error)
         session.reporter.emit(result)
         return result
 
@@ -193,6 +197,30 @@ def test_the_last_lane_goes_on_to_the_next_variant_without_capacity(world: World
     world.act = lambda label, session: CapacityError("none") if label == "n=1" else None
     result = world.sweep(ONE_LANE)
     assert (result.exit_code, labels(result, "error")) == (69, ["n=1"])
+
+
+def test_a_slice_that_is_kept_for_results_counts_as_one_of_the_sweep(world: World) -> None:
+    """A disk that is full for one job is full for the next one, and each would leave a slice that is billed for an hour."""
+    world.act = lambda label, session: ArtifactError("no room for 30.0 MB")
+    result = world.sweep(SIX)
+    assert sorted(label for label, _ in world.runs) == ["n=1", "n=2"]
+    assert (result.exit_code, result.stopped) == (65, True)
+    assert len(labels(result, "queued")) == 4
+
+
+def test_the_other_slices_go_on_beside_one_that_is_kept_for_results(world: World) -> None:
+    world.act = lambda label, session: ArtifactError("larger than limits.max_results") if label == "n=1" else None
+    result = world.sweep(SIX)
+    assert (result.exit_code, result.stopped, len(labels(result, "succeeded"))) == (65, False, 5)
+    lane = dict(world.runs)["n=1"]
+    assert [label for label, thread in world.runs if thread == lane] == ["n=1"]
+
+
+def test_damaged_results_of_a_slice_that_is_released_stop_no_other_job(world: World) -> None:
+    world.act = lambda label, session: ArtifactError("differs from its hash") if label == "n=1" else None
+    world.keeps_results = False
+    result = world.sweep(ONE_LANE)
+    assert (result.exit_code, result.stopped, len(labels(result, "succeeded"))) == (65, False, 5)
 
 
 def test_what_succeeded_is_not_run_again_and_more_values_are_only_added(world: World) -> None:
