@@ -61,6 +61,9 @@ RunOrSweep = Annotated[
         autocompletion=completion.runs_and_sweeps,
     ),
 ]
+RunOrNewest = Annotated[
+    str | None, Argument(metavar="[RUN]", help=f"{RUN_HELP} Left out: the newest run.", autocompletion=completion.runs)
+]
 Name = Annotated[str | None, Argument(help="The slice's name; by default yours.", autocompletion=completion.slices)]
 Worker = Annotated[int | None, Option("--worker", metavar="N", min=0, help="Worker index, from 0.")]
 Markdown = Annotated[bool, Option("--markdown", help="Print the table as Markdown.")]

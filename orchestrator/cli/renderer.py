@@ -120,15 +120,14 @@ class Console:
                     self._show_result(event)
                 case SweepResult() if event.stopped:
                     left = sum(not each.succeeded for each in event.variants)
-                    text = f"stopped; {left} of {len(event.variants)} are left, and the same command goes on there"
-                    self.notice("sweep", text)
+                    advice = "the same command goes on with them, without `--again`"
+                    self.notice("sweep", f"stopped; {left} of {len(event.variants)} are left; {advice}")
 
     def _show_result(self, result: RunResult) -> None:
         if self._live_view is not None:
             self._live_view.job_ends(result.variant)
         if result.variant:  # one of several: the table says the rest
-            took = format_duration((result.ended_at or result.started_at) - result.started_at)
-            self.notice("result", f"{result.state} · {took} · tpujob show {result.run}", result.variant)
+            self.notice("result", result.in_short, result.variant)
             return
         if not self._streams_json:
             self._show_lines(result.lines, result.state, data=result.detached)

@@ -77,12 +77,23 @@ class _Command(_Uniform, TyperCommand):
         end = args.index("--") if "--" in args else len(args)
         command = next((each for each in self.params if each.metavar == AFTER_DASHES), None)
         if command is None:
-            return super().parse_args(ctx, _with_values(args[:end], self.alone) + args[end:])
-        rest: list[str] = super().parse_args(ctx, _with_values(args[:end], self.alone))
+            return self._parsed(ctx, _with_values(args[:end], self.alone) + args[end:])
+        rest = self._parsed(ctx, _with_values(args[:end], self.alone))
         if (loose := ctx.params[command.name]) and not ctx.resilient_parsing:
             ctx.fail(f"Got unexpected words ({' '.join(loose)}): a command stands after `--`")
         ctx.params[command.name] = args[end + 1 :] or None
         return rest
+
+    def _parsed(self, ctx: Any, args: list[str]) -> list[str]:
+        """Of an unknown option, name those that begin with it: `--acc` is rather `--accelerator` than `--detach`."""
+        try:
+            return list(super().parse_args(ctx, args))
+        except Exception as error:
+            typed = getattr(error, "option_name", None)
+            longer = [opt for param in self.params for opt in param.opts if typed and opt.startswith(typed)]
+            if longer and hasattr(error, "possibilities"):
+                error.possibilities = longer
+            raise
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return help_text.usage_pieces(self)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from orchestrator.core.text.durations import format_duration
 from orchestrator.core.text.redaction import Redactor
 from orchestrator.errors import TpujobError
 
@@ -134,6 +135,12 @@ class RunResult(Event):
     detached: bool = False  # the job goes on without this process
     error: TpujobError | None = None
     lines: tuple[str, ...] = ()  # for a terminal
+
+    @property
+    def in_short(self) -> str:
+        """Return one line for a run of a sweep, which the table at its end describes."""
+        took = format_duration((self.ended_at or self.started_at) - self.started_at)
+        return f"{self.state} · {took} · tpujob show {self.run}"
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields without `lines`; paths as text, the error as its type, message, hint and exit code."""

@@ -197,8 +197,23 @@ class Ledger(LedgerFile):
             raise UnknownRun(f"{text!r} could be any of these runs: {names}", hint="type more of the id")
         by_name = [pair for pair in every if pair[0].name == text]
         if not matches and not by_name:
-            raise UnknownRun(f"there is no run {text!r}", hint="`tpujob list` shows the runs")
+            raise self._no_run(text)
         return matches or by_name
+
+    def newest_run(self) -> tuple[RunRecord, Attempt]:
+        """Raises UnknownRun when there is none."""
+        runs = self.runs()
+        if not runs:
+            raise UnknownRun("there is no run yet", hint="`tpujob run --help` shows how to make one")
+        return runs[0]
+
+    def _no_run(self, text: str) -> UnknownRun:
+        variants = next((sweep.variants for sweep in self.sweeps() if sweep.name == text), None)
+        if variants is None:
+            return UnknownRun(f"there is no run {text!r}", hint="`tpujob list` shows the runs")
+        names = f"{variants[0]['name']} to {variants[-1]['name']}" if len(variants) > 1 else variants[0]["name"]
+        hint = f"its runs are {names}; `tpujob compare {text}` shows all"
+        return UnknownRun(f"{text!r} is a sweep, not a run", hint=hint)
 
     def attempt(self, attempt_id: str) -> Attempt:
         """Return an attempt. Raises UnknownRun."""

@@ -17,8 +17,8 @@ from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import attempts, costs
 from orchestrator.report.attempts import AttemptReport
 from orchestrator.report.comparison import compare
-from orchestrator.report.comparison.figures import RunFigures, figures
-from orchestrator.report.files.artifact_files import read_object, section
+from orchestrator.report.comparison.figures import FUNCTION_ENTRY, RunFigures, figures
+from orchestrator.report.files.artifact_files import read_object, section, short_text
 from orchestrator.report.files.metrics import read as read_metrics
 from orchestrator.report.files.metrics import short
 from orchestrator.report.layout import Table, day_clock, format_cost
@@ -235,7 +235,7 @@ def head_lines(found: RunReport) -> list[str]:
     took = format_duration(found.ended_at - found.started_at) if found.ended_at else "not ended"
     head = [
         f"run      {found.run} · {found.name} · {found.state} · {took} · {found.cloud}",
-        f"job      {found.job}",
+        f"job      {_job(found)}",
     ]
     if found.sweep:
         head.append(f"sweep    {found.sweep} · {found.variant}")
@@ -245,6 +245,16 @@ def head_lines(found: RunReport) -> list[str]:
     if lease is not None:
         head.append(f"slice    {lease.node} · {lease.accelerator_type} · {lease.zone} · {lease.state}")
     return [*head, *_cost_lines(found), *attempts.lines(found.attempts, found.cloud)]
+
+
+def _job(found: RunReport) -> str:
+    """Return the job file; for a job without one, what it runs."""
+    if not Path(found.job).name.startswith("Job("):
+        return found.job
+    train = section(found.spec, "train")
+    function = short_text(section(train, "options").get("function")) if train.get("entry") == FUNCTION_ENTRY else None
+    entry = short_text(train.get("entry")) or "the built-in training"
+    return short_text(found.spec.get("command")) or (f"function {function}" if function else entry)
 
 
 def figure_lines(found: RunReport) -> list[str]:

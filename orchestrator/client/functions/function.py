@@ -163,7 +163,10 @@ class RemoteFunction(Generic[P, R]):
     def _call_text(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Return the call as `payload.functions.call` reads it."""
         signature = inspect.signature(self._function)
-        bound = signature.bind(*args, **kwargs)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:  # without the function's name
+            raise TypeError(f"{self._source.name}() {error}") from None
         for name, value in bound.arguments.items():
             bound.arguments[name] = as_json(value, f"argument `{name}` of {self._source}")
         given = [

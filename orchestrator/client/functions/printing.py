@@ -19,8 +19,8 @@ def show(event: Event) -> None:
             lines = [f"worker{worker} | {line}" for line in logged]
         case RunResult(variant=""):
             lines = list(event.lines)
-        case RunResult(run=run, state=state):
-            lines = [f"{'result':<8} {state} · tpujob show {run}"]
+        case RunResult():
+            lines = [f"{'result':<8} {event.in_short}"]
         case _:
             return
     begin = f"{event.variant} " if event.variant else ""

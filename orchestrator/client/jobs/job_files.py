@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from orchestrator.core.text import names
+from orchestrator.core.text.terminal import printable
 from orchestrator.errors import UserError
 
 if TYPE_CHECKING:
@@ -134,9 +137,20 @@ def read_file(path: Path) -> bytes:
         with path.open("rb") as file:
             return file.read(keys.MAX_BYTES + 1)
     except FileNotFoundError as error:
-        raise UserError(f"{path}: there is no such file") from error
+        raise UserError(f"{path}: there is no such file{_meant(path)}") from error
+    except IsADirectoryError as error:
+        raise UserError(f"{path} is a directory; name a job file") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _meant(path: Path) -> str:
+    """Return the job file beside `path` whose name is nearly that one, as a question; else an empty text."""
+    with suppress(OSError):
+        beside = {each.stem: each for each in path.parent.iterdir() if each.suffix in (".yaml", ".yml")}
+        for stem in get_close_matches(path.stem, beside, n=1):
+            return f"; did you mean `{printable(str(beside[stem]))}`?"
+    return ""
 
 
 def environment(spec: JobSpec, reporter: Reporter) -> dict[str, str]:

@@ -27,15 +27,8 @@ def read_logs(
     With `follow`, go on until the run has ended. Raises UnknownRun, also at the end when there was no log at all.
     """
     session.recover()
-    found, attempt = _newest(session) if run is None else session.ledger.find_run(run)
+    found, attempt = session.ledger.newest_run() if run is None else session.ledger.find_run(run)
     return _some_lines(session, found, attempt, follow=follow, worker=worker)
-
-
-def _newest(session: Session) -> tuple[RunRecord, Attempt]:
-    runs = session.ledger.runs()
-    if not runs:
-        raise UnknownRun("there is no run yet", hint="`tpujob run jobs/hello.yaml` makes one")
-    return runs[0]
 
 
 def _some_lines(

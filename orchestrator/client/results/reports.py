@@ -13,10 +13,10 @@ from orchestrator.report.results import RunReport
 from orchestrator.report.whole_run import whole_run
 
 
-def show(session: Session, run: str) -> RunReport:
-    """Return everything about a run: the beginning of its id, or the name of its job. Raises UnknownRun."""
+def show(session: Session, run: str | None) -> RunReport:
+    """Return everything about a run: the beginning of its id, or the name of its job; None: the newest. Raises UnknownRun."""
     session.recover()
-    found, attempt = session.ledger.find_run(run)
+    found, attempt = session.ledger.newest_run() if run is None else session.ledger.find_run(run)
     return results.report(session.ledger, found, attempt, session.now(found.cloud))
 
 

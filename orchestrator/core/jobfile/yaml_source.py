@@ -208,7 +208,7 @@ class _TreeReader:
         if isinstance(data, dict):
             self.source.data = data
         elif not self.source.mistakes and data is None:
-            raise _Stop(1, "the job file is empty; copy jobs/hello.yaml and change it")
+            raise _Stop(1, "the job file is empty; `tpujob init` writes one")
         elif not self.source.mistakes:
             raise _Stop(_line(top), "a job file is a mapping (`key: value` lines), not a single value")
 

@@ -47,9 +47,10 @@ class DiskSpace:
             if self._most_bytes is not None and self._used.total() + size_bytes > self._most_bytes:
                 most = format_size(self._most_bytes)
                 return f"{size} more than the {most} of limits.max_results (`--max-results` lifts it)"
-            free_bytes = shutil.disk_usage(self._directory).free - RESERVED_BYTES - self._coming.total()
-            if size_bytes > max(free_bytes, 0):
-                return f"no room for {size}: {self._directory} has {format_size(max(free_bytes, 0))}"
+            free_bytes = shutil.disk_usage(self._directory).free - self._coming.total()
+            if size_bytes > max(free_bytes - RESERVED_BYTES, 0):
+                free, stays = format_size(max(free_bytes, 0)), format_size(RESERVED_BYTES)
+                return f"no room for {size}: {self._directory} has {free}, of which {stays} must stay free"
             self._used[worker] += size_bytes
             self._coming[worker] += size_bytes
             return None

@@ -89,7 +89,7 @@ def notes(columns: Sequence[RunFigures]) -> list[str]:
     for name, column in named:
         found += [f"{name}: {problem}" for problem in column.problems]
         if column.state != "succeeded":
-            found.append(f"{name}: the run is {column.state}")
+            found.append(f"{name}: its state is {column.state}")
     return found
 
 

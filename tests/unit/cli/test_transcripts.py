@@ -55,6 +55,13 @@ def test_a_run(tpujob: Tpujob) -> None:
     assert plain(cost) == "cost     MONEY emulated (price table 2026-11)"
 
 
+def test_a_run_without_a_file_is_shown_with_its_command(tpujob: Tpujob) -> None:
+    assert "there is no run yet" in tpujob("show").stderr
+    assert tpujob("run", "--zone", "us-central1-a", "--set", "code=null", "--", "echo", "h i").returncode == 0
+    shown = tpujob("show").stdout  # of the newest run
+    assert plain(shown).startswith("run      RUN · echo · succeeded") and "\njob      echo 'h i'\n" in shown
+
+
 def test_a_plan(tpujob: Tpujob) -> None:
     with tpujob.starting_no_emulator():
         done = tpujob("plan", tpujob.job(JOB))
@@ -257,6 +264,7 @@ def test_logs_of_a_run(tpujob: Tpujob) -> None:
         (["offers", "--type", "v6x"], 64, "--type `v6x` is not a known accelerator type; nearest: v6e-8"),
         (["offers", "--zone", "mars"], 64, "--zone `mars` has no TPUs, by the price table"),
         (["nonsense"], 64, "No such command 'nonsense'"),
+        (["run", "--acc", "v5e-8"], 64, "No such option: --acc (Possible options: --accelerator)"),
         (["up", "--project", "-oProxyCommand=x"], 64, "-oProxyCommand=x"),
     ],
 )

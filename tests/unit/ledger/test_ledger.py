@@ -14,7 +14,7 @@ from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, Attem
 from orchestrator.errors import ConfigError, UnknownLease, UnknownRun
 from orchestrator.ledger.file import SCHEMA_VERSION, LedgerUnavailable
 from orchestrator.ledger.ledger import KEPT_GC_RUNS, Ledger
-from orchestrator.ledger.rows import GcRun
+from orchestrator.ledger.rows import GcRun, SweepRecord
 from tests.unit.engine.virtual import lease_and_request
 
 
@@ -134,6 +134,14 @@ def test_runs_are_found_by_the_first_letters_of_their_id_or_by_the_newest_of_a_n
         ledger.find_run("aa")
     with pytest.raises(UnknownRun, match="no run"):
         ledger.find_run("../../x")
+
+
+def test_the_name_of_a_sweep_is_answered_with_its_runs(ledger: Ledger) -> None:
+    variants = [{"number": number, "name": f"s-{number}"} for number in (1, 2, 3)]
+    ledger.record_sweep(SweepRecord("aaaaaaaaaa", "s", "s.yaml", 1.0, variants))
+    with pytest.raises(UnknownRun, match=r"^'s' is a sweep, not a run") as caught:
+        ledger.find_run("s")
+    assert caught.value.hint == "its runs are s-1 to s-3; `tpujob compare s` shows all"
 
 
 def test_the_newest_run_of_a_name_is_the_one_that_began_last_whatever_the_clock_said(ledger: Ledger) -> None:

@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 from typing import Annotated
 
-from orchestrator.cli import completion
 from orchestrator.cli.console import console, emit
-from orchestrator.cli.options import RUN_HELP, Argument, Json, Option, Worker
+from orchestrator.cli.options import Json, Option, RunOrNewest, Worker
 from orchestrator.client.results.logs import read_logs
 from orchestrator.client.session import Session
 
 
 def logs(
-    run: Annotated[
-        str | None,
-        Argument(metavar="[RUN]", help=f"{RUN_HELP} Left out: the newest run.", autocompletion=completion.runs),
-    ] = None,
+    run: RunOrNewest = None,
     follow: Annotated[bool, Option("--follow", "-f", help="Go on until the run ends.")] = False,
     worker: Worker = None,
     as_json: Json = False,

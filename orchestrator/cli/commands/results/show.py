@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.cli.console import console, emit, emit_result, emit_stages
-from orchestrator.cli.options import Json, RunName
+from orchestrator.cli.options import Json, RunOrNewest
 from orchestrator.cli.tables import on_terminal, print_table
 from orchestrator.client.results import reports
 from orchestrator.client.session import Session
@@ -11,7 +11,7 @@ from orchestrator.report import results
 from orchestrator.report.results import RunReport
 
 
-def show(run: RunName, as_json: Json = False) -> int:
+def show(run: RunOrNewest = None, as_json: Json = False) -> int:
     """Show one run: its state and events, how long each part took, what it cost, and its files."""
     session = Session.open(reporter=console().reporter)
     found = reports.show(session, run)

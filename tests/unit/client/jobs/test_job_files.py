@@ -158,6 +158,20 @@ def test_a_program_in_place_of_a_job_file_is_answered_with_the_command_that_runs
     assert f"-- {'python' if name.endswith('.py') else 'bash'} {name}`" in (caught.value.hint or "")
 
 
+def test_a_missing_job_file_is_answered_with_the_one_of_nearly_that_name(directory: Path) -> None:
+    (directory / "train.yaml").write_text("command: ls\n")
+    for name in ("train.yml", "trian.yaml", "train"):
+        with pytest.raises(UserError, match=f"^{name}: there is no such file; did you mean `train.yaml`\\?$"):
+            read(name)
+    with pytest.raises(UserError, match=r"^x\.yaml: there is no such file$"):
+        read("x.yaml")
+
+
+def test_a_directory_in_place_of_a_job_file_is_one_line() -> None:
+    with pytest.raises(UserError, match=r"^\. is a directory; name a job file$"):
+        read(".")
+
+
 def test_the_home_directory_is_not_shipped(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(directory))
     with pytest.raises(UserError, match="would be shipped as the code"):

@@ -9,7 +9,7 @@ from orchestrator.core.planning.location_rules import places_near
 from orchestrator.errors import JobSpecError
 
 COMMAND = "command: ls\n"
-EMPTY = "job.yaml:1: the job file is empty; copy jobs/hello.yaml and change it"
+EMPTY = "job.yaml:1: the job file is empty; `tpujob init` writes one"
 NOT_A_NAME = "is not a valid name: letters a-z, digits and `-`, a letter first and no `-` last; for example"
 UNITS = "is not a duration: write numbers with units, such as 90s, 30m, 1h30m or 2d (6m to 7d)"
 

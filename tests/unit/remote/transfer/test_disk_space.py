@@ -32,6 +32,12 @@ def test_what_has_arrived_is_the_disks_to_count(disk: SimpleNamespace, tmp_path:
     assert shared.take(1, 4_000) is None and shared.take(1, 1) is not None
 
 
+def test_a_refusal_says_what_is_free_and_what_must_stay_free(disk: SimpleNamespace, tmp_path: Path) -> None:
+    disk.free = RESERVED_BYTES // 2
+    refusal = DiskSpace(tmp_path).take(0, 30_000_000)
+    assert refusal == f"no room for 30.0 MB: {tmp_path} has 8.4 MB, of which 16.8 MB must stay free"
+
+
 def test_a_try_that_ended_leaves_its_room_to_others(disk: SimpleNamespace, tmp_path: Path) -> None:
     shared = DiskSpace(tmp_path)
     assert shared.take(0, 9_000) is None

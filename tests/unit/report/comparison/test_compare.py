@@ -179,7 +179,7 @@ def test_a_run_that_measured_nothing_has_an_empty_column_and_a_reason(tmp_path: 
     assert [line.split()[0] for line in compare.table([found]).lines()[1:]] == [
         *("whole", "restarts", "exit", "cost", "on", "run")
     ]
-    assert "hello: the run is failed" in lines_of([found]) and "timing.jsonl" not in "".join(lines_of([found]))
+    assert "hello: its state is failed" in lines_of([found]) and "timing.jsonl" not in "".join(lines_of([found]))
     assert compare.one(found)[:4] == [
         "figure   whole job (s): 12.5",
         "figure   restarts: 2",
