@@ -32,7 +32,7 @@ def _completion(words: Callable[[str], Iterable[tuple[str, str]]]) -> Callable[[
 def _of_runs(typed: str) -> Words:
     from orchestrator.client.results import known_names
 
-    found = known_names.runs(MOST_RUNS)
+    found = known_names.runs(typed, MOST_RUNS)
     names = {run.name: f"newest: {run.state}" for run in reversed(found)}
     return [*names.items(), *((run.id, f"{run.name}, {run.state}") for run in found)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.client.session import Session, default_handle
-from orchestrator.core.lease.lease import Lease, LeaseState, Purpose
+from orchestrator.core.lease.lease import Lease, LeaseState, Mode, Purpose
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord, has_uncollected_results
 from orchestrator.errors import UnknownRun, UserError
 
@@ -45,9 +45,16 @@ def leases_of_run(session: Session, run: str) -> list[Lease]:
 
 
 def lease_of_run(session: Session, text: str) -> Lease | None:
-    """Return the open lease of the run of this name or id, in any cloud; None also for an unknown run."""
+    """Return the open lease of the run of this name or id, in any cloud.
+
+    None also for an unknown run, and for one of a sweep that has ended and whose slice went to the next one.
+    """
     attempt = _last_attempt(session, text)
-    return next((lease for lease in session.ledger.open_leases() if attempt and lease.id == attempt.lease_id), None)
+    lease = next((lease for lease in session.ledger.open_leases() if attempt and lease.id == attempt.lease_id), None)
+    if lease is None or attempt is None:
+        return None
+    passed_on = attempt.state.ended and lease.mode is Mode.RUN and lease.run != attempt.run_id
+    return None if passed_on else lease
 
 
 def uncollected_run(session: Session, lease: Lease) -> str | None:

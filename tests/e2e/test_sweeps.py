@@ -78,6 +78,9 @@ def test_ctrl_c_releases_every_slice_and_the_same_command_goes_on(tpujob: Tpujob
     assert "sweep lr-sweep: 2 of 6 done, 2 running, 2 queued" in shown and "lr-sweep-6\tlr=1e-3 seed=2\tqueued" in shown
     assert "lr-sweep-6\tqueued" in tpujob("list").stdout
     assert tpujob("run", "s.yaml").returncode == 64, "it is being run already"
+    ended = tpujob("cancel", "lr-sweep-1")
+    assert "has ended already: succeeded" in ended.stdout and ended.stderr == "", "its slice is that of another run now"
+    assert tpujob("extend", "lr-sweep-1", "--by", "5m").returncode == 64
     press(process, signal.SIGINT)
     _, err = process.communicate()
     assert process.returncode == 130, err

@@ -174,7 +174,7 @@ ARGUMENTS: list[tuple[str, tuple[str, ...], str]] = [
     ("12-long", ("up", "a" * 200), "has 200 characters; at most 40 are allowed"),
     ("12-option", ("up", "--", "-oProxyCommand=x"), "'-oProxyCommand=x' is not a valid name"),
     ("20-no-file", ("run", "nowhere.yaml"), "nowhere.yaml: there is no such file"),
-    ("20-a-directory", ("run", "."), ".: cannot be read: Is a directory"),
+    ("20-a-directory", ("run", "."), ". is a directory; name a job file"),
     ("20-endless", ("run", "/dev/zero"), "/dev/zero:1: the file has more than 1 MiB"),
     ("32-cancel-a-path", ("cancel", "../../x"), "there is no run '../../x'"),
     ("32-attach", ("attach", "-"), "there is no run '-'"),

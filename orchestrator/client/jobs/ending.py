@@ -100,7 +100,7 @@ def is_its_own(lease: Lease, found: RunRecord) -> bool:
 def _had_ended(session: Session, found: RunRecord, attempt: Attempt) -> Canceled:
     kept = lookup.lease_of_run(session, found.id)
     if kept is not None:
-        session.reporter.notice("note", lease_outcome(kept))
+        session.reporter.notice("note", lease_outcome(kept).removeprefix("no: "))
     # Of a process that was killed, also those that its guardian is deleting.
     leases = [lease for lease in lookup.leases_of_run(session, found.id) if lease.state is LeaseState.DOWN]
     slices = tuple(map(SliceRelease.of, release(session, leases)))

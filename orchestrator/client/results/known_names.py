@@ -30,11 +30,15 @@ class KnownSlice:
     zone: str
 
 
-def runs(most: int) -> list[KnownRun]:
-    """Return the newest runs, `most` of them at most. Raises TpujobError for a ledger that cannot be read."""
+def runs(begin: str, most: int) -> list[KnownRun]:
+    """Return the newest runs whose name or id begins like that, `most` of them at most.
+
+    Raises TpujobError for a ledger that cannot be read.
+    """
     with _session() as session:
-        found = session.ledger.runs()[:most] if session is not None else []
-        return [KnownRun(run.id, run.name, str(attempt.state)) for run, attempt in found]
+        every = session.ledger.runs() if session is not None else []
+        found = [KnownRun(run.id, run.name, str(attempt.state)) for run, attempt in every]
+        return [each for each in found if each.name.startswith(begin) or each.id.startswith(begin)][:most]
 
 
 def sweeps() -> list[str]:

@@ -50,6 +50,13 @@ def test_sweeps_are_completed_by_name_where_a_command_takes_them(ledger: Ledger)
     assert completion.runs_and_sweeps("lr") == [("lr-sweep", "sweep")] and completion.runs("lr") == []
 
 
+def test_an_old_run_is_completed_too_once_its_name_begins(ledger: Ledger) -> None:
+    begin(ledger, "0123456789", "mnist")
+    for number in range(completion.MOST_RUNS):
+        begin(ledger, f"1{number:09d}", "hello")
+    assert words(completion.runs("mn")) == ["mnist"] and "mnist" not in words(completion.runs(""))
+
+
 def test_slices_are_completed_by_name_and_nodes_by_id(ledger: Ledger) -> None:
     lease, _ = lease_and_request()
     ledger.record(Intent(lease))
