@@ -38,8 +38,8 @@ def print_table(
     """Print a table. Columns are counted from 0.
 
     `right`: aligned right. `states`: colored by what they say. Where the terminal is too narrow, `optional` columns are left
-    out, `shortens` are cut and `wraps` are wrapped, each in this order and only as far as it takes. `head_is_data`: print the
-    headings without a terminal, too.
+    out, `shortens` lose their middle and `wraps` are wrapped, each in this order and only as far as it takes. `head_is_data`:
+    print the headings without a terminal, too.
     """
     body = [[_one_line(cell) for cell in row] for row in rows]
     head = [_one_line(cell) for cell in headers]
@@ -108,11 +108,16 @@ def _drawn(
             Text(head[number]),
             justify="right" if number in right else "left",
             width=width,
-            overflow="ellipsis" if number in shortens else "fold",
+            overflow="fold",
             no_wrap=number in shortens,
         )
     for row in body:
-        table.add_row(*(Text(row[number], style=color_of(row[number]) if number in states else "") for number in shown))
+        cells = [
+            Text(_cut(row[number], width) if number in shortens else row[number], style=style)
+            for number, width in zip(shown, widths, strict=True)
+            for style in [color_of(row[number]) if number in states else ""]
+        ]
+        table.add_row(*cells)
     out = io.StringIO()
     plain = not has_color(sys.stdout)
     # As wide as it takes: a terminal that is narrower than the ids wraps the lines.
@@ -127,6 +132,20 @@ def _drawn(
     )
     drawing.print(table)
     return re.sub(r" +((?:\x1b\[0m)?)$", r"\1", out.getvalue().rstrip("\n"), flags=re.MULTILINE)
+
+
+def _cut(text: str, width: int) -> str:
+    """Return the text in so many columns, without its middle: the names of a sweep's runs differ in their end."""
+    from rich.cells import cell_len
+
+    if cell_len(text) <= width:
+        return text
+    begin, end = text, text
+    while cell_len(end) > width // 2:
+        end = end[1:]
+    while cell_len(f"{begin}…{end}") > width:
+        begin = begin[:-1]
+    return f"{begin}…{end}"
 
 
 def _one_line(cell: str) -> str:

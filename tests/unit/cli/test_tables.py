@@ -45,6 +45,16 @@ def test_a_table_fits_the_terminal_and_breaks_no_id(
     assert ("tpujob-tcmsq6-x6qn33t5b8" in text) == (width > 70), "the least important column is left out first"
 
 
+def test_a_name_that_is_cut_keeps_its_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The names of the runs of a sweep differ in their end."""
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_table(("RUN", "JOB"), [("x6qn33t5b8", "slow-sweep-4"), ("x6qn33t5b8", "äöü漢字漢字")], shortens=(1,))
+    lines = plain(capsys.readouterr().out).splitlines()
+    assert lines[1].split() == ["x6qn33t5b8", "slo…ep-4"] and lines[2].endswith("…漢字")
+    assert max(map(cell_len, lines)) <= 20
+
+
 def test_a_terminal_that_is_narrower_than_the_ids_gets_whole_ids(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
