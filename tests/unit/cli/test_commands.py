@@ -133,7 +133,7 @@ def test_the_help_of_each_command_ends_with_its_examples(
         (["rum"], "Error: No such command 'rum'. Did you mean 'run'?"),
         (["emulator", "faul"], "Error: No such command 'faul'. Did you mean 'fault'?"),
         (["--nope"], "Error: No such option: --nope"),
-        (["show"], "Error: Missing argument 'RUN'."),
+        (["attach"], "Error: Missing argument 'RUN'."),
         (["emulator", "put", "node"], "Error: Missing argument 'STATE'."),
         ([], "Run training jobs on Cloud TPUs"),
         (["emulator"], "Start, stop and inspect the emulated Cloud TPU"),
