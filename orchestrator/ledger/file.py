@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from orchestrator.ledger import disk
 
 SCHEMA_VERSION = 9  # of schema.sql; a ledger of another version is refused
 BUSY_TIMEOUT_S = 5.0  # a signal is not heard while a commit waits
+BUSY_POLL_S = 0.01
 
 
 class LedgerUnavailable(TpujobError):
@@ -77,7 +79,8 @@ class LedgerFile:
                 os.chmod(self.path, 0o600)  # noqa: PTH101 - before any content is in it
             # A write-ahead log needs memory that its readers share.
             journal = "delete" if disk.on_network(self.path) else "wal"
-            for pragma in (f"journal_mode={journal}", "synchronous=full", "foreign_keys=on"):
+            _set_journal(database, journal)
+            for pragma in ("synchronous=full", "foreign_keys=on"):
                 database.execute(f"pragma {pragma}")
             database.execute("pragma fullfsync=1")  # macOS: a plain fsync there does not reach the platter
         return database
@@ -156,6 +159,19 @@ def _closed_if_refused(database: sqlite3.Connection) -> Iterator[None]:
     except BaseException:
         database.close()
         raise
+
+
+def _set_journal(database: sqlite3.Connection, mode: str) -> None:
+    """Set the journal mode. SQLite does not wait for another first command that is setting it, too."""
+    give_up_at = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            database.execute(f"pragma journal_mode={mode}")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
+                raise
+        time.sleep(BUSY_POLL_S)
 
 
 def _version(database: sqlite3.Connection) -> int:

@@ -12,6 +12,7 @@ import pytest
 from orchestrator.core.lease.lease import Created, Down, Gone, Intent, LeaseState, NotAllowed, Ready, Sent
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, Leased, Moved, RunRecord
 from orchestrator.errors import ConfigError, UnknownLease, UnknownRun
+from orchestrator.ledger import file
 from orchestrator.ledger.file import SCHEMA_VERSION, LedgerUnavailable
 from orchestrator.ledger.ledger import KEPT_GC_RUNS, Ledger
 from orchestrator.ledger.rows import GcRun, SweepRecord
@@ -106,6 +107,22 @@ def test_of_two_first_commands_at_once_both_open_the_ledger(tmp_path: Path) -> N
     with ThreadPoolExecutor(8) as pool:
         opened = list(pool.map(lambda _: Ledger(tmp_path / "ledger.sqlite3").leases(), range(8)))
     assert opened == [[]] * 8
+
+
+def test_a_first_command_waits_for_another_one_that_makes_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = sqlite3.connect(tmp_path / "ledger.sqlite3", isolation_level=None)
+    other.execute("begin immediate")  # SQLite refuses the journal mode at once then, whatever the timeout
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        if not waited:
+            other.execute("rollback")
+        waited.append(seconds)
+
+    monkeypatch.setattr(file.time, "sleep", sleep)
+    assert Ledger(tmp_path / "ledger.sqlite3").leases() == [] and waited
 
 
 def test_a_damaged_file_is_said_to_be_so(tmp_path: Path) -> None:
