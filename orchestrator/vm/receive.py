@@ -1,12 +1,13 @@
 """Receives what this worker lacks of a shipment, and stores each content once it is whole and what its name says.
 
 Lines to the client: {"manifest": whether it is here}; {"missing": [[from, to], …], "offset": how many bytes of the first of
-these are here}; {"stored": how many}. After the first line the client sends the manifest, if it is not here; after the
-second one the missing contents, in blocks. `remote.shipping.sending` is the other end.
+these are here}; {"stored": how many}, or {"changed": the hash of a content that arrived as another one}. After the first
+line the client sends the manifest, if it is not here; after the second one the missing contents, in blocks.
+`remote.shipping.sending` is the other end.
 """
 
 # For thousands of files, paths as text are much faster than Path.
-# ruff: noqa: PTH103, PTH104, PTH108, PTH120
+# ruff: noqa: PTH103, PTH104, PTH108, PTH116, PTH120
 from __future__ import annotations
 
 import fcntl
@@ -68,6 +69,9 @@ def receive(sha256: str) -> None:
             raise
         reply({"free": free_bytes()})
         return
+    except Changed as error:
+        reply({"changed": str(error)})
+        return
     reply({"stored": len(missing)})
     if not known:
         assert lock is not None
@@ -91,6 +95,10 @@ def ranges(numbers: list[int]) -> list[list[int]]:
         else:
             found.append([number, number + 1])
     return found
+
+
+class Changed(Exception):
+    """The content of this hash arrived as another one: it was changed meanwhile, on either side."""
 
 
 class Stream:
@@ -139,7 +147,9 @@ class Draft:
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            if not os.path.samestat(os.fstat(fd), os.stat(self.path)):
+                raise FileNotFoundError
+        except (BlockingIOError, FileNotFoundError):  # another receiver fills it, or has just given it its name
             os.close(fd)
             return None
         if os.fstat(fd).st_size >= self.size_bytes:
@@ -156,16 +166,14 @@ class Draft:
                 said_at = time.monotonic()
 
     def fill(self, stream: Stream) -> None:
-        """Take the rest from the stream, and give the file its name. Raises ValueError for another content."""
+        """Take the rest from the stream, and give the file its name. Raises Changed for another content."""
         assert self.fd is not None
         for piece in stream.pieces(self.size_bytes - self.written):
             self.digest.update(piece)
             write_sparse(self.fd, piece)
         if self.digest.hexdigest() != self.sha256:
             os.unlink(self.path)
-            raise ValueError(
-                "a file arrived with another content than announced: it was changed meanwhile, or its copy here"
-            )
+            raise Changed(self.sha256)
         path = self.store.content(self.sha256)
         try:
             os.rename(self.path, path)

@@ -20,7 +20,8 @@ from orchestrator.report.files.metrics import collected_path, found_path, live_p
 
 EVERY_S = 0.25  # between two events
 LINE_CHARS = 2000  # of a log line are searched
-MATCH_S = 0.05  # a pattern that takes longer is not used any more
+MATCH_S = 0.05  # a pattern that takes longer on so many lines is not used any more: on one, the machine may be busy
+SLOW_LINES = 3
 
 
 class RunMetrics:
@@ -31,6 +32,7 @@ class RunMetrics:
     ) -> None:
         self._directory, self._reporter, self._anew = directory, reporter, anew
         self._patterns = _compiled(patterns or {})
+        self._slow = dict.fromkeys(self._patterns, 0)  # lines on which each pattern took too long
         self._lock = threading.Lock()
         self._live: IO[bytes] | None = None
         self._found: IO[bytes] | None = None
@@ -117,9 +119,11 @@ class RunMetrics:
             try:
                 found = pattern.search(text, timeout=MATCH_S, concurrent=True)
             except TimeoutError:
-                del self._patterns[name]
-                what = f"metrics.{name}: the pattern took more than {MATCH_S * 1000:.0f} ms on a line, and is not used any more"
-                self._reporter.notice("warning", what)
+                self._slow[name] += 1
+                if self._slow[name] == SLOW_LINES:
+                    del self._patterns[name]
+                    slow = f"the pattern took more than {MATCH_S * 1000:.0f} ms on each of {SLOW_LINES} lines"
+                    self._reporter.notice("warning", f"metrics.{name}: {slow}, and is not used any more")
                 continue
             value = _float(found[1]) if found and found[1] else None
             if value is not None and name == "step":

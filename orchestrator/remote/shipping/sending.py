@@ -150,7 +150,7 @@ class Sending:
                 call.send(b"%d\n%s" % (len(packed), packed))
             limit = ANSWER_BYTES + 32 * len(shipment.manifest.contents)
             while "missing" not in (answer := call.answer(limit)):  # a sign of life
-                _check_room(answer, call, shipment)
+                _check(answer, call, shipment)
             selection = Selection.of(answer, shipment)
             lacked = self._lacked.setdefault(connection.index, selection).contents(shipment)
             blocks = self._stream(shipment, selection)
@@ -160,9 +160,9 @@ class Sending:
                     call.send(block)
                     self._note(size_bytes, 0)
             except Unreachable:
-                _check_room(call.answer(), call, shipment)  # raises the reason, if the worker gave one
+                _check(call.answer(), call, shipment)  # raises the reason, if the worker gave one
                 raise
-            _check_room(call.answer(), call, shipment)
+            _check(call.answer(), call, shipment)
         names = {sha256 for sha256, _ in lacked}
         files = sum(file.sha256 in names for file in shipment.manifest.files)
         return PushResult(files, sum(size_bytes for _, size_bytes in lacked))
@@ -181,8 +181,19 @@ class Sending:
             self._on_progress(self._sent, self._total)
 
 
-def _check_room(answer: dict[str, Any], call: WorkerCall, shipment: Shipment) -> None:
-    """Raise RemoteError if the worker's disk is full."""
+def _check(answer: dict[str, Any], call: WorkerCall, shipment: Shipment) -> None:
+    """Raise RemoteError if the worker's disk is full, or if a content arrived as another one."""
+    if "changed" in answer:
+        sha256 = answer["changed"]
+        files = [file.path for file in shipment.manifest.files if file.sha256 == sha256]
+        if not files:
+            raise RemoteError("a worker speaks of a content that it was not offered")
+        damaged = shipment.forget_damaged(sha256)
+        raise RemoteError(
+            f"{call.connection.name}: {files[0]} arrived with another content than announced"
+            + (f": the copy in {shipment.store} was damaged, and is removed" if damaged else ""),
+            hint="run it again: it is read anew",
+        )
     if "free" in answer:
         name, need = call.connection.name, format_size(shipment.size_bytes)
         raise RemoteError(

@@ -6,6 +6,7 @@ where it is: nothing changes it while it is sent, and it may be larger than what
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import time
@@ -46,6 +47,19 @@ class Shipment:
         """Let the store delete what is not needed any more."""
         if self.kept is not None:
             self.kept.close()
+
+    def forget_damaged(self, sha256: str) -> bool:
+        """Remove this content from the store if it is not what its name says; return whether it was removed.
+
+        The store trusts names and sizes, which a power failure can leave without their bytes.
+        """
+        if self.store is None:
+            return False
+        with contextlib.suppress(OSError), self.contents[sha256].open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+                self.contents[sha256].unlink()
+                return True
+        return False
 
     @property
     def files(self) -> int:

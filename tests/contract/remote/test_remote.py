@@ -373,6 +373,25 @@ def test_only_what_changed_travels(four: Slice, tmp_path: Path) -> None:
     assert [(result.files, result.size_bytes) for result in fleet.push(second)] == [(1, 9_000)] * 4
 
 
+def test_a_content_that_this_machine_holds_damaged_is_removed_so_that_the_next_run_reads_it_anew(
+    one: Slice, tmp_path: Path
+) -> None:
+    fleet, tree = one.fleet(), tmp_path / "tree"
+    tree.mkdir()
+    (tree / "a").write_bytes(content := os.urandom(10_000))
+
+    def ship() -> Shipment:
+        return make_shipment(survey({".": Source(tree)}), tmp_path / "store")
+
+    code = ship()
+    (stored,) = code.contents.values()
+    stored.write_bytes(bytes(10_000))  # what a power failure can leave
+    with pytest.raises(RemoteError, match=r"a arrived with another content than announced: the copy in .* is removed"):
+        fleet.push(code)
+    assert [result.size_bytes for result in fleet.push(ship())] == [10_000]
+    assert stored.read_bytes() == content
+
+
 def test_hostile_artifacts_are_refused_and_the_others_come(one: Slice, tmp_path: Path) -> None:
     script = r"""
         cd $TPUJOB_ARTIFACTS
