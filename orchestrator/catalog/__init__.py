@@ -73,6 +73,12 @@ def canonical(text: str) -> str:
     return found if found in _table().types else text
 
 
+def spoken(accelerator_type: str) -> str:
+    """Return the common name of an accelerator type: `v5litepod-8` → `v5e-8`. One that is not in the table stays as it is."""
+    kind = lookup(accelerator_type)
+    return f"{kind.generation}-{kind.name.rpartition('-')[2]}" if kind else accelerator_type
+
+
 def _normalized(text: str) -> str:
     family, dash, number = text.strip().lower().removeprefix("tpu-").rpartition("-")
     return f"{_FAMILIES.get(family, family)}{dash}{number}"

@@ -62,9 +62,7 @@ def _of_types(typed: str) -> Words:
     generations = {kind.generation: "generation" for kind in kinds}
     types = {kind.name: f"{kind.topology}, {kind.chips} chips" for kind in kinds}
     # The API's name of a type begins with its family: v5litepod-8. People type v5e-8.
-    spoken = {
-        f"{kind.generation}-{kind.name.rpartition('-')[2]}": f"{kind.topology}, {kind.chips} chips" for kind in kinds
-    }
+    spoken = {catalog.spoken(kind.name): f"{kind.topology}, {kind.chips} chips" for kind in kinds}
     return [*(spoken | types | generations).items()]
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from orchestrator import catalog
 from orchestrator.cli.console import console, emit, emit_json, emit_lines
 from orchestrator.cli.options import Cloud, Json, Project
-from orchestrator.cli.tables import print_table
+from orchestrator.cli.tables import on_terminal, print_table
 from orchestrator.client.session import Session
-from orchestrator.client.slices.status import SliceRow
+from orchestrator.client.slices.status import SliceRow, WaitingRun
 from orchestrator.client.slices.status import status as slice_status
 from orchestrator.client.sweeps.progress import SweepProgress
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.report.layout import day_clock, format_cost, short_clock
 from orchestrator.settings import EMULATED, GOOGLE
 
-HEAD = ("SLICE", "TYPE", "ZONE", "STATE", "CLAIM", "COST SO FAR", "AT MOST", "NODE")
+HEAD = ("SLICE", "TYPE", "ZONE", "STATE", "CLAIM", "COST", "AT MOST", "NODE")
+BRIEF_HEAD = (*HEAD[:-1], "UNTIL", HEAD[-1])
 
 
 def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) -> int:
@@ -37,21 +39,47 @@ def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) 
             session.reporter.notice("hint", asked.error.hint)
     if found.google_not_asked:
         emit(f"Google Cloud · not asked: {found.google_not_asked}")
-    _print_slices(found.slices, complete=found.exit_code == 0)
-    emit_lines([f"{run.name}, waiting for capacity, run {run.run}" for run in found.waiting])
+    print_slices(found.slices, found.waiting, complete=found.exit_code == 0)
     for sweep in found.sweeps:
         _print_sweep(sweep)
     return code
 
 
-def _print_slices(rows: Sequence[SliceRow], *, complete: bool) -> None:
-    """Print a table of your slices, and one line for each slice of other owners: their cost is not yours."""
+def print_slices(rows: Sequence[SliceRow], waiting: Sequence[WaitingRun], *, complete: bool) -> None:
+    """Print a table of your slices and of the runs that wait for one, then a line for each slice of other owners."""
     if not rows:
         doubt = "no slice of tpujob was seen; there may be some in what did not answer"
         emit("nothing of tpujob is alive there" if complete else doubt)
-    if yours := [cells(row) for row in rows if row.yours]:
-        print_table(HEAD, yours, right=(6,), states=(3,), optional=(7,), wraps=(5, 4))
+    yours = [row for row in rows if row.yours]
+    if yours or waiting:
+        (_draw if on_terminal() else _write)(yours, waiting)
     emit_lines([_other(row) for row in rows if not row.yours])
+
+
+def _draw(rows: Sequence[SliceRow], waiting: Sequence[WaitingRun]) -> None:
+    """Print the table for a terminal of 80 columns: claims in a few words, remarks below. The cloud is named above it."""
+    mixed = len({row.emulated for row in rows}) > 1
+    slices = [brief(row, mixed=mixed) for row in rows]
+    runs = [brief_wait(run) for run in waiting]
+    print_table(BRIEF_HEAD, [*slices, *runs], right=(5, 6), states=(3,), optional=(8, 7), wraps=(4,))
+    emit_lines([f"{row.name}: {row.remark}" for row in rows if row.remark])
+
+
+def _write(rows: Sequence[SliceRow], waiting: Sequence[WaitingRun]) -> None:
+    """Print everything about a slice on one line, for other programs and files."""
+    print_table(HEAD, [*map(cells, rows), *map(_waits, waiting)])
+
+
+def _waits(run: WaitingRun) -> tuple[str, ...]:
+    """Return the row of a run that has no slice, one text for each of HEAD."""
+    where = (run.accelerator_type or "several", run.zone or "several")
+    return run.name, *where, "waiting", f"run {run.run}", "-", "-", ""
+
+
+def brief_wait(run: WaitingRun) -> tuple[str, ...]:
+    """Return the row of a run that has no slice, one text for each of BRIEF_HEAD."""
+    name, accelerator_type, *more, node = _waits(run)
+    return name, catalog.spoken(accelerator_type), *more, "", node
 
 
 def _print_sweep(sweep: SweepProgress) -> None:
@@ -63,38 +91,64 @@ def _print_sweep(sweep: SweepProgress) -> None:
 
 def cells(row: SliceRow) -> tuple[str, ...]:
     """Return the row of one of your slices, one text for each of HEAD."""
+    cost = format_cost(row.usd_so_far, EMULATED if row.emulated else GOOGLE)
+    return row.name, row.accelerator_type, row.zone, row.state, _claim(row), cost, _at_most(row), row.node
+
+
+def brief(row: SliceRow, *, mixed: bool = False) -> tuple[str, ...]:
+    """Return the row of one of your slices, one text for each of BRIEF_HEAD. `mixed`: beside slices of another cloud."""
+    cost = format_cost(row.usd_so_far, EMULATED if row.emulated and mixed else GOOGLE)
+    until = short_clock(row.ends_at, row.now) if row.ends_at is not None else ""
+    what = (row.name, catalog.spoken(row.accelerator_type), row.zone, row.state)
+    return *what, _brief_claim(row), cost, _at_most(row), until, row.node
+
+
+def _at_most(row: SliceRow) -> str:
     at_most = [usd for usd in (row.usd_at_most, row.budget_usd) if usd is not None]
-    return (
-        row.name,
-        row.accelerator_type,
-        row.zone,
-        row.state,
-        _claim(row),
-        format_cost(row.usd_so_far, EMULATED if row.emulated else GOOGLE),
-        format_usd(min(at_most)) if at_most else "unknown",
-        row.node,
-    )
+    return format_usd(min(at_most)) if at_most else "unknown"
+
+
+def _brief_claim(row: SliceRow) -> str:
+    """Return why the slice may exist; of one that you hold, for how long it does unless it is used."""
+    if row.down_at is not None:
+        return "being deleted"
+    use = _use(row)
+    ends = [at for at in (row.ends_at, row.idle_ends_at) if at is not None]
+    if row.mode != "hold" or not ends:
+        return use
+    return f"{use.rpartition(' ')[2]}, {_left(min(ends) - row.now)} left" if use != "held, in use" else use
+
+
+def _left(seconds: float) -> str:
+    """Return whole units, the largest of which there are two: `59 m`, `23 h`."""
+    for unit, unit_s in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * unit_s:
+            return f"{seconds // unit_s:.0f} {unit}"
+    return f"{max(seconds, 0.0):.0f} s"
 
 
 def _claim(row: SliceRow) -> str:
     """Return why the slice may exist, and until when."""
     if row.down_at is not None:
         return f"being deleted for {format_duration(row.now - row.down_at)}"
-    if row.mode == "detached":
-        use = "detached, followed" if row.followed else "detached"
-    elif row.mode == "hold":
-        use = "held" if row.in_use is None or row.stopped else f"held, {'in use' if row.in_use else 'idle'}"
-    elif row.run:
-        use = f"run {row.run}"
-    elif row.lease:
-        use = "in use"
-    else:
-        use = f"lease {row.lease_id}" if row.lease_id else "no claim that can be read"
     until = f", until {short_clock(row.ends_at, row.now)}" if row.ends_at is not None else ""
     if row.idle_ends_at is not None and row.ends_at is not None and row.idle_ends_at < row.ends_at:
         until += f"; if unused, until {short_clock(row.idle_ends_at, row.now)}"
     remark = f"; {row.remark}" if row.remark else ""
-    return f"{use}{until}{remark}"
+    return f"{_use(row)}{until}{remark}"
+
+
+def _use(row: SliceRow) -> str:
+    """Return what the slice is for."""
+    if row.mode == "detached":
+        return "detached, followed" if row.followed else "detached"
+    if row.mode == "hold":
+        return "held" if row.in_use is None or row.stopped else f"held, {'in use' if row.in_use else 'idle'}"
+    if row.run:
+        return f"run {row.run}"
+    if row.lease:
+        return "in use"
+    return f"lease {row.lease_id}" if row.lease_id else "no claim that can be read"
 
 
 def _other(row: SliceRow) -> str:
