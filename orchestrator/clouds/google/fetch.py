@@ -73,7 +73,7 @@ def _whole(response: http.client.HTTPResponse, sock: socket.socket, give_up_at: 
     """Read piece by piece, so that a server that sends a byte now and then cannot exceed the time."""
     pieces: list[bytes] = []
     size = 0
-    while True:
+    while not response.isclosed():  # from Python 3.13 on it closes itself, and perhaps the socket, with its last byte
         left_s = give_up_at - time.monotonic()
         if left_s <= 0:
             raise TimeoutError

@@ -6,6 +6,7 @@ leads out of the tree, a FIFO, a file that looks like a secret, more than a giga
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections import Counter
@@ -233,6 +234,8 @@ def _link_within(path: Path, root: Path) -> str:
     """Return the link's target, relative, so that it leads to the same place on the worker. Raises UserError."""
     try:
         target = path.resolve()
+        with contextlib.suppress(FileNotFoundError):  # what it names may be missing
+            path.stat()  # from Python 3.13 on `resolve` takes a loop
     except (OSError, RuntimeError) as error:  # a loop
         raise UserError(f"{path} is a broken link", hint=f"remove it, or {NAME_IT}") from error
     if root not in target.parents:

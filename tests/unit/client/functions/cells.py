@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import linecache
 import textwrap
@@ -14,7 +15,7 @@ def cell(text: str, **around: Any) -> dict[str, Any]:
     """Run the text as a cell of a notebook, after cells that defined `around`. Returns its globals."""
     text = textwrap.dedent(text)
     file = f"/tmp/ipykernel_1/{next(_numbers)}.py"
-    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    linecache.cache[file] = (len(text), None, io.StringIO(text).readlines(), file)
     found: dict[str, Any] = {"__name__": "__main__", **around}
     exec(compile(text, file, "exec", dont_inherit=True), found)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import subprocess
@@ -253,6 +254,23 @@ def test_an_endless_reply_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch
 def test_a_server_without_http_is_reported_as_unreachable() -> None:
     with raw_server(b"SSH-2.0-OpenSSH_9.2\r\n") as (host, _), pytest.raises(CloudUnavailable):
         LightApi(f"http://{host}", EmulatorToken("t"), emulated=True).get(NAME)
+
+
+def test_a_reply_that_closes_itself_with_its_last_byte_is_whole(
+    stub: StubApi, api: LightApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from Python 3.13 on; the connection of a server that announces its end goes with it."""
+    read1 = http.client.HTTPResponse.read1
+
+    def closing(response: http.client.HTTPResponse, size: int = -1) -> bytes:
+        piece = read1(response, size)
+        if response.length == 0:
+            response.close()
+        return piece
+
+    monkeypatch.setattr(http.client.HTTPResponse, "read1", closing)
+    stub.answers(StubReply(200, NODE))
+    assert api.get(NAME) is not None
 
 
 def test_a_large_reply_is_read_whole(stub: StubApi, api: LightApi) -> None:

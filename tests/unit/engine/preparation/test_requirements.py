@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,7 +100,8 @@ def test_an_emulated_training_without_requirements_needs_no_setup(tmp_path: Path
 
 
 def test_an_emulated_training_on_another_python_than_the_one_that_has_torch_is_refused() -> None:
-    spec = keys.load("train: {}\npython: 3.13\n", path="job.yaml")
+    other = f"3.{sys.version_info.minor + 1}"
+    spec = keys.load(f'train: {{}}\npython: "{other}"\n', path="job.yaml")
     check_python(spec, "google")
     with pytest.raises(JobSpecError, match="emulated workers train with the torch of tpujob's own Python"):
         check_python(spec, "emulated")
