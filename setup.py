@@ -12,6 +12,7 @@ with tempfile.TemporaryDirectory() as build:  # a build/ that stays would put de
             "orchestrator": ["py.typed"],
             "orchestrator.catalog": ["*.csv"],
             "orchestrator.ledger": ["*.sql"],
+            "orchestrator.report.page": ["assets/*"],
             "orchestrator.examples": ["**/*.yaml", "**/*.py"],
             "payload.data": ["mnist_sample/*"],
             "tpujob": ["py.typed"],

@@ -139,6 +139,15 @@ GROUPS: dict[str, dict[str, Command]] = {
             ),
             light=True,
         ),
+        "report": Command(
+            "Write a page of a run, or of several beside each other: one HTML file that opens offline.",
+            (
+                "tpujob report mnist --open",
+                "tpujob report lr-sweep  # curves and a table of all its runs",
+                "tpujob report mnist-ddp mnist-single --out comparison.html",
+                "tpujob report lr-sweep --csv --out lr-sweep.csv",
+            ),
+        ),
     },
     "Guarantee": {
         "gc": Command(

@@ -118,10 +118,8 @@ class Console:
                     self.out(text) if self._log_is_data else self._write(text)
                 case RunResult():
                     self._show_result(event)
-                case SweepResult() if event.stopped:
-                    left = sum(not each.succeeded for each in event.variants)
-                    advice = "the same command goes on with them, without `--again`"
-                    self.notice("sweep", f"stopped; {left} of {len(event.variants)} are left; {advice}")
+                case SweepResult():
+                    self._show_sweep(event)
 
     def _show_result(self, result: RunResult) -> None:
         if self._live_view is not None:
@@ -133,7 +131,16 @@ class Console:
             self._show_lines(result.lines, result.state, data=result.detached)
         if result.ended_at is not None:
             took = format_duration(result.ended_at - result.started_at)
-            self.notice("run", f"{result.run} · {took} · {relative(result.directory)} · tpujob show {result.run}")
+            where = relative(result.report or result.directory)
+            self.notice("run", f"{result.run} · {took} · {where} · tpujob show {result.run}")
+
+    def _show_sweep(self, result: SweepResult) -> None:
+        if result.report is not None:
+            self.notice("report", str(relative(result.report)))
+        if result.stopped:
+            left = sum(not each.succeeded for each in result.variants)
+            advice = "the same command goes on with them, without `--again`"
+            self.notice("sweep", f"stopped; {left} of {len(result.variants)} are left; {advice}")
 
     def _show_lines(self, lines: Iterable[str], state: str, *, data: bool = False) -> None:
         if data or self._log_is_data:

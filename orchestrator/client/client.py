@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from orchestrator.client.arguments import Duration, seconds, size
@@ -23,7 +24,7 @@ from orchestrator.client.jobs.job_files import environment
 from orchestrator.client.jobs.planning import PlanPreview, preview
 from orchestrator.client.jobs.runs import RunOptions, start_run
 from orchestrator.client.lending import DEFAULT_NAME, Slice, SliceOptions
-from orchestrator.client.results import costs, history, logs, reports
+from orchestrator.client.results import costs, history, logs, pages, reports
 from orchestrator.client.results.costs import Since
 from orchestrator.client.results.history import RunSummary
 from orchestrator.client.session import Session
@@ -234,6 +235,15 @@ class Client:
         """
         with self._session() as session:
             return costs.cost(session, month=month, since=since, by=by)
+
+    def report(self, *runs: str | Run, out: str | Path | None = None) -> Path:
+        """Write the page of a run, or one that compares several or the runs of a sweep; return its path.
+
+        Without `out`, the page of a run is `report.html` in its directory, and that of several lies below the directory of all
+        runs. Raises UnknownRun; ConfigError if the file cannot be written.
+        """
+        with self._session() as session:
+            return pages.write_report(session, [_id(run) for run in runs], None if out is None else Path(out))
 
     def logs(self, run: str | Run, *, follow: bool = False, worker: int | None = None) -> Iterator[LogLine]:
         """Yield the lines of all workers, or of one, as far as they arrived here; with `follow`, until the run has ended.

@@ -130,6 +130,7 @@ class RunResult(Event):
     cost_usd: float | None = None  # of all attempts; None: unknown, or a run on this machine
     metrics: dict[str, Any] = field(default_factory=dict)  # the last value of each, and what metrics.json holds
     artifacts: tuple[Path, ...] = ()
+    report: Path | None = None  # its page; None: it could not be written
     released: bool = True  # every slice of the run is proven absent
     release: str = "nothing was created"
     detached: bool = False  # the job goes on without this process
@@ -148,6 +149,7 @@ class RunResult(Event):
         left_out = {"lines"} if self.variant else {"lines", "variant"}
         shape = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in left_out}
         shape |= {"directory": str(self.directory), "artifacts": [str(path) for path in self.artifacts]}
+        shape["report"] = None if self.report is None else str(self.report)
         if error is not None:
             told = {"message": error.message, "hint": error.hint, "exit_code": error.exit_code}
             shape["error"] = {"type": type(error).__name__, **told}
@@ -184,6 +186,7 @@ class SweepResult(Event):
     exit_code: int  # 0: all succeeded; else that of what stopped it, or of the first one that failed; 75 before all
     stopped: bool = False  # before every variant had its run; the same call goes on there
     error: TpujobError | None = None  # what stopped it, where that was not the end of a variant
+    report: Path | None = None  # the page that compares its runs; None: there was none, or it could not be written
 
     @property
     def succeeded(self) -> tuple[VariantResult, ...]:
@@ -203,7 +206,8 @@ class SweepResult(Event):
         ]
         told = None if self.error is None else {"type": type(self.error).__name__, "message": self.error.message}
         shape = {"sweep": self.sweep, "name": self.name, "variants": rows, "exit_code": self.exit_code}
-        return {"event": self.kind, **shape, "stopped": self.stopped, "error": told}
+        report = None if self.report is None else str(self.report)
+        return {"event": self.kind, **shape, "stopped": self.stopped, "error": told, "report": report}
 
 
 class Reporter:

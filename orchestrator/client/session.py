@@ -250,6 +250,19 @@ class Session:
         """
         if not self.ledger.open_leases() and not self.ledger.attempts_open():
             return
+        open_before = {attempt.run_id for attempt in self.ledger.attempts_open()}
+        self._recover(budget_s, spare, look)
+        self._report_ended(open_before)
+
+    def _report_ended(self, runs: set[str]) -> None:
+        """Write the pages of those of these runs that have ended: of one that was killed, no process of its own does."""
+        for run_id in runs - {attempt.run_id for attempt in self.ledger.attempts_open()}:
+            from orchestrator.client.results import pages
+
+            found, _ = self.ledger.find_run(run_id)
+            pages.run_ended(self, run_id, Path(found.directory))
+
+    def _recover(self, budget_s: float, spare: str | None, look: bool) -> None:
         from orchestrator.engine.leases.recover import close_attempts, overdue, recover
 
         self.run(close_attempts())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.client import lookup
 from orchestrator.client.events import RunResult
 from orchestrator.client.jobs import results
+from orchestrator.client.results import pages
 from orchestrator.client.slices.down import SliceRelease
 from orchestrator.core.lease.lease import CANCEL, HeldFor, Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import (
@@ -111,6 +112,8 @@ def _had_ended(session: Session, found: RunRecord, attempt: Attempt) -> Canceled
 def _canceled(session: Session, found: RunRecord, what: str, releases: Sequence[Released] = ()) -> Canceled:
     """Return that the run was canceled, and in its line what became of its slices."""
     _, attempt = session.ledger.find_run(found.id)
+    if attempt.state.ended:
+        pages.run_ended(session, found.id, Path(found.directory))
     line = f"{found.id} {attempt.state if attempt.state.ended else 'ends'}; {what}"
     slices = tuple(map(SliceRelease.of, releases))
     return Canceled(found.id, False, True, session.exit_code(), str(attempt.state), slices, line)

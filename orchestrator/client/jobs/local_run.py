@@ -11,6 +11,7 @@ from orchestrator.client.events import RunResult
 from orchestrator.client.jobs.code import shipment_of
 from orchestrator.client.jobs.log_output import JobOutput, make_directory
 from orchestrator.client.jobs.results import finish
+from orchestrator.client.results import pages
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.engine.jobs import local
 from orchestrator.engine.preparation import checks, requirements, runs
@@ -51,5 +52,6 @@ def run_here(
             sink=output,
             metrics=output.metrics,
         )
-        outcome = session.run(local.run_local(job), LOCAL)
+        with pages.reported_if_it_raises(session, run):
+            outcome = session.run(local.run_local(job), LOCAL)
     return finish(session, outcome)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.client.connections import OFF
 from orchestrator.client.events import RunResult, relative
+from orchestrator.client.results import pages
 from orchestrator.client.session import Session
 from orchestrator.core.lease.lease import HeldFor
 from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, RunRecord, recorded_error
@@ -156,6 +157,7 @@ def _left(session: Session, outcome: Outcome, lines: Iterable[str] = ()) -> RunR
 
 
 def _ended(session: Session, result: RunResult) -> RunResult:
+    result = replace(result, report=pages.run_ended(session, result.run, result.directory))
     session.reporter.emit(result)
     return result
 

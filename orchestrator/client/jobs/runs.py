@@ -17,6 +17,7 @@ from orchestrator.client.jobs.local_run import run_here
 from orchestrator.client.jobs.log_output import JobOutput, make_directory
 from orchestrator.client.jobs.planning import plan_of
 from orchestrator.client.jobs.sleep_inhibitor import inhibit_sleep
+from orchestrator.client.results import pages
 from orchestrator.core.lease.lease import HeldFor, Purpose
 from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.jobs.run import run_job
@@ -141,7 +142,8 @@ def _run_on_slice(
                 ttl = format_duration(session.target.timings.ttl_s)
                 text = f"if this machine sleeps for longer than {ttl}, the slice is deleted (or: --detach)"
                 session.reporter.notice("note", text)
-        outcome = session.on_cloud(lambda capabilities: run_job(job, capabilities))
+        with pages.reported_if_it_raises(session, run):
+            outcome = session.on_cloud(lambda capabilities: run_job(job, capabilities))
     if outcome.detached:
         return results.left_running(session, outcome, drafter.made)
     return results.finish(session, outcome, drafter.made)

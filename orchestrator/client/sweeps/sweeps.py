@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.client.events import Reporter, SweepResult
 from orchestrator.client.jobs.sleep_inhibitor import inhibit_sleep
+from orchestrator.client.results import pages
 from orchestrator.client.sweeps import plans, records
 from orchestrator.client.sweeps.board import Board
 from orchestrator.client.sweeps.lanes import LaneThread, LaneWork, OpenSession
@@ -80,7 +81,8 @@ def run_sweep(session: Session, open_session: OpenSession, request: SweepRequest
     found = board.results()
     unfinished = any(each.exit_code is None or each.exit_code >= Interrupted.BASE for each in found)
     stopped = board.canceled or (board.stopped and unfinished)
-    result = SweepResult(record.id, sweep.name, found, session.exit_code(board.exit_code), stopped, error)
+    report = pages.sweep_ended(session, sweep.name) if any(each.run is not None for each in found) else None
+    result = SweepResult(record.id, sweep.name, found, session.exit_code(board.exit_code), stopped, error, report)
     reporter.emit(result)
     return result
 

@@ -7,7 +7,6 @@ value of the wrong type or size is dropped.
 from __future__ import annotations
 
 import json
-import math
 import os
 import stat
 from pathlib import Path
@@ -60,7 +59,7 @@ def measured(value: Any) -> float | None:
     """Return the number if it can have been measured (finite, from 0 to MAX_MEASURED); else None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) and 0 <= value <= MAX_MEASURED else None
+    return float(value) if 0 <= value <= MAX_MEASURED else None
 
 
 def count(value: Any) -> int | None:

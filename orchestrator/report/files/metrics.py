@@ -1,4 +1,4 @@
-"""The metrics that a run left, each in a few numbers: last, best, lowest, highest.
+"""The metrics that a run left, each in a few numbers (last, best, lowest, highest) and as a curve.
 
 They come from worker 0's `metrics.jsonl`, and from what the patterns of the job found in its log. A million lines are read
 in seconds, a piece at a time; nothing of them is kept but these numbers.
@@ -6,7 +6,6 @@ in seconds, a piece at a time; nothing of them is kept but these numbers.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,9 @@ from typing import Any
 
 from orchestrator.core.text.metric_lines import LINE_BYTES, NAMES, is_metric, less_is_better, number, step_of
 from orchestrator.report.files.artifact_files import open_regular
+from orchestrator.report.files.curve import Curve
+from orchestrator.report.files.json_lines import pieces
 
-PIECE_BYTES = 256 << 10
 NUMBERS = frozenset((int, float))
 _Point = tuple[float | None, int | None]  # a value and its step
 
@@ -53,9 +53,18 @@ def found_path(directory: Path) -> Path:
 
 def read(directory: Path) -> dict[str, Metric]:
     """Return the metrics of the run in this directory, by name; empty where it has none."""
+    return {name: metric for path in _paths(directory) for name, metric in summarize(path).items()}
+
+
+def curves(directory: Path) -> dict[str, Curve]:
+    """Return the same metrics as curves. The x of a value is its step, or its number where the job names no step."""
+    return {name: curve for path in _paths(directory) for name, (_, curve) in _of_file(path).items()}
+
+
+def _paths(directory: Path) -> tuple[Path, Path]:
+    """Return the files of a run; of a name that is in both, the second one counts."""
     collected = collected_path(directory)
-    file = collected if collected.exists() else live_path(directory)
-    return {**summarize(found_path(directory)), **summarize(file)}
+    return found_path(directory), collected if collected.exists() else live_path(directory)
 
 
 def short(value: float | None) -> str:
@@ -67,37 +76,47 @@ def short(value: float | None) -> str:
 
 def summarize(path: Path) -> Mapping[str, Metric]:
     """Return the metrics of one file; empty if it cannot be read. A file that did not change is not read again."""
+    return {name: metric for name, (metric, _) in _of_file(path).items()}
+
+
+def _of_file(path: Path) -> Mapping[str, tuple[Metric, Curve]]:
     try:
         found = path.stat()
     except OSError:
         return {}
-    return _summarize(path, found.st_size, found.st_mtime_ns)
+    return _read_file(path, found.st_size, found.st_mtime_ns)
 
 
-@lru_cache(maxsize=8)
-def _summarize(path: Path, size_bytes: int, mtime_ns: int) -> Mapping[str, Metric]:
+@lru_cache(maxsize=16)
+def _read_file(path: Path, size_bytes: int, mtime_ns: int) -> Mapping[str, tuple[Metric, Curve]]:
     sums: dict[str, _Sum] = {}
     try:
         for rows in _rows(path):
             _add(sums, rows)
     except OSError:
         pass
-    return {name: total.metric(less_is_better(name)) for name, total in sums.items()}
+    return {name: (total.metric(less_is_better(name)), total.curve) for name, total in sums.items()}
 
 
 class _Sum:
     """A metric so far. A point is a value and its step."""
 
-    __slots__ = ("count", "high", "last", "low")
+    __slots__ = ("count", "curve", "high", "last", "low")
 
     def __init__(self) -> None:
         self.count = 0
         self.last: _Point = (None, None)
         self.low: tuple[float, int | None] | None = None
         self.high: tuple[float, int | None] | None = None
+        self.curve = Curve()
 
     def add(self, values: Sequence[float], rows: Sequence[dict[str, Any]]) -> None:
         """Add the values, one from each row."""
+        for index, (value, row) in enumerate(zip(values, rows, strict=True)):
+            if (plain := number(value)) is not None:
+                self.curve.add([plain], lambda _: self._x(row, index))  # noqa: B023 - called at once
+            else:
+                self.curve.add_hole(self._x(row, index))
         finite = [(value, row) for value, row in zip(values, rows, strict=True) if number(value) is not None]
         self.count += len(values)
         self.last = (number(values[-1]), step_of(rows[-1].get("step")))
@@ -106,6 +125,7 @@ class _Sum:
 
     def add_finite(self, values: Sequence[float], rows: Sequence[dict[str, Any]]) -> None:
         """Add values that are known to be finite: the same, with loops that are not of Python."""
+        self.curve.add(values, lambda index: self._x(rows[index], index))
         self.count += len(values)
         self.last = (float(values[-1]), step_of(rows[-1].get("step")))
         self._extremes(values, rows)
@@ -116,6 +136,10 @@ class _Sum:
             self.low = (float(low), step_of(rows[values.index(low)].get("step")))
         if self.high is None or high > self.high[0]:
             self.high = (float(high), step_of(rows[values.index(high)].get("step")))
+
+    def _x(self, row: dict[str, Any], index: int) -> float:
+        step = step_of(row.get("step"))
+        return self.count + index + 1 if step is None else step
 
     def metric(self, less: bool) -> Metric:
         low: _Point = self.low or (None, None)
@@ -150,28 +174,6 @@ def _all_finite(values: list[float]) -> bool:
 
 def _rows(path: Path) -> Iterator[list[Any]]:
     """Yield what the complete lines hold, some at a time. Raises OSError."""
-    rest, opened = b"", open_regular(path)
-    if opened is None:
-        return
-    with opened as file:
-        while piece := file.read(PIECE_BYTES):
-            *lines, rest = (rest + piece).split(b"\n")
-            rest = rest[: LINE_BYTES + 1]
-            yield _loads([line for line in lines if line and len(line) <= LINE_BYTES])
-
-
-def _loads(lines: list[bytes]) -> list[Any]:
-    """All lines in one call, which takes half the time; one by one if that fails."""
-    try:
-        found: list[Any] = json.loads(b"[%s]" % b",".join(lines))
-        if len(found) == len(lines):
-            return found
-    except (ValueError, RecursionError):
-        pass
-    found = []
-    for line in lines:
-        try:
-            found.append(json.loads(line))
-        except (ValueError, RecursionError):
-            continue
-    return found
+    if (opened := open_regular(path)) is not None:
+        with opened as file:
+            yield from (found for found, _ in pieces(file, LINE_BYTES))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.text.metric_lines import NAMES, parse_line
-from orchestrator.report.files import metrics
+from orchestrator.report.files import json_lines, metrics
 from orchestrator.report.files.metrics import Metric, summarize
 
 
@@ -78,7 +78,7 @@ def test_a_long_file_is_read_without_being_held(tmp_path: Path) -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert found["loss"].count == 100_000 and found["loss"].last_step == 99_999
-    assert peak < 16 * metrics.PIECE_BYTES
+    assert peak < 16 * json_lines.PIECE_BYTES
 
 
 VALUES = st.one_of(st.floats(), st.integers(), st.booleans(), st.text(max_size=3), st.none(), st.just([1]))

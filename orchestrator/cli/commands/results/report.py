@@ -1,0 +1,58 @@
+"""`tpujob report`: a run, or several, as one HTML page."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+from orchestrator.cli import completion
+from orchestrator.cli.console import console, emit
+from orchestrator.cli.options import Argument, Option
+from orchestrator.client.events import relative
+from orchestrator.client.results import pages, reports
+from orchestrator.client.session import Session
+from orchestrator.errors import UserError
+from orchestrator.report.comparison import compare
+
+
+def report(
+    runs: Annotated[
+        list[str],
+        Argument(
+            metavar="RUN...",
+            help="Run ids (the first letters do), names of jobs or sweeps.",
+            autocompletion=completion.compared,
+        ),
+    ],
+    opens: Annotated[bool, Option("--open", help="Open the page in your browser.")] = False,
+    out: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE", help="Write this file; by default report.html in the directory of the run or the sweep."
+        ),
+    ] = None,
+    as_csv: Annotated[
+        bool, Option("--csv", help="Instead of the page: one line a run with every figure as it was measured.")
+    ] = False,
+) -> int:
+    """Write a page of a run, or of several beside each other: one HTML file that opens offline.
+
+    Every run has its page when it ends, and every sweep. This command writes it again, compares any runs, and prints the path.
+    """
+    if as_csv and opens:
+        raise UserError("--csv writes no page, and --open opens one")
+    session = Session.open(reporter=console().reporter)
+    if as_csv:
+        text = compare.csv_text(reports.compare(session, runs))
+        if out is None:
+            emit(text.rstrip("\n"))
+        else:
+            pages.write_file(out, text)
+    else:
+        out = pages.write_report(session, runs, out)
+        if opens and not webbrowser.open(out.as_uri()):
+            session.reporter.notice("note", "no browser could be started; open the file yourself")
+    if out is not None:
+        emit(str(relative(out.absolute())))
+    return session.exit_code()

@@ -1,0 +1,126 @@
+"use strict";
+// Draws the curves of the page from the JSON in it. Nothing here fetches anything.
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const controls = document.querySelector(".controls");
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const DASHES = [[], [6, 4], [2, 3], [10, 4, 2, 4]];
+  const plots = [];
+
+  const color = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const short = v => v == null ? "" : Math.abs(v) >= 1000 && Math.abs(v) < 1e9 ? Math.round(v).toLocaleString("en-US") : String(+v.toPrecision(4));
+  const duration = s => s < 60 ? short(s) + " s" : s < 3600 ? short(s / 60) + " m" : short(s / 3600) + " h";
+
+  // The second at which a step ended, between the steps of which it is known.
+  function secondsOf(clock, step) {
+    const { step: steps, at_s: at } = clock;
+    let low = 0, high = steps.length - 1;
+    if (step <= steps[0]) return steps[0] ? at[0] * step / steps[0] : at[0];
+    if (step >= steps[high]) return at[high];
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if (steps[middle] <= step) low = middle; else high = middle;
+    }
+    return at[low] + (at[high] - at[low]) * (step - steps[low]) / (steps[high] - steps[low]);
+  }
+
+  function table(series, overTime) {
+    const clock = data.runs[series.run].clock;
+    if (overTime && !clock) return [[], []];
+    const xs = [], ys = [];
+    series.x.forEach((step, i) => {
+      const x = overTime ? secondsOf(clock, step) : step;
+      if (xs.length && xs[xs.length - 1] === x) { // several values of one step: its lowest and highest are neighbours
+        if (series.y[i] == null) return;
+        xs.push(x + Math.max(Math.abs(x), 1) * 1e-9); ys.push(series.y[i]);
+      } else { xs.push(x); ys.push(series.y[i]); }
+    });
+    return [xs, ys];
+  }
+
+  function bands(chart, overTime) {
+    return u => {
+      const { left, width, top, height } = u.bbox;
+      u.ctx.save();
+      u.ctx.fillStyle = color("--k-refused");
+      u.ctx.globalAlpha = 0.35;
+      for (const [run, first, last] of chart.marks) {
+        const clock = data.runs[run].clock;
+        if (overTime && !clock) continue;
+        const at = step => overTime ? secondsOf(clock, step) : step;
+        const from = Math.max(u.valToPos(at(first - 1), "x", true), left);
+        const to = Math.min(Math.max(u.valToPos(at(last), "x", true), from + 3), left + width);
+        if (to > from) u.ctx.fillRect(from, top, to - from, height);
+      }
+      u.ctx.restore();
+    };
+  }
+
+  function read(u, chart, overTime, out) {
+    const i = u.cursor.idx;
+    if (i == null) { out.textContent = chart.marks.length ? "The shaded steps compiled a program." : ""; return; }
+    const at = overTime ? duration(u.data[0][i]) : "step " + Math.round(u.data[0][i]).toLocaleString("en-US");
+    const values = [];
+    for (let s = 1; s < u.data.length; s++) {
+      const v = u.data[s][i];
+      if (v != null) values.push((data.runs.length > 1 ? data.runs[chart.series[s - 1].run].name + " " : "") + short(v));
+    }
+    out.textContent = at + ": " + values.join(" · ");
+  }
+
+  function draw() {
+    plots.splice(0).forEach(u => u.destroy());
+    const overTime = controls.elements.axis.value === "time", wantsLog = controls.elements.log.checked;
+    const ink = color("--soft"), line = color("--line");
+    document.querySelectorAll(".plot").forEach(box => {
+      const chart = data.charts[+box.dataset.chart];
+      const out = document.querySelector(`[data-reading="${box.dataset.chart}"]`);
+      const joined = uPlot.join(chart.series.map(series => table(series, overTime)));
+      const positive = chart.series.every(series => series.y.every(v => v == null || v > 0));
+      const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: "12px system-ui, sans-serif" };
+      const u = new uPlot({
+        width: Math.max(box.clientWidth, 200),
+        height: 230,
+        scales: { x: { time: false }, y: { distr: wantsLog && positive ? 3 : 1 } },
+        axes: [
+          { ...axis, size: 34, values: (_, ticks) => ticks.map(v => overTime ? duration(v) : short(v)), space: 60 },
+          { ...axis, size: 62, values: (_, ticks) => ticks.map(v => v == null ? "" : short(v)) },
+        ],
+        cursor: { drag: { x: true, y: false }, points: { size: 7 } },
+        legend: { show: false },
+        hooks: { drawClear: [bands(chart, overTime)], setCursor: [u => read(u, chart, overTime, out)] },
+        series: [{}, ...chart.series.map(series => ({
+          stroke: color("--c" + series.run % 8),
+          dash: DASHES[Math.floor(series.run / 8) % DASHES.length],
+          width: 1.6,
+          spanGaps: false,
+          points: { show: series.x.length < 40, size: 5, fill: color("--c" + series.run % 8) },
+        }))],
+      }, joined, box);
+      box.dataset.drawn = String(joined[0].length);
+      read(u, chart, overTime, out);
+      box.onkeydown = event => {
+        const steps = { ArrowLeft: -1, ArrowRight: 1, PageUp: -20, PageDown: 20 }[event.key];
+        const ends = { Home: 0, End: joined[0].length - 1 }[event.key];
+        if (steps === undefined && ends === undefined) return;
+        event.preventDefault();
+        const last = joined[0].length - 1, now = u.cursor.idx ?? 0;
+        const i = Math.min(Math.max(ends ?? now + steps, 0), last);
+        u.setCursor({ left: u.valToPos(joined[0][i], "x"), top: u.over.clientHeight / 2 });
+      };
+      plots.push(u);
+    });
+  }
+
+  if (!controls) return;
+  controls.addEventListener("change", draw);
+  controls.addEventListener("submit", event => event.preventDefault());
+  dark.addEventListener("change", draw);
+  let width = innerWidth;
+  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; draw(); } });
+  // On paper everything is light.
+  const printing = on => () => { document.documentElement.classList.toggle("printing", on); draw(); };
+  addEventListener("beforeprint", printing(true));
+  addEventListener("afterprint", printing(false));
+  draw();
+})();

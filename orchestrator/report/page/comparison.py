@@ -1,0 +1,79 @@
+"""The table of several runs on a page: a row for each run, its parameters first, the best value of each column marked. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from orchestrator.core.text.metric_lines import less_is_better
+from orchestrator.report.comparison import compare, remarks
+from orchestrator.report.comparison.figures import RunFigures
+
+Value = Callable[[RunFigures], float | None]
+
+# Of which rows of `report.compare` less, or more, is better, and their numbers.
+LESS: dict[str, Value] = {
+    "total (s)": lambda f: f.total_s,
+    "s / iteration (mean ± σ)": lambda f: f.step_s.mean,
+    "s / epoch (mean ± σ)": lambda f: f.epoch_s.mean,
+    "time to first step (s)": lambda f: f.first_step_s,
+    "compile (s)": lambda f: f.compile_s,
+    "memory (MB)": lambda f: f.peak_rss_bytes,
+    "whole job (s)": lambda f: f.job_s,
+    "cost": lambda f: f.cost_usd,
+}
+MORE: dict[str, Value] = {
+    "images / s": lambda f: f.images_per_s,
+    "test accuracy (%)": lambda f: f.test_accuracy,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    text: str
+    best: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """`rows`: the name of a run and its cells. `remarks`: what makes the runs differ, and what the figures mean."""
+
+    headline: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+    remarks: tuple[str, ...]
+
+
+def comparison(columns: Sequence[RunFigures]) -> Comparison:
+    """Return the table of these runs, as `tpujob compare` has it. Only runs that succeeded and did the same work have a best
+    among them."""
+    rows = [row for row in compare.rows(columns) if row[0] != "run"]
+    alike = not remarks.differences(columns, remarks.SAME_WORK)
+    best = [_best(label, columns) if alike else set() for label, _ in rows]
+    cells = [
+        tuple(Cell(cell(column), number in best[index]) for index, (_, cell) in enumerate(rows))
+        for number, column in enumerate(columns)
+    ]
+    head = tuple(label for label, _ in rows)
+    named = tuple(zip(remarks.titles(columns), cells, strict=True))
+    return Comparison(remarks.headline(columns), head, named, tuple(remarks.remarks(columns)))
+
+
+def _best(label: str, columns: Sequence[RunFigures]) -> set[int]:
+    """Return the numbers of the runs with the best value of a row; none where all are alike or it is only shown."""
+    if label in LESS or label in MORE:
+        less, value_of = label in LESS, LESS.get(label) or MORE[label]
+    elif any(label in column.metrics for column in columns) and not any(label in c.params for c in columns):
+        less = less_is_better(label)
+        value_of = lambda f: f.metrics[label].best if label in f.metrics else None  # noqa: E731
+    else:
+        return set()
+    known = [
+        (value, number)
+        for number, column in enumerate(columns)
+        if column.state == "succeeded" and (value := value_of(column)) is not None
+    ]
+    if len({value for value, _ in known}) < 2:
+        return set()
+    top = (min if less else max)(value for value, _ in known)
+    return {number for value, number in known if value == top}

@@ -1,0 +1,113 @@
+"""Put a page together: of one run, or of several beside each other. Data in, HTML out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from orchestrator.report.comparison import remarks
+from orchestrator.report.layout import day_clock
+from orchestrator.report.page import sections, timeline
+from orchestrator.report.page.charts import Chart, charts, clock
+from orchestrator.report.page.comparison import comparison
+from orchestrator.report.page.html import Hide, render
+from orchestrator.report.page.run_data import RunData
+
+
+def run_page(data: RunData, *, link: str, hide: Hide, trace: bool) -> str:
+    """Return the page of one run.
+
+    `link`: its directory as seen from the page, such as `.`. `hide` takes the secrets out of a text. `trace`: the directory has
+    a `trace.json`.
+    """
+    report, rows = data.report, timeline.rows(data)
+    drawn, not_drawn = charts([data])
+    files, more_files = sections.files(report, link)
+    page = {
+        "kind": "run",
+        "title": report.name,
+        "heading": report.name,
+        "state": sections.state_of(report),
+        "state_name": report.state,
+        "sentence": sections.sentence(data),
+        "emulated": sections.EMULATED if report.figures.emulated else "",
+        "facts": sections.facts(data),
+        "tiles": sections.tiles(data),
+        "timeline": sections.timeline_of(rows),
+        "attempts": sections.attempts(data),
+        "tried": sections.tried(data),
+        "losses": sections.losses(data),
+        "events": [(day_clock(event.at), event.what) for event in report.events],
+        "phases": sections.phases(data, rows),
+        "histogram": sections.histogram(data),
+        "metrics": sections.metric_rows(data),
+        "notes": remarks.notes([report.figures]),
+        "logs": data.logs,
+        "files": files,
+        "more_files": more_files,
+        "trace": f"{link}/trace.json" if trace else "",
+        "job": sections.job_text(report.spec),
+        "job_path": report.job,
+        "environment": sections.environment(data.provenance),
+        "directory": report.directory,
+        **_drawn(drawn, not_drawn, [data], [report.name]),
+    }
+    return _render(page, drawn, [data], [report.name], hide)
+
+
+def runs_page(runs: Sequence[RunData], *, title: str, links: Sequence[str], hide: Hide) -> str:
+    """Return the page of several runs. `links`: the page of each run as seen from this one; empty where it has none."""
+    columns = [data.report.figures for data in runs]
+    names = remarks.titles(columns)
+    drawn, not_drawn = charts(runs)
+    rows = [_row(data, name) for data, name in zip(runs, names, strict=True)]
+    page = {
+        "kind": "runs",
+        "title": title,
+        "heading": title,
+        "sentence": _counts(runs),
+        "state": _state(runs),
+        "state_name": "",
+        "emulated": sections.EMULATED if any(column.emulated for column in columns) else "",
+        "comparison": comparison(columns),
+        "histogram": None,
+        "links": dict(zip(names, links, strict=True)),
+        "timeline": sections.timeline_of(rows),
+        **_drawn(drawn, not_drawn, runs, names),
+    }
+    return _render(page, drawn, runs, names, hide)
+
+
+def _row(data: RunData, name: str) -> timeline.Row:
+    spans = [span for row in timeline.rows(data) if not row.minor for span in row.spans]
+    return timeline.Row(name, tuple(spans), data.report.state)
+
+
+def _state(runs: Sequence[RunData]) -> str:
+    states = {sections.state_of(data.report) for data in runs}
+    return next(state for state in ("bad", "open", "good") if state in states)
+
+
+def _counts(runs: Sequence[RunData]) -> str:
+    states = [data.report.state for data in runs]
+    return f"{len(runs)} runs: {', '.join(f'{states.count(state)} {state}' for state in dict.fromkeys(states))}."
+
+
+def _drawn(drawn: Sequence[Chart], not_drawn: Sequence[str], runs: Sequence[RunData], names: Sequence[str]) -> Any:
+    return {
+        "charts": list(enumerate(drawn)),
+        "not_drawn": not_drawn,
+        "names": names,
+        "has_clock": any(clock(data) for data in runs),
+        "written_at": day_clock(max(data.now for data in runs)),
+    }
+
+
+def _render(
+    page: dict[str, Any], drawn: Sequence[Chart], runs: Sequence[RunData], names: Sequence[str], hide: Hide
+) -> str:
+    data = {
+        "runs": [{"name": hide(name), "clock": clock(run)} for name, run in zip(names, runs, strict=True)],
+        "charts": [chart.as_json() | {"name": hide(chart.name)} for chart in drawn],
+    }
+    return render(page, data, hide)

@@ -1,0 +1,253 @@
+"""The pages in a real browser: no error, no request, curves drawn, nothing hostile comes to life, and it fits a telephone.
+
+Debian's Chromium does (`apt-get install chromium`); without one, these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from orchestrator.core.lease.run_and_attempt import AttemptState
+from orchestrator.report.page import pages
+from tests.cli_fixture import Tpujob
+from tests.unit.report.page.test_page import HOSTILE
+from tests.unit.report.page.world import World, plain_run, preempted_twice
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    program = next(filter(None, map(shutil.which, NAMES)), None)
+    if program is None:
+        pytest.skip("no Chromium on this machine")
+    from playwright.sync_api import sync_playwright
+
+    sandbox = [] if os.geteuid() else ["--no-sandbox"]  # Chromium refuses to run as root with it
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=program, args=sandbox)
+        yield started
+        started.close()
+
+
+@dataclass
+class Seen:
+    """A page, and everything that a browser had to say about it."""
+
+    page: Page
+    said: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+    def drawn(self) -> list[int]:
+        """Return for each chart how many pixels of it are not empty."""
+        counted: list[int] = self.page.evaluate(
+            """() => {
+              const copy = canvas => { // for reading: the page's own need not be made for that
+                const made = document.createElement("canvas");
+                [made.width, made.height] = [canvas.width, canvas.height];
+                const context = made.getContext("2d", { willReadFrequently: true });
+                context.drawImage(canvas, 0, 0);
+                return context;
+              };
+              return [...document.querySelectorAll(".plot canvas")].map(canvas => {
+                const pixels = copy(canvas).getImageData(0, 0, canvas.width, canvas.height).data;
+                let count = 0;
+                for (let i = 3; i < pixels.length; i += 4) count += pixels[i] > 0;
+                return count;
+              });
+            }"""
+        )
+        return counted
+
+    def is_quiet(self) -> bool:
+        return self.said == [] and self.asked == []
+
+
+@contextmanager
+def opened(browser: Browser, path: Path, **options: Any) -> Iterator[Seen]:
+    context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
+    seen = Seen(context.new_page())
+    seen.page.on("console", lambda message: seen.said.append(message.text))
+    seen.page.on("pageerror", lambda error: seen.said.append(str(error)))
+    seen.page.on("request", lambda request: seen.asked.append(request.url))
+    seen.page.on("dialog", lambda dialog: (seen.said.append(dialog.message), dialog.dismiss()))
+    seen.page.goto(path.as_uri())
+    assert seen.asked.pop(0) == path.as_uri()
+    seen.asked = [url for url in seen.asked if url != "data:,"]  # the icon: it is in the page
+    yield seen
+    context.close()
+
+
+def written(path: Path, html: str) -> Path:
+    path.write_text(html)
+    return path
+
+
+def test_the_page_of_a_run_is_drawn_without_an_error_and_without_a_request(browser: Browser, tpujob: Tpujob) -> None:
+    job = """
+name: fit
+tpu: {zone: us-central1-a}
+command: |
+  for step in 1 2 3 4; do echo "{\\"step\\": $step, \\"loss\\": 0.$step}" >> "$TPUJOB_ARTIFACTS/metrics.jsonl"; done
+"""
+    assert tpujob("run", tpujob.job(job)).returncode == 0
+    (path,) = tpujob.directory.glob("runs/*/report.html")
+    with opened(browser, path) as seen:
+        assert seen.is_quiet(), (seen.said, seen.asked)
+        assert [count > 1000 for count in seen.drawn()] == [True]
+        assert seen.page.inner_text("h1") == "fit" and "EMULATED" in seen.page.inner_text("header")
+        seen.page.click("text=artifacts/metrics.jsonl")
+        assert seen.page.url.endswith("/worker0/artifacts/metrics.jsonl"), "links lead to the files beside the page"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_each_scheme_has_its_colors_and_text_that_can_be_read(browser: Browser, tmp_path: Path, scheme: Any) -> None:
+    path = written(tmp_path / "page.html", preempted_twice(tmp_path / "a").page())
+    with opened(browser, path, color_scheme=scheme) as seen:
+        assert seen.is_quiet(), (seen.said, seen.asked)
+        contrasts: dict[str, float] = seen.page.evaluate(CONTRASTS)
+        assert {name: ratio for name, ratio in contrasts.items() if ratio < 4.5} == {}
+        dark = seen.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(18, 22, 28)"
+        assert dark == (scheme == "dark")
+
+
+# The contrast (WCAG 2) of each kind of text with what is behind it.
+CONTRASTS = """() => {
+  const rgb = color => color.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => {
+    const [x, y, z] = [r, g, b].map(v => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; });
+    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+  };
+  const behind = element => {
+    for (let e = element; e; e = e.parentElement) {
+      const color = rgb(getComputedStyle(e).backgroundColor);
+      if (color.length === 3 || color[3] > 0) return color;
+    }
+  };
+  const found = {};
+  const texts = "h1, h2, p, dt, dd, th, td, caption, small, a, summary, span, label, pre, li";
+  for (const element of document.querySelectorAll(texts)) {
+    if (!element.textContent.trim() || !element.getClientRects().length) continue;
+    const [a, b] = [light(rgb(getComputedStyle(element).color)), light(behind(element))];
+    const name = element.tagName + "." + element.className + " in " + element.parentElement.className;
+    found[name] = Math.min(found[name] ?? 99, (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05));
+  }
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("kind", ["run", "runs", "preempted"])
+def test_a_page_of_400_pixels_needs_no_scrolling_sideways(browser: Browser, tmp_path: Path, kind: str) -> None:
+    one = plain_run(tmp_path / "a", name="a-name-that-is-longer-than-most-names-of-runs-are")
+    if kind == "runs":
+        two = plain_run(tmp_path / "b", run="9xk1abcdef")
+        links = ["a", "b"]
+        html = pages.runs_page([one.data(), two.data()], title="two", links=links, hide=lambda text: text)
+    else:
+        html = (one if kind == "run" else preempted_twice(tmp_path / "c")).page()
+    with opened(browser, written(tmp_path / "page.html", html), viewport={"width": 400, "height": 800}) as seen:
+        assert seen.page.evaluate("document.documentElement.scrollWidth") <= 400
+        assert seen.is_quiet() and min(seen.drawn()) > 1000
+
+
+def test_nothing_hostile_comes_to_life(browser: Browser, tmp_path: Path) -> None:
+    world = World(tmp_path / "a", name=HOSTILE, spec={"params": {HOSTILE: HOSTILE}, "command": HOSTILE})
+    attempt = world.begin()
+    world.refused(attempt, HOSTILE)
+    world.end(attempt, world.work(attempt, 3), AttemptState.FAILED, HOSTILE)
+    name = HOSTILE.replace("\u2028", "")[:60]
+    world.metrics([{"step": 1, name: 1.0}, {"step": 2, name: 2.0}])
+    world.write("logs/worker0.log", HOSTILE + "\n<meta http-equiv=refresh content='0;url=http://127.0.0.1:9/'>")
+    world.write("worker0/artifacts/javascript:window.owned=1", "x")
+    with opened(browser, written(tmp_path / "page.html", world.page())) as seen:
+        seen.page.click("text=javascript:window.owned=1")
+        seen.page.go_back()
+        assert seen.page.evaluate("window.owned") is None and seen.page.query_selector("img") is None
+        assert HOSTILE.replace("\u2028", "").strip() in seen.page.inner_text("pre >> nth=0").replace("\u2028", "")
+        assert [text for text in seen.said if "ERR_FILE_NOT_FOUND" not in text] == []
+        assert not any(url.startswith("http") for url in seen.asked)
+
+
+def test_a_script_that_found_its_way_into_the_page_would_not_run(browser: Browser, tmp_path: Path) -> None:
+    """The second line of defense: what is not the page's own script is refused, and so is every request."""
+    smuggled = "<script>window.owned = 1</script><img src=http://127.0.0.1:9/x onerror='window.owned = 2'></body>"
+    page = plain_run(tmp_path / "a").page().replace("</body>", smuggled)
+    with opened(browser, written(tmp_path / "page.html", page)) as seen:
+        assert seen.page.evaluate("window.owned") is None and min(seen.drawn()) > 1000
+        assert any("Content Security Policy" in text for text in seen.said)
+
+
+def test_curves_are_drawn_over_steps_and_over_time_and_the_keyboard_reads_them(
+    browser: Browser, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "page.html", plain_run(tmp_path / "a").page())
+    with opened(browser, path) as seen:
+        assert len(seen.drawn()) == 4 and min(seen.drawn()) > 1000, "loss, acc, throughput, seconds per step"
+        plot = seen.page.locator(".plot").first
+        plot.focus()
+        seen.page.keyboard.press("End")
+        assert seen.page.locator("[data-reading='0']").inner_text() == "step 200: 0.04213"
+        seen.page.keyboard.press("ArrowLeft")
+        assert seen.page.locator("[data-reading='0']").inner_text().startswith("step 199: ")
+        seen.page.check("input[value=time]")
+        plot.focus()
+        seen.page.keyboard.press("End")
+        assert seen.page.locator("[data-reading='0']").inner_text() == "21.96 s: 0.04213"
+        seen.page.check("input[name=log]")
+        assert min(seen.drawn()) > 1000 and seen.is_quiet()
+
+
+def test_the_table_of_several_runs_has_their_figures_and_their_best(browser: Browser, tmp_path: Path) -> None:
+    one = plain_run(tmp_path / "a", name="lr-1", spec={"params": {"lr": 0.1}})
+    two = plain_run(tmp_path / "b", name="lr-2", run="9xk1abcdef", spec={"params": {"lr": 0.3}})
+    two.metrics({"step": step, "loss": 2 / step} for step in range(1, 301))
+    html = pages.runs_page([one.data(), two.data()], title="lr", links=["", ""], hide=lambda text: text)
+    with opened(browser, written(tmp_path / "page.html", html)) as seen:
+        head = seen.page.locator(".comparison thead th").all_inner_texts()
+        rows = [row.locator("th, td").all_inner_texts() for row in seen.page.locator(".comparison tbody tr").all()]
+        by_name = {row[0].strip(): dict(zip(head, row, strict=True)) for row in rows}
+        assert by_name["lr-2"]["lr"] == "0.3" and by_name["lr-2"]["loss"] == "0.006667 ★"
+        assert "±" in by_name["lr-1"]["s / iteration (mean ± σ)"]
+        assert "★" not in by_name["lr-1"]["loss"] and seen.is_quiet() and min(seen.drawn()) > 1000
+
+
+def test_it_prints_in_light_colors_with_its_curves(browser: Browser, tmp_path: Path) -> None:
+    path = written(tmp_path / "page.html", plain_run(tmp_path / "a").page())
+    with opened(browser, path, color_scheme="dark") as seen:
+        seen.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert seen.page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--ink')") == "#17202b"
+        assert min(seen.drawn()) > 1000
+        assert len(seen.page.pdf()) > 20_000
+        seen.page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert seen.page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--ink')") == "#e6eaf0"
+
+
+def test_a_screen_reader_gets_headings_captions_and_the_curves_in_words(browser: Browser, tmp_path: Path) -> None:
+    path = written(tmp_path / "page.html", preempted_twice(tmp_path / "a").page())
+    with opened(browser, path) as seen:
+        missing = seen.page.evaluate(
+            """() => ["table:not(:has(caption))", "svg[role=img]:not([aria-label])",
+                      "section:not([aria-label]):not([aria-labelledby])"].flatMap(selector =>
+                [...document.querySelectorAll(selector)].map(element => element.outerHTML.slice(0, 80)))"""
+        )
+        assert missing == []
+        levels = [
+            int(name[1])
+            for name in seen.page.evaluate("[...document.querySelectorAll('h1,h2,h3')].map(h => h.tagName)")
+        ]
+        assert levels[0] == 1 and levels.count(1) == 1
+        assert all(after - before <= 1 for before, after in pairwise(levels))
+        seen.page.keyboard.press("Tab")
+        assert seen.page.evaluate("document.activeElement.className") == "skip", "the first stop leads to the content"

@@ -1,0 +1,220 @@
+"""The page of a run as text: what it says, what it must not let out, and how large it is."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.core.lease.run_and_attempt import AttemptState
+from orchestrator.report.page import pages, timeline
+from orchestrator.report.page.trace import trace
+from tests.unit.report.page.world import World, plain_run, preempted_twice, training_steps
+
+HOSTILE = '</script><script>window.owned = 1</script><img src=x onerror="window.owned = 1">\'\u2028&'
+
+
+def text_of(page: str) -> str:
+    """What a person reads of it, roughly."""
+    body = re.sub(r"(?s)<(script|style)\b.*?</\1>", " ", page)
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", body)))
+
+
+def data_of(page: str) -> Any:
+    (text,) = re.findall(r'(?s)<script type="application/json" id="data">(.*?)</script>', page)
+    return json.loads(text)
+
+
+def runs_page(*worlds: World) -> str:
+    found = [world.data() for world in worlds]
+    return pages.runs_page(found, title="lr-sweep", links=["a/report.html", ""], hide=lambda text: text)
+
+
+def test_the_top_says_how_it_ended_where_it_ran_and_what_it_cost(tmp_path: Path) -> None:
+    text = text_of(plain_run(tmp_path / "a").page())
+    top = text[: text.index("Curves")]
+    assert "mnist" in top and "Succeeded after 3 m 39 s." in top
+    assert "v5litepod-8" in top and "us-central1-a" in top and "Cost $0.58" in top
+    assert "EMULATED" not in text
+
+
+def test_an_emulated_run_says_so_in_words(tmp_path: Path) -> None:
+    text = text_of(plain_run(tmp_path / "a", cloud="emulated").page())
+    assert "EMULATED. This TPU was emulated on a CPU" in text and "$0.58 emulated" in text
+
+
+def test_a_failed_run_says_why_and_shows_the_end_of_its_log(tmp_path: Path) -> None:
+    world = World(tmp_path / "a")
+    attempt = world.begin()
+    world.end(attempt, world.work(attempt, 3), AttemptState.FAILED, "the job failed on worker0 with code 7")
+    world.write("logs/worker0.log", b"x" * 200_000 + b"\nTraceback\nValueError: no\n")
+    text = text_of(world.page())
+    assert "Failed: the job failed on worker0 with code 7, after 1 m 42 s." in text and "Exit code 7" in text
+    assert "ValueError: no" in text and "bytes are in the file only" in text and len(text) < 20_000
+
+
+def test_a_run_that_never_had_a_slice_has_a_page(tmp_path: Path) -> None:
+    world = World(tmp_path / "a")
+    attempt = world.begin()
+    world.refused(attempt)
+    world.end(attempt, None, AttemptState.ERROR, "no capacity anywhere")
+    text = text_of(world.page())
+    assert "no slice was had" in text and "no capacity anywhere" in text and "Places that gave no slice" in text
+
+
+def test_a_run_that_goes_on_says_that_it_has_not_ended(tmp_path: Path) -> None:
+    world = World(tmp_path / "a")
+    world.work(world.begin(), 30)
+    assert "Not ended: running, 1 m 35 s after its start, when this page was written." in text_of(world.page())
+
+
+def test_every_attempt_zone_and_wait_is_on_the_timeline_and_each_loss_has_its_price(tmp_path: Path) -> None:
+    world = preempted_twice(tmp_path / "a")
+    rows = timeline.rows(world.data())
+    assert [(row.minor, row.note) for row in rows] == [
+        (False, "preempted"),
+        (True, "no capacity"),
+        (False, "preempted"),
+        (True, "no capacity"),
+        (False, "succeeded"),
+    ]
+    first = [(span.kind, span.seconds) for span in rows[0].spans]
+    assert first == [("wait", 80), ("ship", 5), ("main", 300), ("release", 10)]
+    assert [(span.kind, span.seconds) for span in rows[4].spans][-2:] == [("collect", 4), ("release", 30)]
+    losses = timeline.losses(world.data())
+    assert [(loss.gap_s, loss.redone_s) for loss in losses] == [(95, 45), (75, 100)]
+    assert losses[0].usd == pytest.approx(9.6 * (45 + 5) / 3600)
+    text = text_of(world.page())
+    assert "over all 3 attempts" in text and "What the lost slices cost" in text and "goes on at step 80" in text
+
+
+def test_nothing_that_a_job_says_becomes_markup_or_script(tmp_path: Path) -> None:
+    world = World(tmp_path / "a", name=HOSTILE, spec={"params": {HOSTILE: HOSTILE}, "command": HOSTILE})
+    attempt = world.begin()
+    world.refused(attempt, HOSTILE)
+    world.end(attempt, world.work(attempt, 3), AttemptState.FAILED, HOSTILE)
+    name = HOSTILE.replace("\u2028", "")[:60]
+    world.metrics([{"step": 1, name: 1.0}, {"step": 2, name: 2.0}])
+    world.write("logs/worker0.log", HOSTILE)
+    world.write("worker0/artifacts/provenance.json", json.dumps({"device": HOSTILE, "host": {HOSTILE: HOSTILE}}))
+    world.write("worker0/artifacts/javascript:alert(1)", "x")
+    world.write('worker0/artifacts/<img src=x>".txt', "x")
+    page = world.page()
+    assert page.count("<script") == 2 and page.count("</script>") == 2 and "<img" not in page
+    assert "\u2028" not in page[page.index('<script type="application/json"') :], "to a script it is the end of a line"
+    assert data_of(page)["charts"][0]["name"] == name
+    assert 'href="./worker0/artifacts/javascript%3Aalert%281%29"' in page
+    assert not re.search(r'(href|src)="(?!\./|data:,|#)', page)
+    assert page.count("owned") > 5, "it is shown, as text"
+
+
+def test_the_policy_allows_its_own_script_and_style_and_nothing_else(tmp_path: Path) -> None:
+    page = plain_run(tmp_path / "a").page()
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]+)"', page)
+    policy = html.unescape(policy)
+    (script,) = re.findall(r"(?s)<script>(.*?)</script>", page)
+    (style,) = re.findall(r"(?s)<style>(.*?)</style>", page)
+    for text in (script, style):
+        assert base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() in policy
+    assert policy.startswith("default-src 'none'; ") and "unsafe" not in policy
+    assert " style=" not in page and not re.search(r"\son\w+=", re.sub(r"(?s)<script.*?</script>", "", page))
+    assert "Permission is hereby granted" in script, "the licence of what is inlined"
+
+
+def test_what_is_hidden_is_hidden_everywhere(tmp_path: Path) -> None:
+    world = plain_run(tmp_path / "a", name="sekret", spec={"params": {"sekret": "sekret"}})
+    world.metrics([{"step": 1, "sekret": 1.0}, {"step": 2, "sekret": 2.0}])
+    world.write("logs/worker0.log", "the sekret")
+    page = pages.run_page(world.data(), link=".", hide=lambda text: text.replace("sekret", "[redacted]"), trace=False)
+    assert "sekret" not in page and "the [redacted]" in page
+
+
+def test_an_ordinary_page_is_small_and_one_of_a_million_steps_below_a_megabyte(tmp_path: Path) -> None:
+    assert len(plain_run(tmp_path / "a").page().encode()) < 150_000
+    world = plain_run(tmp_path / "b")
+    lines = [f'{{"step": {step}, "loss": {1 / step}, "acc": {step / 7e4}}}\n' for step in range(1, 60_001)]
+    lines[31_415] = '{"step": 31416, "loss": 123.25, "acc": 0.5}\n'
+    world.write("worker0/artifacts/metrics.jsonl", "".join(lines))
+    page = world.page()
+    assert len(page.encode()) < 300_000
+    loss = next(chart["series"][0] for chart in data_of(page)["charts"] if chart["name"] == "loss")
+    assert max(loss["y"]) == 123.25 and loss["x"][loss["y"].index(123.25)] == 31416
+    assert len(loss["x"]) <= 2_002
+
+
+@pytest.mark.exhaustive
+def test_a_million_steps_are_a_page_below_a_megabyte_with_their_extremes(tmp_path: Path) -> None:
+    world = plain_run(tmp_path / "a")
+    lines = (f'{{"step": {step}, "loss": {9 if step == 777_777 else 1 / step}}}\n' for step in range(1, 1_000_001))
+    world.write("worker0/artifacts/metrics.jsonl", "".join(lines))
+    world.timing(training_steps(1_000_000))
+    page = world.page()
+    assert len(page.encode()) < 1_000_000
+    loss = next(chart["series"][0] for chart in data_of(page)["charts"] if chart["name"] == "loss")
+    assert (777_777, 9) in zip(loss["x"], loss["y"], strict=True)
+
+
+def test_several_runs_share_a_table_with_the_best_marked_and_one_chart_for_a_metric(tmp_path: Path) -> None:
+    one = plain_run(tmp_path / "a", name="lr-1", spec={"params": {"lr": 0.1}})
+    two = plain_run(tmp_path / "b", name="lr-2", run="9xk1abcdef", spec={"params": {"lr": 0.3}})
+    two.metrics({"step": step, "loss": 2 / step} for step in range(1, 301))
+    page = runs_page(one, two)
+    text = text_of(page)
+    assert "2 runs: 2 succeeded." in text and "lr" in text and "0.3" in text
+    (row,) = re.findall(r'(?s)<tr><th scope="row">(?:(?!</tr>).)*lr-2.*?</tr>', page)
+    assert "best" in row and '<a href="a/report.html">lr-1</a>' in page
+    charts = {chart["name"]: [series["run"] for series in chart["series"]] for chart in data_of(page)["charts"]}
+    assert charts["loss"] == [0, 1] and charts["acc"] == [0]
+
+
+def test_a_page_of_fifty_runs_stays_below_a_megabyte(tmp_path: Path) -> None:
+    worlds = []
+    for number in range(50):
+        world = plain_run(tmp_path / f"{number}", name=f"run-{number}", run=f"{number:010d}")
+        world.metrics({"step": step, "loss": 1 / step, "acc": step / 999} for step in range(1, 999))
+        worlds.append(world.data())
+    page = pages.runs_page(worlds, title="fifty", links=[""] * 50, hide=lambda text: text)
+    assert len(page.encode()) < 1_000_000
+
+
+def test_runs_that_did_other_work_have_no_best(tmp_path: Path) -> None:
+    one, two = plain_run(tmp_path / "a"), plain_run(tmp_path / "b", run="9xk1abcdef", name="other")
+    for world, model in ((one, "mlp"), (two, "alexnet")):
+        world.write("worker0/artifacts/metrics.json", json.dumps({"model": model}))
+    page = runs_page(one, two)
+    assert "★</span>" not in page and "NOT COMPARABLE" in page
+
+
+def test_the_trace_has_attempts_phases_and_steps_at_their_times(tmp_path: Path) -> None:
+    found = trace(plain_run(tmp_path / "a").data())
+    spans = {event["name"]: event for event in found["traceEvents"] if event["ph"] == "X"}
+    job = spans["job"]
+    assert (job["ts"], job["dur"]) == (65_000_000, 120_000_000)
+    assert spans["compile"]["ts"] == 65_000_000 + 10_000_000 and spans["step 1 (compiles)"]["dur"] == 4_000_000
+    assert sum(
+        event["args"]["steps"] for event in spans.values() if event["name"].startswith("step") and "args" in event
+    )
+    assert all(event["ts"] >= 0 and event["dur"] >= 0 for event in spans.values())
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_a_resumed_training_is_at_the_times_of_its_attempts(tmp_path: Path) -> None:
+    world = preempted_twice(tmp_path / "a")
+    lines = training_lines()
+    world.write("worker0/artifacts/timing.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    steps = [e for e in trace(world.data())["traceEvents"] if e["ph"] == "X" and e["name"].startswith("step ")]
+    ran = [each.running_at - world.data().report.started_at for each in world.data().report.attempts]
+    assert [step["ts"] / 1e6 for step in steps] == pytest.approx([ran[1] + 1, ran[2] + 1])
+    assert [step["name"] for step in steps] == ["step 1", "step 41"]
+
+
+def training_lines() -> list[dict[str, Any]]:
+    header = {"schema": 1, "timing": "stamped", "device": "tpu", "processes": 1, "batch_size": 8}
+    step = {"epoch": 1, "step": 1, "t_s": 2.0, "dt_s": 1.0}
+    return [header, step, {**header, "resumed_after_step": 40}, step]
