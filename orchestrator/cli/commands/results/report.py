@@ -22,7 +22,7 @@ def report(
         Argument(
             metavar="RUN...",
             help="Run ids (the first letters do), names of jobs or sweeps.",
-            autocompletion=completion.compared,
+            autocompletion=completion.runs_and_sweeps,
         ),
     ],
     opens: Annotated[bool, Option("--open", help="Open the page in your browser.")] = False,
