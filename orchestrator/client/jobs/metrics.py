@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from orchestrator.client.events import Metrics, Reporter
+from orchestrator.client.jobs.step_times import StepTimes
 from orchestrator.core.text.metric_lines import LINE_BYTES, MetricLine, number, parse_line, step_of
 from orchestrator.report.files.metrics import collected_path, found_path, live_path
 
@@ -43,6 +44,7 @@ class RunMetrics:
         self._latest: Metrics | None = None  # not reported yet
         self._step: int | None = None
         self._values: dict[str, float | None] = {}
+        self._times = StepTimes(directory)
         self._not_before = 0.0
         self._timer: threading.Timer | None = None
 
@@ -82,6 +84,7 @@ class RunMetrics:
             if self._timer is not None:
                 self._timer.cancel()
             self._report(now=True)
+            self._times.close()
             self._close_live()
             if self._found is not None:
                 self._found.close()
@@ -93,6 +96,7 @@ class RunMetrics:
         if line.step is None or line.step != self._step:
             self._values = {}
         self._step = line.step
+        self._times.note(line.step)
         self._values |= line.values
         self._latest = Metrics(worker, line.step, dict(self._values))
 

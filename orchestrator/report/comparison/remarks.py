@@ -30,10 +30,14 @@ REMARKS: dict[str, Callable[[RunFigures], bool]] = {
 PLAIN = {"train_examples": "number of examples", "batch_size": "batch size", "dataset": "data"}
 
 
-def remarks(columns: Sequence[RunFigures]) -> list[str]:
-    """Return what makes the runs differ, and what the figures mean."""
+def remarks(columns: Sequence[RunFigures], *, with_best: bool = True) -> list[str]:
+    """Return what makes the runs differ, and what the figures mean. `with_best`: also which run is the best."""
     apart = [f"NOT COMPARABLE, other {line}" for line in differences(columns, SAME_WORK)]
-    return [*apart, *(f"they differ in {line}" for line in differences(columns, SAME_WAY)), *notes(columns)]
+    return [
+        *apart,
+        *(f"they differ in {line}" for line in differences(columns, SAME_WAY)),
+        *notes(columns, with_best=with_best),
+    ]
 
 
 def differences(columns: Sequence[RunFigures], keys: Sequence[str]) -> list[str]:
@@ -70,8 +74,8 @@ def headline(columns: Sequence[RunFigures]) -> str:
     return " · ".join(parts)
 
 
-def notes(columns: Sequence[RunFigures]) -> list[str]:
-    """Return what the figures mean, and what limits them."""
+def notes(columns: Sequence[RunFigures], *, with_best: bool = True) -> list[str]:
+    """Return what the figures mean, and what limits them. `with_best`: also which run is the best."""
     named = list(zip(titles(columns), columns, strict=True))
     found = []
     if any(column.total_s is not None for column in columns):
@@ -83,7 +87,7 @@ def notes(columns: Sequence[RunFigures]) -> list[str]:
         which = [name for name, column in named if holds(column)]
         if which:
             found.append(f"{'all' if len(which) == len(named) > 1 else ', '.join(which)}: {text}")
-    found += _best(named)
+    found += _best(named) if with_best else []
     if any(column.cost_usd is not None for column in columns):
         found.append(f"dollars from the create call to the proven end, by the {columns[0].prices_as_of}")
     for name, column in named:

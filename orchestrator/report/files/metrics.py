@@ -6,6 +6,7 @@ in seconds, a piece at a time; nothing of them is kept but these numbers.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.text.metric_lines import LINE_BYTES, NAMES, is_metric, less_is_better, number, step_of
-from orchestrator.report.files.artifact_files import open_regular
+from orchestrator.report.files.artifact_files import measured, open_regular
 from orchestrator.report.files.curve import Curve
 from orchestrator.report.files.json_lines import pieces
 
@@ -49,6 +50,26 @@ def live_path(directory: Path) -> Path:
 def found_path(directory: Path) -> Path:
     """Return where the finds of the `metrics:` patterns are."""
     return directory / "metrics.jsonl"
+
+
+def steps_path(directory: Path) -> Path:
+    """Return where it is written when which step of the job was reported here."""
+    return directory / "logs" / "steps.jsonl"
+
+
+def arrivals(directory: Path) -> list[tuple[int, float]]:
+    """Return when which step was first reported here, in unix seconds of this machine, by step; empty where that is unknown.
+
+    A job that repeats steps after the loss of its slice reports them once more; that does not count.
+    """
+    found: list[tuple[int, float]] = []
+    with contextlib.suppress(OSError):
+        for row in chain.from_iterable(_rows(steps_path(directory))):
+            step = step_of(row.get("step")) if isinstance(row, dict) else None
+            at = measured(row.get("at")) if step is not None else None
+            if step is not None and at is not None and (not found or (step > found[-1][0] and at >= found[-1][1])):
+                found.append((step, at))
+    return found
 
 
 def read(directory: Path) -> dict[str, Metric]:

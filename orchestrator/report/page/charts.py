@@ -128,13 +128,24 @@ def _compiled(steps: Sequence[Any]) -> Iterator[tuple[int, int]]:
 
 
 def clock(run: RunData) -> dict[str, list[float]] | None:
-    """Return at which second of the job which step ended, to draw curves over time; None where that is not known."""
+    """Return at which second of the job which step ended, to draw curves over time; None where that is not known.
+
+    The seconds are those in which the job ran, in all attempts. A job that does not time its steps reported them some time.
+    """
     known = run.timing.steps.clock() if run.timing else []
     if len(known) < 2:
+        known = [(step, _second_of_job(run, at)) for step, at in run.arrivals]
+    if len(known) < 2 or known[-1][1] <= known[0][1]:
         return None
     stride = -(-len(known) // MOST_CLOCK)
     kept = [*known[::stride], *([known[-1]] if (len(known) - 1) % stride else [])]
     return {"step": [step for step, _ in kept], "at_s": [round(at, 3) for _, at in kept]}
+
+
+def _second_of_job(run: RunData, at: float) -> float:
+    """Return for how many seconds the job had run by then."""
+    ran = ((each.running_at, each.ended_at or run.now) for each in run.report.attempts if each.running_at is not None)
+    return sum(min(max(at - began, 0.0), ended - began) for began, ended in ran)
 
 
 def _value_at(points: Sequence[Point], step: float) -> str:

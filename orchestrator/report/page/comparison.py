@@ -9,6 +9,7 @@ from orchestrator.core.text.metric_lines import less_is_better
 from orchestrator.report.comparison import compare, remarks
 from orchestrator.report.comparison.figures import RunFigures
 
+PLACES = ("device", "on")
 Value = Callable[[RunFigures], float | None]
 
 # Of which rows of `report.compare` less, or more, is better, and their numbers.
@@ -47,7 +48,12 @@ class Comparison:
 def comparison(columns: Sequence[RunFigures]) -> Comparison:
     """Return the table of these runs, as `tpujob compare` has it. Only runs that succeeded and did the same work have a best
     among them."""
-    rows = [row for row in compare.rows(columns) if row[0] != "run"]
+    every = [row for row in compare.rows(columns) if row[0] != "run"]
+    # What all have in common needs no column.
+    common = [
+        (label, cell(columns[0])) for label, cell in every if label in PLACES and len(set(map(cell, columns))) == 1
+    ]
+    rows = [row for row in every if row[0] not in dict(common)]
     alike = not remarks.differences(columns, remarks.SAME_WORK)
     best = [_best(label, columns) if alike else set() for label, _ in rows]
     cells = [
@@ -56,7 +62,8 @@ def comparison(columns: Sequence[RunFigures]) -> Comparison:
     ]
     head = tuple(label for label, _ in rows)
     named = tuple(zip(remarks.titles(columns), cells, strict=True))
-    return Comparison(remarks.headline(columns), head, named, tuple(remarks.remarks(columns)))
+    headline = " · ".join(filter(None, (remarks.headline(columns), *dict(common).values())))
+    return Comparison(headline, head, named, tuple(remarks.remarks(columns, with_best=False)))
 
 
 def _best(label: str, columns: Sequence[RunFigures]) -> set[int]:

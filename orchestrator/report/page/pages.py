@@ -34,7 +34,7 @@ def run_page(data: RunData, *, link: str, hide: Hide, trace: bool) -> str:
         "facts": sections.facts(data),
         "tiles": sections.tiles(data),
         "timeline": sections.timeline_of(rows),
-        "attempts": sections.attempts(data),
+        "attempts": sections.attempts(data, rows),
         "tried": sections.tried(data),
         "losses": sections.losses(data),
         "events": [(day_clock(event.at), event.what) for event in report.events],

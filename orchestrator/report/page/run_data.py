@@ -48,6 +48,7 @@ class RunData:
     leases: Mapping[str, Lease]
     curves: Mapping[str, Curve]
     timing: Timing | None
+    arrivals: tuple[tuple[int, float], ...]  # when which step was reported, in unix seconds
     logs: tuple[LogTail, ...]
     provenance: Mapping[str, Any]
 
@@ -71,6 +72,7 @@ def read(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunDat
         leases=leases,
         curves=metrics.curves(directory),
         timing=timing.read_run(directory),
+        arrivals=tuple(metrics.arrivals(directory)),
         logs=_logs(directory / "logs"),
         provenance=read_object(directory / "worker0" / "artifacts" / "provenance.json"),
     )

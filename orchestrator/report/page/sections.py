@@ -266,12 +266,14 @@ def losses(data: RunData) -> list[tuple[str, ...]]:
     ]
 
 
-def attempts(data: RunData) -> list[tuple[str, ...]]:
-    """Return a row for each attempt."""
+def attempts(data: RunData, rows: Sequence[timeline.Row]) -> list[tuple[str, ...]]:
+    """Return a row for each attempt. `rows`: those of the timeline."""
     found: list[tuple[str, ...]] = []
+    ran_of = [row for row in rows if not row.minor]
     for number, each in enumerate(data.report.attempts, 1):
         lease = data.leases.get(data.attempts[number - 1].lease_id or "")
-        ran = None if each.running_at is None else (each.ended_at or data.now) - each.running_at
+        spans = ran_of[number - 1].spans
+        ran = None if each.running_at is None else sum(span.seconds for span in spans if span.kind == "main")
         waited = None if each.ready_at is None else max(each.ready_at - each.began_at, 0.0)
         found.append(
             (

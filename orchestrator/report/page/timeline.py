@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -97,22 +96,25 @@ def _spans(data: RunData, attempt: Attempt, report: AttemptReport, lease: Lease 
     if lease is None and moves:  # on this machine
         ready = report.began_at
     waited_until = min(max(ready if ready is not None else first, report.began_at), first)
-    # An attempt usually ends once its slice is proven gone.
-    down, gone = _release(lease, data.now)
-    down = min(max(down, report.began_at), end) if lease is not None and gone > report.began_at else end
-    borders = [(report.began_at, "wait"), (waited_until, "ship"), *moves, (down, "")]
+    down, gone = _release(data, lease, end)
+    borders = [(report.began_at, "wait"), (waited_until, "ship"), *moves, (min(down, end), "")]
     for (begin, kind), (until, _) in pairwise(borders):
         if min(until, down) > begin:
             yield Span(kind, begin, min(until, down))
-    if down < gone < math.inf:
+    if down < gone:
         yield Span("release", down, gone)
 
 
-def _release(lease: Lease | None, now: float) -> tuple[float, float]:
-    """Return when the release of the slice began and ended; infinity where it did not begin."""
-    if lease is None or lease.down_at is None:
-        return math.inf, math.inf
-    return lease.down_at, lease.gone_at or now
+def _release(data: RunData, lease: Lease | None, end: float) -> tuple[float, float]:
+    """Return when the release of an attempt's slice began and ended; its end, twice, where that is not of this run.
+
+    An attempt usually ends once its slice is proven gone. A slice that goes on to another run, or is held, is released later.
+    """
+    if lease is None or lease.down_at is None or lease.run != data.report.run:
+        return end, end
+    if lease.hold_until is not None and lease.down_at > end:
+        return end, end
+    return lease.down_at, lease.gone_at or data.now
 
 
 def _moves(events: Sequence[LedgerEvent]) -> list[tuple[float, str]]:

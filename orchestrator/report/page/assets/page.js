@@ -80,10 +80,10 @@
       const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: "12px system-ui, sans-serif" };
       const u = new uPlot({
         width: Math.max(box.clientWidth, 200),
-        height: 230,
+        height: 250,
         scales: { x: { time: false }, y: { distr: wantsLog && positive ? 3 : 1 } },
         axes: [
-          { ...axis, size: 34, values: (_, ticks) => ticks.map(v => overTime ? duration(v) : short(v)), space: 60 },
+          { ...axis, size: 34, label: overTime ? "time of the job" : "step", labelSize: 18, labelFont: axis.font, values: (_, ticks) => ticks.map(v => overTime ? duration(v) : short(v)), space: 60 },
           { ...axis, size: 62, values: (_, ticks) => ticks.map(v => v == null ? "" : short(v)) },
         ],
         cursor: { drag: { x: true, y: false }, points: { size: 7 } },

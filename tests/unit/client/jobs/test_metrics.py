@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.client.events import Event, Metrics, Notice, Reporter
-from orchestrator.client.jobs import metrics
+from orchestrator.client.jobs import metrics, step_times
 from orchestrator.client.jobs.log_output import JobOutput
 from orchestrator.client.jobs.metrics import RunMetrics
 from orchestrator.report.files import metrics as reports
@@ -160,3 +160,44 @@ def test_a_disk_that_takes_no_file_costs_the_file_and_not_the_job(tmp_path: Path
     run(0, b'{"loss": 1}\n')
     run.close()
     assert heard.metrics() == [(None, {"loss": 1.0})]
+
+
+def test_when_which_step_came_is_kept_now_and_then_and_at_the_end(
+    tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_times, "LEAST_S", 3600.0)
+    run = sink(tmp_path, heard)
+    for step in (1, 2, 3):
+        run(0, b'{"step": %d, "loss": 3}\n{"loss": 3}\n' % step)
+    run.close()
+    assert [step for step, _ in reports.arrivals(tmp_path)] == [1, 3]
+
+
+def test_steps_that_a_restarted_job_repeats_keep_the_time_at_which_they_came_first(
+    tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_times, "LEAST_S", 0.0)
+    monkeypatch.setattr(step_times, "SHARE", 0.0)
+    first = sink(tmp_path, heard)
+    for step in (10, 20, 10, 15, 30):
+        first(0, b'{"step": %d, "loss": 3}\n' % step)
+    first.close()
+    before = reports.arrivals(tmp_path)
+    again = sink(tmp_path, heard, anew=True)  # as of `attach`: everything comes once more, and then the rest
+    for step in (10, 20, 30, 40):
+        again(0, b'{"step": %d, "loss": 3}\n' % step)
+    again.close()
+    assert [step for step, _ in before] == [10, 20, 30]
+    assert reports.arrivals(tmp_path)[:3] == before and reports.arrivals(tmp_path)[3][0] == 40
+
+
+def test_a_job_without_steps_and_a_disk_without_room_cost_nothing(tmp_path: Path, heard: Heard) -> None:
+    run = sink(tmp_path, heard)
+    run(0, b'{"loss": 3}\n')
+    run.close()
+    assert reports.arrivals(tmp_path) == []
+    (tmp_path / "logs").write_text("no directory")
+    full = sink(tmp_path, heard)
+    full(0, b'{"step": 1, "loss": 3}\n')
+    full.close()
+    assert reports.arrivals(tmp_path) == []
