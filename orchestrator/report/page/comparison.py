@@ -27,6 +27,10 @@ MORE: dict[str, Value] = {
     "images / s": lambda f: f.images_per_s,
     "test accuracy (%)": lambda f: f.test_accuracy,
 }
+TIMES = (
+    *("cost", "images / s", "s / iteration (mean ± σ)", "s / epoch (mean ± σ)", "total (s)", "time to first step (s)"),
+    *("compile (s)", "whole job (s)", "memory (MB)", "restarts", "exit code", *PLACES),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ def comparison(columns: Sequence[RunFigures]) -> Comparison:
     common = [
         (label, cell(columns[0])) for label, cell in every if label in PLACES and len(set(map(cell, columns))) == 1
     ]
-    rows = [row for row in every if row[0] not in dict(common)]
+    rows = sorted((row for row in every if row[0] not in dict(common)), key=lambda row: _rank(row[0]))
     alike = not remarks.differences(columns, remarks.SAME_WORK)
     best = [_best(label, columns) if alike else set() for label, _ in rows]
     cells = [
@@ -64,6 +68,11 @@ def comparison(columns: Sequence[RunFigures]) -> Comparison:
     named = tuple(zip(remarks.titles(columns), cells, strict=True))
     headline = " · ".join(filter(None, (remarks.headline(columns), *dict(common).values())))
     return Comparison(headline, head, named, tuple(remarks.remarks(columns, with_best=False)))
+
+
+def _rank(label: str) -> int:
+    """Parameters and what came out are first: the table may be wider than the page."""
+    return TIMES.index(label) if label in TIMES else -1
 
 
 def _best(label: str, columns: Sequence[RunFigures]) -> set[int]:

@@ -92,5 +92,5 @@ def _logs(directory: Path) -> tuple[LogTail, ...]:
         if begin:
             cut = text.find(b"\n") + 1
             begin, text = begin + cut, text[cut:]
-        found.append(LogTail(worker, tuple(map(clean, text.split(b"\n"))), begin))
+        found.append(LogTail(worker, tuple(map(clean, text.rstrip(b"\n").split(b"\n"))), begin))
     return tuple(found)

@@ -20,7 +20,7 @@ from orchestrator.report.results import RunReport
 
 MOST_FILES = 200
 MOST_ROWS = 60  # of a timeline
-TICKS = 5
+TICKS = 4
 LEAST_WIDTH = 0.25  # percent of the timeline: shorter spans would not be seen
 OWN_FILES = ("report.html", "trace.json")
 NO_KEYS = ("sweep", "secret_sources")  # of a job as recorded: not of its file
@@ -148,11 +148,12 @@ def tiles(data: RunData) -> list[tuple[str, str, str]]:
             best = f"best {short(metric.best)}" if metric.best != metric.last else ""
             found.append((name, short(metric.last), best))
     if figures.images_per_s is not None:
-        found.append(("Throughput", f"{figures.images_per_s:,.0f} images/s", ""))
+        found.append(("Throughput", f"{figures.images_per_s:,.0f}", "images/s"))
     took = None if report.ended_at is None else report.ended_at - report.started_at
     if took is not None:
         found.append(("From start to end", format_duration(took), ""))
-    return [*found, ("Cost", format_cost(report.cost_usd, report.cloud), "")]
+    amount, _, remark = format_cost(report.cost_usd, report.cloud).partition(" ")
+    return [*found, ("Cost", amount, remark)]
 
 
 # -- time ----------------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def test_a_run(tpujob: Tpujob) -> None:
         "plan     the job's own code gets PYTHON here; a TPU VM has Python 3.10\n"
         "lease    NODE · no guardian (TPUJOB_GUARDIAN=off)\n"
         "ready    v5litepod-8 us-central1-a in SECONDS · NODE\n"
-        "run      RUN · SECONDS · runs/demo-RUN · tpujob show RUN\n"
+        "run      RUN · SECONDS · runs/demo-RUN/report.html · tpujob show RUN\n"
     )
     *lines, spans, cost, released = done.stdout.splitlines()
     assert lines == ["worker0 | hi", "result   succeeded"]
