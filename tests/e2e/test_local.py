@@ -59,6 +59,8 @@ def test_a_local_run_leaves_what_a_run_leaves_and_starts_no_cloud(tpujob: Tpujob
     assert {file["path"] for file in shown["files"]} == {
         *(
             "logs/worker0.log",
+            "report.html",
+            "trace.json",
             "worker0/artifacts/a.txt",
             "worker0/artifacts/ls.txt",
             "/".join(("worker0", "work", "out", "x.json")),
