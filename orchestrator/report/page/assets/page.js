@@ -5,7 +5,9 @@
   const controls = document.querySelector(".controls");
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const DASHES = [[], [6, 4], [2, 3], [10, 4, 2, 4]];
+  const PAPER = 640; // pixels that fit a sheet
   const plots = [];
+  let printing = false;
 
   const color = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const short = v => v == null ? "" : Math.abs(v) >= 1000 && Math.abs(v) < 1e9 ? Math.round(v).toLocaleString("en-US") : String(+v.toPrecision(4));
@@ -79,7 +81,7 @@
       const positive = chart.series.every(series => series.y.every(v => v == null || v > 0));
       const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: "12px system-ui, sans-serif" };
       const u = new uPlot({
-        width: Math.max(box.clientWidth, 200),
+        width: printing ? PAPER : Math.max(box.clientWidth, 200),
         height: 250,
         scales: { x: { time: false }, y: { distr: wantsLog && positive ? 3 : 1 } },
         axes: [
@@ -119,8 +121,8 @@
   let width = innerWidth;
   addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; draw(); } });
   // On paper everything is light.
-  const printing = on => () => { document.documentElement.classList.toggle("printing", on); draw(); };
-  addEventListener("beforeprint", printing(true));
-  addEventListener("afterprint", printing(false));
+  const print = on => () => { printing = on; document.documentElement.classList.toggle("printing", on); draw(); };
+  addEventListener("beforeprint", print(true));
+  addEventListener("afterprint", print(false));
   draw();
 })();
