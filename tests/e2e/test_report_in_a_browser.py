@@ -229,7 +229,9 @@ def test_it_prints_in_light_colors_with_its_curves(browser: Browser, tmp_path: P
         seen.page.evaluate("dispatchEvent(new Event('beforeprint'))")
         assert seen.page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--ink')") == "#17202b"
         seen.page.emulate_media(media="print")
-        edges = seen.page.evaluate("[...document.querySelectorAll('.uplot')].map(plot => plot.getBoundingClientRect().right)")
+        edges = seen.page.evaluate(
+            "[...document.querySelectorAll('.uplot')].map(plot => plot.getBoundingClientRect().right)"
+        )
         assert min(seen.drawn()) > 1000 and max(edges) <= 700, "on a sheet no chart covers another"
         seen.page.evaluate("dispatchEvent(new Event('afterprint'))")
         assert seen.page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--ink')") == "#e6eaf0"

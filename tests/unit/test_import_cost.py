@@ -19,7 +19,7 @@ from tests.waiting import HANG_S
 CLOUD_AND_SSH = {"google", "grpc", "requests", "fabric", "paramiko", "cryptography", "aiohttp", "asyncssh", "asyncio"}
 SCIENCE = {"torch", "torch_xla", "numpy"}
 STATE = {"pydantic", "yaml", "sqlite3"}
-HEAVY = {"rich"} | CLOUD_AND_SSH | SCIENCE | STATE
+HEAVY = {"rich", "jinja2"} | CLOUD_AND_SSH | SCIENCE | STATE
 OFTEN = ("run", "list", "emulator")  # each command is a process: the second tier starts the others
 MAIN = "import sys; from orchestrator.cli.main import main; sys.argv[0] = 'tpujob'; main()"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -319,7 +320,7 @@ def files(report: RunReport, link: str) -> tuple[list[FileLink], int]:
     every = [file for file in report.files if file.path not in OWN_FILES]
     # The first part of a link is never from a job, so that no file name is read as the scheme of an address.
     found = [
-        FileLink(file.path, f"{link}/{urllib.parse.quote(file.path)}", _size(file.size_bytes))
+        FileLink(file.path, f"{link}/{urllib.parse.quote(os.fsencode(file.path))}", _size(file.size_bytes))
         for file in every[:MOST_FILES]
     ]
     return found, max(len(every) - MOST_FILES, 0)

@@ -121,6 +121,7 @@ def test_an_example_is_copied_and_runs_on_the_emulator(wheel_cli: Cli) -> None:
     done = wheel_cli("run", "jobs/hello.yaml")
     assert done.returncode == 0, done.text
     assert "worker0 | hello from worker 0 of 1" in done.stdout
+    assert "/report.html · tpujob show" in done.stderr, "the wheel has what a page is made of"
     assert wheel_cli.alive() == [] and wheel_cli.lived() == 1
 
 

@@ -83,6 +83,7 @@
       const u = new uPlot({
         width: printing ? PAPER : Math.max(box.clientWidth, 200),
         height: 250,
+        padding: [8, 30, 0, 0], // the last label of the axis needs room
         scales: { x: { time: false }, y: { distr: wantsLog && positive ? 3 : 1 } },
         axes: [
           { ...axis, size: 34, label: overTime ? "time of the job" : "step", labelSize: 18, labelFont: axis.font, values: (_, ticks) => ticks.map(v => overTime ? duration(v) : short(v)), space: 60 },

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import html
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.lease.run_and_attempt import AttemptState
+from orchestrator.core.text.redaction import Redactor
 from orchestrator.report.page import pages, timeline
 from orchestrator.report.page.trace import trace
 from tests.unit.report.page.world import World, plain_run, preempted_twice, training_steps
@@ -112,6 +114,14 @@ def test_nothing_that_a_job_says_becomes_markup_or_script(tmp_path: Path) -> Non
     assert 'href="./worker0/artifacts/javascript%3Aalert%281%29"' in page
     assert not re.search(r'(href|src)="(?!\./|data:,|#)', page)
     assert page.count("owned") > 5, "it is shown, as text"
+
+
+def test_names_and_texts_that_are_no_unicode_cost_only_themselves(tmp_path: Path) -> None:
+    world = plain_run(tmp_path / "a")
+    world.write("worker0/artifacts/provenance.json", '{"device": "x\\ud800y", "host": {"\\udcff": 1}}')
+    (world.directory / os.fsdecode(b"worker0/artifacts/\xff.bin")).write_bytes(b"x")
+    page = pages.run_page(world.data(), link=".", hide=Redactor().hide, trace=True)
+    assert 'href="./worker0/artifacts/%FF.bin"' in page and "Succeeded" in page.encode(errors="replace").decode()
 
 
 def test_the_policy_allows_its_own_script_and_style_and_nothing_else(tmp_path: Path) -> None:
