@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.report.comparison import remarks
 from orchestrator.report.layout import day_clock
-from orchestrator.report.page import sections, timeline
+from orchestrator.report.page import pictures, record, summary, timeline
 from orchestrator.report.page.charts import Chart, charts, clock
 from orchestrator.report.page.comparison import comparison
 from orchestrator.report.page.html import Hide, render
@@ -22,33 +22,33 @@ def run_page(data: RunData, *, link: str, hide: Hide, trace: bool) -> str:
     """
     report, rows = data.report, timeline.rows(data)
     drawn, not_drawn = charts([data])
-    files, more_files = sections.files(report, link)
+    files, more_files = record.files(report, link)
     page = {
         "kind": "run",
         "title": report.name,
         "heading": report.name,
-        "state": sections.state_of(report),
+        "state": summary.state_of(report),
         "state_name": report.state,
-        "sentence": sections.sentence(data),
-        "emulated": sections.EMULATED if report.figures.emulated else "",
-        "facts": sections.facts(data),
-        "tiles": sections.tiles(data),
-        "timeline": sections.timeline_of(rows),
-        "attempts": sections.attempts(data, rows),
-        "tried": sections.tried(data),
-        "losses": sections.losses(data),
+        "sentence": summary.sentence(data),
+        "emulated": summary.EMULATED if report.figures.emulated else "",
+        "facts": summary.facts(data),
+        "tiles": summary.tiles(data),
+        "timeline": pictures.timeline_of(rows),
+        "attempts": summary.attempts(data, rows),
+        "tried": summary.tried(data),
+        "losses": summary.losses(data),
         "events": [(day_clock(event.at), event.what) for event in report.events],
-        "phases": sections.phases(data, rows),
-        "histogram": sections.histogram(data),
-        "metrics": sections.metric_rows(data),
+        "phases": pictures.phases(data, rows),
+        "histogram": pictures.histogram(data),
+        "metrics": summary.metric_rows(data),
         "notes": remarks.notes([report.figures]),
         "logs": data.logs,
         "files": files,
         "more_files": more_files,
         "trace": f"{link}/trace.json" if trace else "",
-        "job": sections.job_text(report.spec),
+        "job": record.job_text(report.spec),
         "job_path": report.job,
-        "environment": sections.environment(data.provenance),
+        "environment": record.environment(data.provenance),
         "directory": report.directory,
         **_drawn(drawn, not_drawn, [data], [report.name]),
     }
@@ -68,11 +68,11 @@ def runs_page(runs: Sequence[RunData], *, title: str, links: Sequence[str], hide
         "sentence": _counts(runs),
         "state": _state(runs),
         "state_name": "",
-        "emulated": sections.EMULATED if any(column.emulated for column in columns) else "",
+        "emulated": summary.EMULATED if any(column.emulated for column in columns) else "",
         "comparison": comparison(columns),
         "histogram": None,
         "links": dict(zip(names, links, strict=True)),
-        "timeline": sections.timeline_of(rows),
+        "timeline": pictures.timeline_of(rows),
         **_drawn(drawn, not_drawn, runs, names),
     }
     return _render(page, drawn, runs, names, hide)
@@ -84,7 +84,7 @@ def _row(data: RunData, name: str) -> timeline.Row:
 
 
 def _state(runs: Sequence[RunData]) -> str:
-    states = {sections.state_of(data.report) for data in runs}
+    states = {summary.state_of(data.report) for data in runs}
     return next(state for state in ("bad", "open", "good") if state in states)
 
 
