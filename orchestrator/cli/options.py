@@ -64,6 +64,14 @@ RunOrSweep = Annotated[
 RunOrNewest = Annotated[
     str | None, Argument(metavar="[RUN]", help=f"{RUN_HELP} Left out: the newest run.", autocompletion=completion.runs)
 ]
+Runs = Annotated[
+    list[str],
+    Argument(
+        metavar="RUN...",
+        help="Run ids (the first letters do), names of jobs or sweeps.",
+        autocompletion=completion.runs_and_sweeps,
+    ),
+]
 Name = Annotated[str | None, Argument(help="The slice's name; by default yours.", autocompletion=completion.slices)]
 Worker = Annotated[int | None, Option("--worker", metavar="N", min=0, help="Worker index, from 0.")]
 Markdown = Annotated[bool, Option("--markdown", help="Print the table as Markdown.")]

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from orchestrator.client.events import Event, Reporter, RunResult, SweepResult
 from orchestrator.client.functions.outcome import remote_error
-from orchestrator.errors import PayloadFailed, TeardownUnproven
+from orchestrator.errors import PayloadFailed, TeardownUnproven, TpujobError
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
 
 OnEvent = Callable[[Event], object]
+UNPROVEN_HINT = "every call of the client goes on with the proof first; `Client.status` shows what is left"
 
 
 def successful(session: Session, result: RunResult) -> RunResult:
@@ -23,27 +24,16 @@ def successful(session: Session, result: RunResult) -> RunResult:
     if isinstance(error, PayloadFailed):
         error = remote_error(result, error, session.reporter.secrets.hide) or error
         result = replace(result, error=error)
-    if session.unproven:
-        unproven = _unproven(session)
-        unproven.__cause__ = error
-        error = unproven
-    if error is not None:
-        error.result = result
-        raise error
+    _raise(error, _unproven(session) if session.unproven else None, result)
     return result
 
 
 def swept(result: SweepResult) -> SweepResult:
     """Return the result of a sweep that was not stopped; raise what ended it early. TeardownUnproven outranks it."""
-    error = result.error
+    unproven = None
     if result.exit_code == TeardownUnproven.exit_code:
-        hint = "every call of the client goes on with the proof first; `Client.status` shows what is left"
-        unproven = TeardownUnproven("a slice is not proven absent, and may still be billed", hint=hint)
-        unproven.__cause__ = error
-        error = unproven
-    if error is not None:
-        error.result = result
-        raise error
+        unproven = TeardownUnproven("a slice is not proven absent, and may still be billed", hint=UNPROVEN_HINT)
+    _raise(result.error, unproven, result)
     return result
 
 
@@ -53,10 +43,19 @@ def check_released(session: Session) -> None:
         raise _unproven(session)
 
 
+def _raise(error: TpujobError | None, unproven: TeardownUnproven | None, result: RunResult | SweepResult) -> None:
+    """Raise `unproven`, caused by the error, or the error; nothing if there is neither."""
+    if unproven is not None:
+        unproven.__cause__ = error
+        error = unproven
+    if error is not None:
+        error.result = result
+        raise error
+
+
 def _unproven(session: Session) -> TeardownUnproven:
     nodes = ", ".join(released.lease.name.node for released in session.unproven.values())
-    hint = "every call of the client goes on with the proof first; `Client.status` shows what is left"
-    return TeardownUnproven(f"not proven absent, and may still be billed: {nodes}", hint=hint)
+    return TeardownUnproven(f"not proven absent, and may still be billed: {nodes}", hint=UNPROVEN_HINT)
 
 
 @contextmanager

@@ -145,11 +145,7 @@ class Draft:
 
     def _open(self) -> int | None:
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(fd), os.stat(self.path)):
-                raise FileNotFoundError
-        except (BlockingIOError, FileNotFoundError):  # another receiver fills it, or has just given it its name
+        if not self._is_ours(fd):
             os.close(fd)
             return None
         if os.fstat(fd).st_size >= self.size_bytes:
@@ -164,6 +160,14 @@ class Draft:
             if time.monotonic() - said_at > SAY_EVERY_S:
                 reply({"hashed": self.written})
                 said_at = time.monotonic()
+
+    def _is_ours(self, fd: int) -> bool:
+        """False where another receiver fills the file, or has just given it its name in the store."""
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return os.path.samestat(os.fstat(fd), os.stat(self.path))
+        except (BlockingIOError, FileNotFoundError):
+            return False
 
     def fill(self, stream: Stream) -> None:
         """Take the rest from the stream, and give the file its name. Raises Changed for another content."""

@@ -140,8 +140,10 @@ def test_a_sweep_has_a_page_with_all_of_its_runs(tpujob: Tpujob) -> None:
     for link in re.findall(r'href="(\.\./[^"]+)"', page):
         assert (path.parent / link).is_file(), link
     assert len(re.findall(r'href="\.\./lr-sweep-\d-\w+/report\.html"', page)) == 2
-    again = tpujob("report", "lr-sweep")
-    assert again.returncode == 0 and again.stdout.strip() == str(path.relative_to(tpujob.directory))
+    sweep = path.parent.name.removeprefix("lr-sweep-")
+    for name in ("lr-sweep", sweep):
+        again = tpujob("report", name)
+        assert again.returncode == 0 and again.stdout.strip() == str(path.relative_to(tpujob.directory)), name
 
 
 def test_report_compares_runs_writes_where_it_is_told_and_prints_the_path(tpujob: Tpujob) -> None:

@@ -12,7 +12,8 @@ from orchestrator.core.text.durations import parse_duration
 from orchestrator.errors import UserError
 from orchestrator.report.money import spending
 from orchestrator.report.money.bills import bills
-from orchestrator.report.money.spending import By, CostReport, Period
+from orchestrator.report.money.spending import By, CostReport
+from orchestrator.report.money.stretches import Period
 
 NOTE = f"an estimate by {catalog.PRICES_AS_OF}, of what this machine ran; not an invoice"
 Since = str | date | timedelta

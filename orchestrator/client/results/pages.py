@@ -72,10 +72,9 @@ def find(session: Session, names: Sequence[str]) -> Page:
         for each in [name] if of_sweep is None else of_sweep:
             run, _ = ledger.find_run(each)
             found[run.id] = Path(run.directory)
-    sweep = next((each for each in ledger.sweeps() if each.name == names[0]), None) if len(names) == 1 else None
     ids = tuple(found)
-    if sweep is not None and len(ids) >= 1:
-        return Page(ids, runs / f"{sweep.name}-{sweep.id}" / NAME, sweep.name)
+    if len(names) == 1 and (sweeps := progress.find(session, names[0])):
+        return Page(ids, runs / f"{sweeps[0].name}-{sweeps[0].id}" / NAME, sweeps[0].name)
     if len(ids) == 1:
         return Page(ids, found[ids[0]] / NAME)
     begin = "-".join(each[:4] for each in ids[:NAMED])

@@ -184,16 +184,7 @@ class Sending:
 def _check(answer: dict[str, Any], call: WorkerCall, shipment: Shipment) -> None:
     """Raise RemoteError if the worker's disk is full, or if a content arrived as another one."""
     if "changed" in answer:
-        sha256 = answer["changed"]
-        files = [file.path for file in shipment.manifest.files if file.sha256 == sha256]
-        if not files:
-            raise RemoteError("a worker speaks of a content that it was not offered")
-        damaged = shipment.forget_damaged(sha256)
-        raise RemoteError(
-            f"{call.connection.name}: {files[0]} arrived with another content than announced"
-            + (f": the copy in {shipment.store} was damaged, and is removed" if damaged else ""),
-            hint="run it again: it is read anew",
-        )
+        raise _changed(answer["changed"], call, shipment)
     if "free" in answer:
         name, need = call.connection.name, format_size(shipment.size_bytes)
         raise RemoteError(
@@ -201,3 +192,16 @@ def _check(answer: dict[str, Any], call: WorkerCall, shipment: Shipment) -> None
             f"{format_size(float(answer['free']))} are free",
             hint="leave out what the job does not need in .tpujobignore, or keep data in a bucket",
         )
+
+
+def _changed(sha256: Any, call: WorkerCall, shipment: Shipment) -> RemoteError:
+    """Return the error for a content that arrived as another one, once a damaged copy of it here is removed."""
+    files = [file.path for file in shipment.manifest.files if file.size_bytes and file.sha256 == sha256]
+    if not files:
+        return RemoteError(f"{call.connection.name}: a worker asks for what it was not offered")
+    damaged = shipment.forget_damaged(sha256)
+    return RemoteError(
+        f"{call.connection.name}: {files[0]} arrived with another content than announced"
+        + (f": the copy in {shipment.store} was damaged, and is removed" if damaged else ""),
+        hint="run it again: it is read anew",
+    )

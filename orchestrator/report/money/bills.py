@@ -14,7 +14,8 @@ from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import costs
 from orchestrator.report.files.artifact_files import section
-from orchestrator.report.money.spending import HERE, Bill, Paid, Work
+from orchestrator.report.money.spending import HERE
+from orchestrator.report.money.stretches import Bill, Paid, Work
 
 
 def bills(ledger: Ledger, now: Callable[[str], float]) -> Iterator[Bill]:

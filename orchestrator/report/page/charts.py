@@ -38,7 +38,6 @@ class Chart:
     series: tuple[Series, ...]
     marks: tuple[tuple[int, int, int], ...] = ()
     group: str = "metrics"  # or `speed`
-    note: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return what the script of the page draws."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
 
-from orchestrator.cli import completion
 from orchestrator.cli.console import console, emit, emit_json, emit_lines, emit_wrapped
-from orchestrator.cli.options import Argument, Csv, Json, Markdown
+from orchestrator.cli.options import Csv, Json, Markdown, Runs
 from orchestrator.cli.tables import print_table
 from orchestrator.client.results import reports
 from orchestrator.client.session import Session
@@ -17,14 +15,7 @@ from orchestrator.report.comparison.remarks import remarks
 
 
 def compare(
-    runs: Annotated[
-        list[str],
-        Argument(
-            metavar="RUN...",
-            help="Run ids (the first letters do), names of jobs or sweeps.",
-            autocompletion=completion.runs_and_sweeps,
-        ),
-    ],
+    runs: Runs,
     as_json: Json = False,
     as_markdown: Markdown = False,
     as_csv: Csv = False,

@@ -6,9 +6,8 @@ import webbrowser
 from pathlib import Path
 from typing import Annotated
 
-from orchestrator.cli import completion
 from orchestrator.cli.console import console, emit
-from orchestrator.cli.options import Argument, Option
+from orchestrator.cli.options import Option, Runs
 from orchestrator.client.events import relative
 from orchestrator.client.results import pages, reports
 from orchestrator.client.session import Session
@@ -17,14 +16,7 @@ from orchestrator.report.comparison import compare
 
 
 def report(
-    runs: Annotated[
-        list[str],
-        Argument(
-            metavar="RUN...",
-            help="Run ids (the first letters do), names of jobs or sweeps.",
-            autocompletion=completion.runs_and_sweeps,
-        ),
-    ],
+    runs: Runs,
     opens: Annotated[bool, Option("--open", help="Open the page in your browser.")] = False,
     out: Annotated[
         Path | None,

@@ -26,7 +26,8 @@ from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import costs
 from orchestrator.report.money import spending
 from orchestrator.report.money.bills import bills
-from orchestrator.report.money.spending import By, CloudCost, Period
+from orchestrator.report.money.spending import By, CloudCost
+from orchestrator.report.money.stretches import Period
 from tests.unit.engine.virtual import lease_and_request
 
 AT = 1_700_000_000.0

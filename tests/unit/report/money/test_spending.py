@@ -10,19 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.report.money.spending import (
-    Bill,
-    By,
-    CloudCost,
-    CostRow,
-    Paid,
-    Period,
-    Stretch,
-    Use,
-    Work,
-    clouds,
-    stretches,
-)
+from orchestrator.report.money.spending import By, CloudCost, CostRow, clouds
+from orchestrator.report.money.stretches import Bill, Paid, Period, Stretch, Use, Work, stretches
 
 HOUR = 3600.0
 AT = datetime(2026, 11, 10, tzinfo=UTC).timestamp()
@@ -113,7 +102,7 @@ def test_results_that_are_not_collected_idle_on_the_account_of_their_run() -> No
     [
         pytest.param(replace(BILL, paid=(run("r1", 0, 10),)), [("r1", "lost", 10)], id="it lost a race"),
         pytest.param(replace(USED, ready_at=None), [("r1", "lost", 10)], id="it was given up while it was created"),
-        pytest.param(replace(HELD, ready_at=None), [(None, "lost", 10)], id="nobody got the slice of `up`"),
+        pytest.param(replace(HELD, ready_at=None), [(None, "lost", 10)], id="a slice of `up` that was never READY"),
         pytest.param(
             replace(BILL, state="creating", until=None, now=AT + 2 * HOUR, ready_at=None, down_at=None),
             [(None, "overhead", 2)],

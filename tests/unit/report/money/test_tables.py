@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 import pytest
 
 from orchestrator.report.money import spending, tables
-from orchestrator.report.money.spending import Bill, CloudCost, CostReport, Period
+from orchestrator.report.money.spending import CloudCost, CostReport
+from orchestrator.report.money.stretches import Bill, Period
 from tests.unit.report.money.test_spending import AT, DARK, HOUR, LOCAL, SPOT, USED
 
 NOVEMBER = datetime(2026, 11, 1, tzinfo=UTC).timestamp()
