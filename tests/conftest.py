@@ -27,8 +27,14 @@ from tests.waiting import HANG_S  # noqa: E402
 
 FIXTURES = (cli, clouds, emulator, left_as_found, python310, python310_with_torch, shared_emulator, tpujob)
 
-# Their rows, kills, builds and trainings.
-IN_ONE_PIECE = ("faults/test_matrix.py", "deaths/test_kill.py", "install/test_wheel.py", "tests/payload/")
+# Their rows, kills, builds, trainings and the docs site.
+IN_ONE_PIECE = (
+    "faults/test_matrix.py",
+    "deaths/test_kill.py",
+    "install/test_wheel.py",
+    "tests/payload/",
+    "unit/test_site.py",
+)
 LONGEST_FIRST = ("faults", "e2e", "payload", "simulation", "contract", "security", "cli", "unit")
 PROCESSES_PER_CORE = 2  # much of what these tests do is wait
 
