@@ -4,7 +4,7 @@ PYTHON ?= python
 SOURCES = orchestrator payload tpujob tests docs bench setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install wheel test test-all test-fast sim sim-long kill-sweep stress lint format check docs site bench constraints audit links size clean
+.PHONY: help install wheel test test-all test-fast sim sim-long kill-sweep stress lint format check docs transcript site bench constraints audit links size clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ docs:  ## generate docs/cli.md, the bounds of docs/bounds.md and docs/guarantee.
 	$(PYTHON) docs/job_reference.py
 	$(PYTHON) docs/gcloud_table.py
 	$(PYTHON) docs/guarantee/bounds.py
+
+transcript:  ## run jobs/mnist.yaml, and write what it prints into README.md and its page into docs/report.png (torch, Chromium)
+	$(PYTHON) docs/transcript.py
 
 site:  ## build the docs site, strictly: open build/site/index.html
 	$(PYTHON) -m sphinx -q -W --keep-going -c docs/site -d build/doctrees . build/site

@@ -2,10 +2,14 @@
 
 import importlib.util
 import json
+import shutil
+import subprocess
 
 import pytest
 
-from tests.cli_fixture import Cli
+from tests import ROOT
+from tests.cli_fixture import NO_DELAYS, Cli
+from tests.unit.test_docs import reference
 
 pytestmark = [
     pytest.mark.torch,
@@ -24,21 +28,29 @@ train:
 env: {OMP_NUM_THREADS: "1"}
 limits: {max_duration: 30m}
 """
+AS_A_STRANGER = {"TPUJOB_GUARDIAN": "on", **dict.fromkeys(NO_DELAYS, "0.3")}  # each step takes long enough to be listed
 
 
-def test_two_processes_train_and_their_artifacts_arrive_checked(cli: Cli) -> None:
-    done = cli("run", cli.job(JOB))
-    assert done.returncode == 0, done.stderr + done.stdout
-    assert "worker0 | xla:cpu ×2 · synthetic 256 of 60,000 images · batch 64 · fp32" in done.stdout
-    assert "on generated digits, not real images" in done.stdout
+def test_the_first_command_of_the_readme_trains_and_prints_what_the_readme_shows(cli: Cli) -> None:
+    """The transcript is of such a run with all of its images; `make transcript` writes it anew."""
+    transcript = reference("transcript")
+    (cli.directory / "jobs").mkdir()
+    shutil.copy(ROOT / "jobs" / "mnist.yaml", cli.directory / "jobs")
+    without_network = ("--env", "https_proxy=http://127.0.0.1:9", "--env", "no_proxy=")  # nothing listens there
+    few = ("--set", "train.emulated.examples=768", "--env", "OMP_NUM_THREADS=1")
+    process = cli.start(*transcript.RUN, *few, *without_network, env=AS_A_STRANGER, stderr=subprocess.STDOUT)
+    printed, _ = process.communicate()
+    assert process.returncode == 0, printed
+    shown = transcript.transcript_of((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert transcript.shape(printed) == transcript.shape(shown), "run `make transcript`"
     run = cli.only_run()
-    assert run["metrics"]["world"]["processes"] == 2 and run["metrics"]["dataset"]["synthetic"] is True
-    assert run["metrics"]["test_examples"] == 512
+    assert run["metrics"]["world"]["processes"] == 2 and run["metrics"]["dataset"]["name"] == "mnist-sample"
+    assert run["metrics"]["test_examples"] == 2000
     names = {file["path"].removeprefix("worker0/artifacts/") for file in run["files"]}
     assert {"timing.jsonl", "metrics.json", "provenance.json", "checkpoint.pt", "manifest.json"} <= names
     (timing,) = cli.directory.glob("runs/*/worker0/artifacts/timing.jsonl")
     header, *lines = [json.loads(line) for line in timing.read_text().splitlines()]
-    assert header["schema"] == 1 and sum("step" in line for line in lines) == 4
+    assert header["schema"] == 1 and sum("step" in line for line in lines) == 3 * 768 // 128
     assert cli.alive() == []
 
 

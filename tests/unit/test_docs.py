@@ -70,6 +70,12 @@ def test_the_exit_codes_in_the_readme_are_those_of_the_reference() -> None:
     assert page("README.md") == reference().readme_text(page("README.md")), "run `make docs`"
 
 
+def test_the_picture_and_the_transcript_in_the_readme_are_of_the_same_run() -> None:
+    transcript = reference("transcript")
+    run = transcript.run_of(transcript.transcript_of(page("README.md")))
+    assert f"tEXtRun\0{run}".encode() in (ROOT / "docs" / "report.png").read_bytes(), "run `make transcript`"
+
+
 def test_the_table_of_gcloud_says_what_its_contract_test_runs() -> None:
     text = page("docs/emulator.md")
     assert "| `tpu-vm create` | yes | yes |" in text
