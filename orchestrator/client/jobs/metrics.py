@@ -1,7 +1,8 @@
 """The metrics of a run while it goes on: from worker 0's `metrics.jsonl`, and from log lines that `metrics:` patterns match.
 
 What the patterns find goes to `metrics.jsonl` of the run's directory. The followed file is kept beside the logs until its
-artifact is collected. `report.files.metrics` reads both; the newest values are reported as events, a few times a second.
+artifact is collected, which is then not read again as a whole. `report.files.metrics` reads both; the newest values are
+reported as events, a few times a second.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from orchestrator.client.events import Metrics, Reporter
 from orchestrator.client.jobs.step_times import StepTimes
-from orchestrator.core.text.metric_lines import LINE_BYTES, MetricLine, number, parse_line, step_of
-from orchestrator.report.files.metrics import collected_path, found_path, live_path
+from orchestrator.core.text.metric_lines import MetricLine, line_of, number, step_of
+from orchestrator.report.files.metrics import Followed, collected_path, found_path, live_path
 
 EVERY_S = 0.25  # between two events
 LINE_CHARS = 2000  # of a log line are searched
@@ -40,7 +41,7 @@ class RunMetrics:
         self._found_by: int | None = (
             None  # the lowest worker whose lines had metrics: those of the others would repeat them
         )
-        self._rest = b""  # of the followed file: the beginning of its next line
+        self._followed = Followed()
         self._latest: Metrics | None = None  # not reported yet
         self._step: int | None = None
         self._values: dict[str, float | None] = {}
@@ -53,14 +54,10 @@ class RunMetrics:
         with self._lock:
             if not data:
                 self._close_live()
-                self._live, self._rest = _opened(live_path(self._directory), "wb"), b""
+                self._live, self._followed = _opened(live_path(self._directory), "wb"), Followed()
                 return
             _write(self._live, data)
-            *lines, self._rest = (self._rest + data).split(b"\n")
-            self._rest = self._rest[: LINE_BYTES + 1]  # of a longer line nothing counts
-            for line in map(parse_line, lines):
-                if line is not None:
-                    self._note(worker, line)
+            self._note_all(worker, self._followed.feed(data))
             self._report()
 
     def search(self, worker: int, lines: Iterable[str]) -> None:
@@ -90,6 +87,19 @@ class RunMetrics:
                 self._found.close()
             if collected_path(self._directory).exists():
                 live_path(self._directory).unlink(missing_ok=True)
+                self._followed.read_on(self._directory)
+
+    def _note_all(self, worker: int, found: Sequence[Any]) -> None:
+        """Note what the lines of a piece hold: the highest of their steps, and the values of the last one."""
+        steps = [row["step"] for row in found if type(row) is dict and "step" in row]
+        self._times.note(max(filter(None, map(step_of, steps)), default=None))
+        newest: list[MetricLine] = []
+        for line in filter(None, map(line_of, reversed(found))):
+            newest.append(line)
+            if line.step is None or line.step != newest[0].step:
+                break
+        for line in reversed(newest):
+            self._note(worker, line)
 
     def _note(self, worker: int, line: MetricLine) -> None:
         """Values of one step belong together, on however many lines they are."""

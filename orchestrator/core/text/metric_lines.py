@@ -5,7 +5,6 @@ They come from a job, so nothing of a line is relied on: what is no number under
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -26,16 +25,6 @@ class MetricLine:
 
     step: int | None
     values: Mapping[str, float | None]
-
-
-def parse_line(text: str | bytes) -> MetricLine | None:
-    """Return what the line says; None for a line without numbers."""
-    if len(text) > LINE_BYTES:
-        return None
-    try:
-        return line_of(json.loads(text))
-    except (ValueError, RecursionError):
-        return None
 
 
 def line_of(found: Any) -> MetricLine | None:

@@ -186,10 +186,10 @@ def _check(answer: dict[str, Any], call: WorkerCall, shipment: Shipment) -> None
     if "changed" in answer:
         raise _changed(answer["changed"], call, shipment)
     if "free" in answer:
-        name, need = call.connection.name, format_size(shipment.size_bytes)
+        name, need, free = call.connection.name, format_size(shipment.size_bytes), answer["free"]
+        left = format_size(free) if isinstance(free, int) and free >= 0 else "nothing that it can tell"
         raise RemoteError(
-            f"{name}: no room on its disk for what is shipped ({need}, stored once and unpacked once): "
-            f"{format_size(float(answer['free']))} are free",
+            f"{name}: no room on its disk for what is shipped ({need}, stored once and unpacked once): {left} is free",
             hint="leave out what the job does not need in .tpujobignore, or keep data in a bucket",
         )
 

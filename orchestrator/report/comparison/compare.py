@@ -19,7 +19,8 @@ from orchestrator.core.jobfile.params import text_of
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.report.comparison.figures import EpochMeasure, Measure, RunFigures
 from orchestrator.report.comparison.remarks import SAME_WAY, SAME_WORK, differences, headline, notes, remarks, titles
-from orchestrator.report.files.metrics import Metric, short
+from orchestrator.report.files.metric_sums import Metric
+from orchestrator.report.files.metrics import short
 from orchestrator.report.layout import Table, csv_cell, format_cost
 
 Row = tuple[str, Callable[[RunFigures], str]]

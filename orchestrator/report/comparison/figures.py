@@ -14,9 +14,9 @@ from typing import Any
 from orchestrator import catalog
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
-from orchestrator.report.files import timing as timings
+from orchestrator.report.files import timing_file
 from orchestrator.report.files.artifact_files import count, measured, read_object, section, short_text
-from orchestrator.report.files.metrics import Metric
+from orchestrator.report.files.metric_sums import Metric
 from orchestrator.report.files.metrics import read as read_metrics
 from orchestrator.report.files.timing import Timing
 from orchestrator.report.whole_run import WholeRun
@@ -91,7 +91,7 @@ def figures(run: RunRecord, attempt: Attempt, lease: Lease | None, whole: WholeR
     """Return the figures of a run, of which this is the last attempt."""
     directory = Path(run.directory)
     metrics = read_object(directory / "worker0" / "artifacts" / "metrics.json")
-    timing = timings.read_run(directory)
+    timing = timing_file.read_run(directory)
     return RunFigures(
         run=run.id,
         name=run.name,
@@ -119,7 +119,7 @@ def figures(run: RunRecord, attempt: Attempt, lease: Lease | None, whole: WholeR
 
 def _no_timing(run: RunRecord) -> tuple[str, ...]:
     """Return what is missing of a training with PyTorch: it writes that file, also with an `entry`."""
-    return (f"it left no {timings.NAME}",) if section(run.spec, "train").get("backend", "none") != "none" else ()
+    return (f"it left no {timing_file.NAME}",) if section(run.spec, "train").get("backend", "none") != "none" else ()
 
 
 def _title(run: RunRecord) -> str:

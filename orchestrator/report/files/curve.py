@@ -16,12 +16,14 @@ POINTS = 2_000  # of a curve that is complete
 class Curve:
     """A curve so far. `add` takes the next values, in their order."""
 
-    __slots__ = ("_first", "_last", "_most", "_points", "_width")
+    __slots__ = ("_first", "_last", "_most", "_open", "_open_count", "_points", "_width")
 
     def __init__(self, points: int = POINTS) -> None:
         self._most = max(2 * points, 16)
         self._width = 1  # values of a piece
-        self._points: list[Point] = []
+        self._points: list[Point] = []  # of complete pieces
+        self._open: list[Point] = []  # of the piece that is not complete, which has so many values
+        self._open_count = 0
         self._first: Point | None = None
         self._last: Point | None = None
 
@@ -29,42 +31,47 @@ class Curve:
         """Add finite values. `x_of` returns the x of the one at this index; it is asked for few of them."""
         if not values:
             return
-        self._mark(x_of(0), float(values[0]), x_of(len(values) - 1), float(values[-1]))
-        if self._width == 1:
-            self._points += [(x_of(index), float(value)) for index, value in enumerate(values)]
-        else:
-            for begin in range(0, len(values), self._width):
-                piece = values[begin : begin + self._width]
-                low, high = min(piece), max(piece)
-                at = sorted((piece.index(low), piece.index(high)))
-                self._points += [(x_of(begin + index), float(piece[index])) for index in at]
-        self._shrink()
+        begin = 0
+        while begin < len(values):
+            part = values[begin : begin + self._width - self._open_count]
+            low, high = min(part), max(part)
+            at = sorted({part.index(low), part.index(high)})
+            self._extend([(x_of(begin + index), float(part[index])) for index in at], len(part))
+            begin += len(part)
+        last = len(values) - 1
+        self._mark((x_of(0), float(values[0])), (x_of(last), float(values[last])))
 
     def add_hole(self, x: float) -> None:
         """Add a value that is no finite number."""
-        self._mark(x, None, x, None)
-        self._points.append((x, None))
-        self._shrink()
+        self._extend([(x, None)], 1)
+        self._mark((x, None), (x, None))
+
+    def _extend(self, points: list[Point], count: int) -> None:
+        """Add the points that stand for so many values of the open piece."""
+        self._open = _extremes([*self._open, *points], 8) if self._open else points
+        self._open_count += count
+        if self._open_count < self._width:
+            return
+        self._points += self._open
+        self._open, self._open_count = [], 0
+        while len(self._points) > self._most:
+            self._points = _extremes(self._points, 4)
+            self._width *= 4 if self._width == 1 else 2
 
     def points(self, most: int = POINTS) -> list[Point]:
         """Return the points by x, `most` of them or a few more. Of a job that repeats steps, several have the same x."""
-        kept, width = self._points, 1
+        every = [*self._points, *self._open]
+        kept, width = every, 1
         while len(kept) > most:
             width *= 2
-            kept = _extremes(self._points, 2 * width)
+            kept = _extremes(every, 2 * width)
         ends = [point for point in (self._first, self._last) if point is not None]
         by_x = sorted([*ends[:1], *kept, *ends[1:]], key=lambda point: point[0])
         return [point for number, point in enumerate(by_x) if number == 0 or point != by_x[number - 1]]
 
-    def _mark(self, x: float, value: float | None, last_x: float, last: float | None) -> None:
-        if self._first is None:
-            self._first = (x, value)
-        self._last = (last_x, last)
-
-    def _shrink(self) -> None:
-        while len(self._points) > self._most:
-            self._points = _extremes(self._points, 4)
-            self._width *= 4 if self._width == 1 else 2
+    def _mark(self, first: Point, last: Point) -> None:
+        self._first = self._first or first
+        self._last = last
 
 
 def _extremes(points: Sequence[Point], size: int) -> list[Point]:

@@ -1,40 +1,26 @@
 """The metrics that a run left, each in a few numbers (last, best, lowest, highest) and as a curve.
 
-They come from worker 0's `metrics.jsonl`, and from what the patterns of the job found in its log. A million lines are read
-in seconds, a piece at a time; nothing of them is kept but these numbers.
+They come from worker 0's `metrics.jsonl`, and from what the patterns of the job found in its log. Nothing is kept of a line but
+what `metric_sums` makes of it. A run that is attached follows the file while the job writes it, and does not read it again.
 """
 
 from __future__ import annotations
 
-import contextlib
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from orchestrator.core.text.metric_lines import LINE_BYTES, NAMES, is_metric, less_is_better, number, step_of
+from orchestrator.core.text.metric_lines import LINE_BYTES, step_of
 from orchestrator.report.files.artifact_files import measured, open_regular
 from orchestrator.report.files.curve import Curve
-from orchestrator.report.files.json_lines import pieces
+from orchestrator.report.files.json_lines import loads, pieces
+from orchestrator.report.files.metric_sums import Metric, MetricSums
 
-NUMBERS = frozenset((int, float))
-_Point = tuple[float | None, int | None]  # a value and its step
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric of a run. `last`: None if it was not a finite number; `best`: the lowest or the highest, by its name."""
-
-    last: float | None
-    last_step: int | None
-    best: float | None
-    best_step: int | None
-    low: float | None
-    high: float | None
-    count: int
+MOST_KNOWN = 16  # files
 
 
 def collected_path(directory: Path) -> Path:
@@ -63,7 +49,7 @@ def arrivals(directory: Path) -> list[tuple[int, float]]:
     A job that repeats steps after the loss of its slice reports them once more; that does not count.
     """
     found: list[tuple[int, float]] = []
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         for row in chain.from_iterable(_rows(steps_path(directory))):
             step = step_of(row.get("step")) if isinstance(row, dict) else None
             at = measured(row.get("at")) if step is not None else None
@@ -79,7 +65,7 @@ def read(directory: Path) -> dict[str, Metric]:
 
 def curves(directory: Path) -> dict[str, Curve]:
     """Return the same metrics as curves. The x of a value is its step, or its number where the job names no step."""
-    return {name: curve for path in _paths(directory) for name, (_, curve) in _of_file(path).items()}
+    return {name: curve for path in _paths(directory) for name, curve in _of_file(path).curves().items()}
 
 
 def _paths(directory: Path) -> tuple[Path, Path]:
@@ -96,101 +82,84 @@ def short(value: float | None) -> str:
 
 
 def summarize(path: Path) -> Mapping[str, Metric]:
-    """Return the metrics of one file; empty if it cannot be read. A file that did not change is not read again."""
-    return {name: metric for name, (metric, _) in _of_file(path).items()}
+    """Return the metrics of one file; empty if it cannot be read."""
+    return _of_file(path).metrics()
 
 
-def _of_file(path: Path) -> Mapping[str, tuple[Metric, Curve]]:
-    try:
-        found = path.stat()
-    except OSError:
-        return {}
-    return _read_file(path, found.st_size, found.st_mtime_ns)
-
-
-@lru_cache(maxsize=16)
-def _read_file(path: Path, size_bytes: int, mtime_ns: int) -> Mapping[str, tuple[Metric, Curve]]:
-    sums: dict[str, _Sum] = {}
-    try:
-        for rows in _rows(path):
-            _add(sums, rows)
-    except OSError:
-        pass
-    return {name: (total.metric(less_is_better(name)), total.curve) for name, total in sums.items()}
-
-
-class _Sum:
-    """A metric so far. A point is a value and its step."""
-
-    __slots__ = ("count", "curve", "high", "last", "low")
+class Followed:
+    """The metrics of worker 0's file while a job writes it: what came of it so far, from its first byte on."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self.last: _Point = (None, None)
-        self.low: tuple[float, int | None] | None = None
-        self.high: tuple[float, int | None] | None = None
-        self.curve = Curve()
+        self.sums = MetricSums()
+        self.rest = b""  # the beginning of the next line; of one that is too long, so much that this is seen
+        self._size_bytes = 0
+        self._hash = hashlib.sha256()
 
-    def add(self, values: Sequence[float], rows: Sequence[dict[str, Any]]) -> None:
-        """Add the values, one from each row."""
-        for index, (value, row) in enumerate(zip(values, rows, strict=True)):
-            if (plain := number(value)) is not None:
-                self.curve.add([plain], lambda _: self._x(row, index))  # noqa: B023 - called at once
-            else:
-                self.curve.add_hole(self._x(row, index))
-        finite = [(value, row) for value, row in zip(values, rows, strict=True) if number(value) is not None]
-        self.count += len(values)
-        self.last = (number(values[-1]), step_of(rows[-1].get("step")))
-        if finite:
-            self._extremes([value for value, _ in finite], [row for _, row in finite])
+    def feed(self, data: bytes) -> list[Any]:
+        """Take the next bytes, and return what the lines hold that they complete."""
+        self._size_bytes += len(data)
+        self._hash.update(data)
+        *lines, rest = (self.rest + data).split(b"\n")
+        self.rest = rest[: LINE_BYTES + 1]
+        found = loads(lines, LINE_BYTES)
+        self.sums.add(found)
+        return found
 
-    def add_finite(self, values: Sequence[float], rows: Sequence[dict[str, Any]]) -> None:
-        """Add values that are known to be finite: the same, with loops that are not of Python."""
-        self.curve.add(values, lambda index: self._x(rows[index], index))
-        self.count += len(values)
-        self.last = (float(values[-1]), step_of(rows[-1].get("step")))
-        self._extremes(values, rows)
+    def read_on(self, directory: Path) -> None:
+        """Read what the collected file has beyond these bytes, so that it need not be read as a whole.
 
-    def _extremes(self, values: Sequence[float], rows: Sequence[dict[str, Any]]) -> None:
-        low, high = min(values), max(values)
-        if self.low is None or low < self.low[0]:
-            self.low = (float(low), step_of(rows[values.index(low)].get("step")))
-        if self.high is None or high > self.high[0]:
-            self.high = (float(high), step_of(rows[values.index(high)].get("step")))
-
-    def _x(self, row: dict[str, Any], index: int) -> float:
-        step = step_of(row.get("step"))
-        return self.count + index + 1 if step is None else step
-
-    def metric(self, less: bool) -> Metric:
-        low: _Point = self.low or (None, None)
-        high: _Point = self.high or (None, None)
-        (last, last_step), (best, best_step) = self.last, low if less else high
-        return Metric(last, last_step, best, best_step, low[0], high[0], self.count)
+        A file that does not begin with them, or cannot be read, is left alone.
+        """
+        path = collected_path(directory)
+        with suppress(OSError):
+            file = open_regular(path)
+            if file is None:
+                return
+            with file:
+                key = _key(path, os.fstat(file.fileno()))
+                if _hash_of(file, self._size_bytes) == self._hash.digest():
+                    for found, _ in pieces(file, LINE_BYTES, rest=self.rest):
+                        self.sums.add(found)
+                    _remember(key, self.sums)
 
 
-def _add(sums: dict[str, _Sum], found: list[Any]) -> None:
-    """Add the objects of some lines, one metric after the other."""
-    objects = [each for each in found if type(each) is dict]
-    for name in dict.fromkeys(chain.from_iterable(objects)):
-        if name == "step" or (name not in sums and len(sums) >= NAMES):
-            continue
-        rows = [each for each in objects if name in each]
-        values = [each[name] for each in rows]
-        plain = NUMBERS.issuperset(map(type, values)) and is_metric(name, values[0]) and _all_finite(values)
-        if not plain:
-            rows = [each for each in rows if is_metric(name, each[name])]
-            values = [each[name] for each in rows]
-        if values:
-            total = sums.setdefault(name, _Sum())
-            (total.add_finite if plain else total.add)(values, rows)
+def _hash_of(file: BinaryIO, size_bytes: int) -> bytes:
+    found = hashlib.sha256()
+    while size_bytes > 0 and (piece := file.read(min(size_bytes, 1 << 20))):
+        found.update(piece)
+        size_bytes -= len(piece)
+    return found.digest()
 
 
-def _all_finite(values: list[float]) -> bool:
+# -- a file that did not change is not read again ----------------------------------------------------------------------
+
+_Key = tuple[Path, int, int]
+_known: dict[_Key, MetricSums] = {}
+
+
+def _of_file(path: Path) -> MetricSums:
     try:
-        return math.isfinite(sum(values))
-    except OverflowError:
-        return False
+        key = _key(path, path.stat())
+    except OSError:
+        return MetricSums()
+    found = _known.get(key)
+    if found is None:
+        found = MetricSums()
+        with suppress(OSError):
+            for rows in _rows(path):
+                found.add(rows)
+        _remember(key, found)
+    return found
+
+
+def _key(path: Path, found: os.stat_result) -> _Key:
+    return path, found.st_size, found.st_mtime_ns
+
+
+def _remember(key: _Key, sums: MetricSums) -> None:
+    while len(_known) >= MOST_KNOWN:
+        _known.pop(next(iter(_known)), None)
+    _known[key] = sums
 
 
 def _rows(path: Path) -> Iterator[list[Any]]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from orchestrator.report.files.curve import Curve
 
 PIECES = 500  # in which the rates are kept; up to twice as many
-BINS_PER_E = 500  # of the logarithm of a step's time: two values in one bin differ by 0.2 %
+BINS_PER_E = 500.0  # of the logarithm of a step's time: two values in one bin differ by 0.2 %
 MOST_COMPILED = 500
 
 
@@ -60,7 +60,8 @@ class StepTimes:
         while len(self.pieces) > 2 * PIECES:
             self.pieces = [_joined(self.pieces[index : index + 2]) for index in range(0, len(self.pieces), 2)]
             self._width *= 2
-        self._bins.update([int(BINS_PER_E * math.log(value)) for value in seconds if value > 0])
+        positive = seconds if min(seconds) > 0 else [value for value in seconds if value > 0]
+        self._bins.update(map(math.floor, map(BINS_PER_E.__mul__, map(math.log, positive))))
         self.curve.add(seconds, lambda index: before + index + 1)
 
     def add_compiled(self, step: int, at_s: float, seconds: float) -> None:
@@ -86,8 +87,8 @@ class StepTimes:
         if not self._bins:
             return []
         low, high = math.exp(min(self._bins) / BINS_PER_E), math.exp((max(self._bins) + 1) / BINS_PER_E)
-        top = self.quantile(0.99) or high
-        top = high if top <= low or high <= low + 1.3 * (top - low) else top
+        top = (self.quantile(0.99) or high) * math.exp(0.5 / BINS_PER_E)  # the upper end of its bin
+        top = high if high <= low + 1.3 * (top - low) else top
         width = (top - low) / most
         counts = [0] * (most + 1)
         for number, count in self._bins.items():

@@ -13,7 +13,7 @@ from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.core.text.terminal import clean
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import results
-from orchestrator.report.files import metrics, timing
+from orchestrator.report.files import metrics, timing_file
 from orchestrator.report.files.artifact_files import open_regular, read_object
 from orchestrator.report.files.curve import Curve
 from orchestrator.report.files.timing import Timing
@@ -71,7 +71,7 @@ def read(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunDat
         attempts=tuple(attempts),
         leases=leases,
         curves=metrics.curves(directory),
-        timing=timing.read_run(directory),
+        timing=timing_file.read_run(directory),
         arrivals=tuple(metrics.arrivals(directory)),
         logs=_logs(directory / "logs"),
         provenance=read_object(directory / "worker0" / "artifacts" / "provenance.json"),

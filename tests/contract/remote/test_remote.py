@@ -357,7 +357,7 @@ def test_a_full_disk_of_a_worker_is_one_line_with_its_numbers(one: Slice, tmp_pa
     source.write_text(original.replace("import fcntl\n", f"{limit}import fcntl\n"))
     try:
         with pytest.raises(
-            RemoteError, match=r"worker0: no room on its disk for what is shipped \(62\.9 MB, .* are free"
+            RemoteError, match=r"worker0: no room on its disk for what is shipped \(62\.9 MB, .* is free"
         ):
             fleet.push(shipment(tmp_path, {"large": os.urandom(60 << 20)}))
     finally:

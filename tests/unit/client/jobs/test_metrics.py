@@ -10,6 +10,7 @@ from orchestrator.client.events import Event, Metrics, Notice, Reporter
 from orchestrator.client.jobs import metrics, step_times
 from orchestrator.client.jobs.log_output import JobOutput
 from orchestrator.client.jobs.metrics import RunMetrics
+from orchestrator.core.text.metric_lines import LINE_BYTES
 from orchestrator.report.files import metrics as reports
 from tests.waiting import until
 
@@ -82,7 +83,7 @@ def test_a_line_without_end_neither_grows_nor_costs_the_next_line(tmp_path: Path
     run = sink(tmp_path, heard)
     for _ in range(50):
         run(0, b'{"loss": 1, "x": "' + b"x" * 65536)
-    assert len(run._rest) <= metrics.LINE_BYTES + 1
+    assert len(run._followed.rest) <= LINE_BYTES + 1
     run(0, b'"}\n{"loss": 2}\n')
     assert heard.metrics() == [(None, {"loss": 2.0})]
 
@@ -96,6 +97,19 @@ def test_the_followed_copy_goes_once_the_file_is_collected(tmp_path: Path, heard
     collected.write_text('{"loss": 5}\n')
     run.close()
     assert last(tmp_path) == {"loss": 5.0} and not reports.live_path(tmp_path).exists()
+
+
+def test_a_file_that_was_followed_has_all_of_its_lines_when_it_is_collected(tmp_path: Path, heard: Heard) -> None:
+    run = sink(tmp_path, heard)
+    lines = [b'{"step": %d, "loss": %d}\n' % (step, 50 - step) for step in range(50)]
+    for data in (b"", *lines[:40]):
+        run(0, data)
+    collected = reports.collected_path(tmp_path)
+    collected.parent.mkdir(parents=True)
+    collected.write_bytes(b"".join(lines))
+    run.close()
+    loss = reports.read(tmp_path)["loss"]
+    assert (loss.last, loss.last_step, loss.count) == (1.0, 49, 50)
 
 
 PATTERNS = {"step": r"step (\d+)", "loss": r"loss[= ]+(\S+)", "rate": r"([\d,.]+) images/s"}

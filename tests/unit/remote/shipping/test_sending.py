@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import zlib
 from collections.abc import Iterator
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import RemoteError
-from orchestrator.remote.shipping.sending import BLOCK_BYTES, HEADER, Blocks, Selection, encoded
+from orchestrator.remote.shipping import sending
+from orchestrator.remote.shipping.sending import BLOCK_BYTES, HEADER, Blocks, Selection, Sending, encoded
 from orchestrator.remote.shipping.shipment import Shipment, make_shipment
 from orchestrator.remote.shipping.tree import Source, survey
 
@@ -91,3 +93,49 @@ def test_a_file_that_becomes_shorter_while_it_is_sent_is_an_error(tmp_path: Path
     next(iter(made.contents.values())).write_bytes(b"012")
     with pytest.raises(RemoteError, match="was cut while it was sent"):
         sent(made, [[0, 1]])
+
+
+class Call:
+    """A running `receive` on a worker that has the manifest, and then gives this answer."""
+
+    name = "worker0"
+
+    def __init__(self, answer: dict[str, Any]) -> None:
+        self.answers, self.connection = iter([{"manifest": True}, answer]), self
+
+    def __call__(self, *_: Any, **__: Any) -> Call:
+        return self
+
+    def __enter__(self) -> Call:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def answer(self, limit: int = 0) -> dict[str, Any]:
+        return next(self.answers)
+
+
+EMPTY = hashlib.sha256(b"").hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"changed": EMPTY}, "asks for what it was not offered"),
+        ({"changed": "0" * 64}, "asks for what it was not offered"),
+        ({"changed": ["x"]}, "asks for what it was not offered"),
+        ({"changed": None}, "asks for what it was not offered"),
+        ({"changed": hashlib.sha256(b"text").hexdigest()}, "000 arrived with another content than announced"),
+        ({"free": 1000}, "no room on its disk .* 1 KB is free"),
+        ({"free": "much"}, "no room on its disk .* nothing that it can tell is free"),
+        ({"free": -1}, "no room on its disk .* nothing that it can tell is free"),
+    ],
+)
+def test_whatever_a_worker_complains_about_is_an_error_of_that_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any], said: str
+) -> None:
+    call: Any = Call(answer)
+    monkeypatch.setattr(sending, "WorkerCall", call)
+    with pytest.raises(RemoteError, match=f"worker0: .*{said}"):
+        Sending().send(call, shipment(tmp_path, b"text", b""))

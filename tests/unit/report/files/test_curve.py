@@ -46,6 +46,12 @@ def test_every_stretch_of_a_long_curve_has_its_own_extremes() -> None:
     assert {5.0 + peak for peak in range(5_000, 200_000, 20_000)} <= kept
 
 
+def test_a_curve_is_the_same_however_few_values_come_at_once() -> None:
+    noise = random.Random(1)
+    values = [noise.random() for _ in range(30_000)]
+    assert curve_of(values, at_once=1).points() == curve_of(values, at_once=30_000).points()
+
+
 def test_what_is_no_number_is_a_hole_that_stays() -> None:
     curve = Curve(16)
     for step in range(1, 2001):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.text.metric_lines import NAMES, parse_line
+from orchestrator.core.text.metric_lines import NAMES, line_of
 from orchestrator.report.files import json_lines, metrics
-from orchestrator.report.files.metrics import Metric, summarize
+from orchestrator.report.files.metric_sums import Metric
+from orchestrator.report.files.metrics import Followed, summarize
 
 
 def write(path: Path, *lines: object) -> Path:
@@ -78,7 +80,7 @@ def test_a_long_file_is_read_without_being_held(tmp_path: Path) -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert found["loss"].count == 100_000 and found["loss"].last_step == 99_999
-    assert peak < 16 * json_lines.PIECE_BYTES
+    assert peak < path.stat().st_size / 2
 
 
 VALUES = st.one_of(st.floats(), st.integers(), st.booleans(), st.text(max_size=3), st.none(), st.just([1]))
@@ -90,7 +92,7 @@ def test_many_lines_at_once_say_what_each_says_by_itself(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, object]]
 ) -> None:
     found = summarize(write(tmp_path_factory.mktemp("m") / "m", *rows))
-    lines = [line for row in rows if (line := parse_line(json.dumps(row))) is not None]
+    lines = [line for row in rows if (line := line_of(json.loads(json.dumps(row)))) is not None]
     names = {name for line in lines for name in line.values}
     assert set(found) == names
     for name in names:
@@ -99,3 +101,64 @@ def test_many_lines_at_once_say_what_each_says_by_itself(
         each = found[name]
         assert (each.last, each.last_step, each.count) == (*values[-1], len(values))
         assert (each.low, each.high) == (min(finite, default=None), max(finite, default=None))
+
+
+# -- a file that was followed -------------------------------------------------------------------------------------------
+
+
+def lines(first: int, last: int) -> bytes:
+    return b"".join(b'{"step": %d, "loss": %d}\n' % (step, 1000 - step) for step in range(first, last + 1))
+
+
+def read_after(
+    directory: Path, followed: Followed, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Metric, int]:
+    """Return the metric of the file when it is collected with this content, and how many lines were read for it."""
+    path, parsed = metrics.collected_path(directory), []
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    loads = json_lines.loads
+    monkeypatch.setattr(json_lines, "loads", lambda lines, most: parsed.extend(lines) or loads(lines, most))
+    followed.read_on(directory)
+    return metrics.read(directory)["loss"], len(parsed)
+
+
+def test_a_file_that_was_followed_to_its_end_is_not_parsed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed = Followed()
+    for begin in range(0, len(lines(1, 50)), 37):
+        followed.feed(lines(1, 50)[begin : begin + 37])
+    found, parsed = read_after(tmp_path, followed, lines(1, 50), monkeypatch)
+    assert (found, parsed) == (Metric(950, 50, 950, 50, 950, 999, 50), 0)
+    assert metrics.curves(tmp_path)["loss"].points()[-1] == (50, 950)
+
+
+@pytest.mark.parametrize("cut", [0, 5], ids=["after a line", "in a line"])
+def test_of_a_file_that_was_followed_for_some_time_only_the_rest_is_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: int
+) -> None:
+    followed, every = Followed(), lines(1, 60)
+    followed.feed(every[: len(lines(1, 40)) - cut])
+    found, parsed = read_after(tmp_path, followed, every, monkeypatch)
+    assert (found, parsed) == (Metric(940, 60, 940, 60, 940, 999, 60), 21 if cut else 20)
+
+
+@pytest.mark.parametrize("other", [lines(2, 61), lines(1, 39)], ids=["another", "shorter"])
+def test_a_file_that_is_not_the_one_that_was_followed_is_read_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: bytes
+) -> None:
+    followed = Followed()
+    followed.feed(lines(1, 40))
+    found, parsed = read_after(tmp_path, followed, other, monkeypatch)
+    assert found.count == parsed == other.count(b"\n")
+
+
+@pytest.mark.parametrize("make", [lambda path: None, Path.mkdir], ids=["none", "a directory"])
+def test_without_a_collected_file_nothing_is_read_on(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    followed = Followed()
+    followed.feed(lines(1, 3))
+    metrics.collected_path(tmp_path).parent.mkdir(parents=True)
+    make(metrics.collected_path(tmp_path))
+    followed.read_on(tmp_path)
+    assert metrics.read(tmp_path) == {}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.report.files import timing
+from orchestrator.report.files import timing_file
 from orchestrator.report.files.timing import Spread, Timing
 
 HEADER: dict[str, Any] = {"schema": 1, "timing": "stamped", "device": "xla:cpu", "processes": 2, "batch_size": 64}
@@ -19,7 +19,7 @@ HEADER: dict[str, Any] = {"schema": 1, "timing": "stamped", "device": "xla:cpu",
 
 def read(*lines: Any, **kw: Any) -> Timing:
     raw = b"".join(line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n" for line in lines)
-    return timing.read(io.BytesIO(raw), **kw)
+    return timing_file.read(io.BytesIO(raw), **kw)
 
 
 def step(dt_s: float, *, epoch: int = 1, number: int = 1, compiled: bool = False) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def test_the_line_that_is_being_written_is_not_read() -> None:
         b"[1, 2]\n",
         b"\xff\xfe\n",
         b"[" * 5000 + b"\n",
-        b"x" * (timing.MAX_LINE_BYTES + 5) + b"\n",
+        b"x" * (timing_file.MAX_LINE_BYTES + 5) + b"\n",
         {"epoch": 1, "step": 1, "t_s": 1.0, "dt_s": "0.1"},
         {"epoch": 1, "step": 1, "t_s": 1.0, "dt_s": True},
         b'{"epoch": 1, "step": 1, "t_s": 1.0, "dt_s": NaN}\n',
@@ -138,14 +138,14 @@ def test_text_from_a_worker_cannot_steer_a_terminal() -> None:
 def test_the_file_of_the_first_worker_that_has_one_is_read(tmp_path: Path) -> None:
     for index in range(3):
         (tmp_path / f"worker{index}" / "artifacts").mkdir(parents=True)
-    (tmp_path / "worker1" / "artifacts" / timing.NAME).write_text(json.dumps(HEADER) + "\n")
-    found = timing.read_run(tmp_path)
+    (tmp_path / "worker1" / "artifacts" / timing_file.NAME).write_text(json.dumps(HEADER) + "\n")
+    found = timing_file.read_run(tmp_path)
     assert found is not None and found.processes == 2
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link", "directory", "nothing"])
 def test_what_is_not_a_regular_file_is_not_opened(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "worker0" / "artifacts" / timing.NAME
+    path = tmp_path / "worker0" / "artifacts" / timing_file.NAME
     path.parent.mkdir(parents=True)
     if kind == "fifo":
         os.mkfifo(path)
@@ -154,7 +154,7 @@ def test_what_is_not_a_regular_file_is_not_opened(tmp_path: Path, kind: str) -> 
         path.symlink_to(tmp_path / "secret")
     elif kind == "directory":
         path.mkdir()
-    assert timing.read_run(tmp_path) is None
+    assert timing_file.read_run(tmp_path) is None
 
 
 def test_a_spread_of_small_differences_between_large_times_loses_no_digit() -> None:
