@@ -14,13 +14,13 @@ from typing import Any
 class TpujobError(Exception):
     """The base of all errors: `message` and `hint` for the user, `exit_code` for scripts."""
 
-    exit_code = 70
-    result: Any = None  # the RunResult of the run that it ended, if the Python API raises it
+    exit_code = 70  #: of the command line
+    result: Any = None  #: the RunResult of the run that it ended, if the Python API raises it
 
     def __init__(self, message: str, *, hint: str | None = None, exit_code: int | None = None) -> None:
         super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = message  #: one line: what happened
+        self.hint = hint  #: what to do; None: nothing special
         if hint:
             self.add_note(f"hint: {hint}")  # for the traceback of a Python program; the commands print `hint`
         if exit_code is not None:
@@ -136,7 +136,7 @@ class SliceLost(CloudError):
 
     exit_code = 71
     reason = "host-failure"
-    still_there = False  # for a moment: the job's work so far can be saved
+    still_there = False  #: for a moment: the job's work so far can be saved
 
     def __init__(self, message: str, *, reason: str | None = None, still_there: bool = False, **kw: Any) -> None:
         super().__init__(message, **kw)
@@ -202,9 +202,9 @@ class PayloadFailed(TpujobError):
 class RemoteFunctionError(PayloadFailed):
     """A function raised an exception on a worker. All of it is text: the exception itself stays on the worker."""
 
-    type_name: str = ""  # of the exception, such as "ValueError" or "numpy.linalg.LinAlgError"
+    type_name: str = ""  #: of the exception, such as "ValueError" or "numpy.linalg.LinAlgError"
     traceback: str = ""
-    file: str = ""  # where the function raised it
+    file: str = ""  #: where the function raised it
     line: int | None = None
     worker: int = 0
 

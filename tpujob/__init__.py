@@ -1,4 +1,4 @@
-"""tpujob: run jobs on Cloud TPUs from Python, with the same guarantee as the command line.
+"""Run jobs on Cloud TPUs from Python, with the same guarantee as the command line::
 
     import tpujob
 

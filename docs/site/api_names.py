@@ -1,11 +1,14 @@
-"""Names of the Python API lead to their entry in the reference, also where a signature names them by their module.
+"""How the reference shows the Python API: as part of `tpujob`, which exports what modules of `orchestrator` define.
 
-`tpujob` exports what modules of `orchestrator` define, and the reference describes it as part of `tpujob`.
+Names in signatures lead to their entry. A dataclass and an error are shown by their fields, not by what makes one.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
+
+from docutils import nodes
 
 import tpujob
 
@@ -14,7 +17,8 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
     from sphinx.environment import BuildEnvironment
 
-PAGE = "docs/python-reference"
+
+_NAMES = {inside: public for public, inside in tpujob._OTHERWISE.items()}
 
 
 def _resolve(app: Sphinx, env: BuildEnvironment, node: Element, text: Element) -> Element | None:
@@ -22,12 +26,22 @@ def _resolve(app: Sphinx, env: BuildEnvironment, node: Element, text: Element) -
     module, _, name = target.rpartition(".")
     if node.get("refdomain") != "py" or not module.startswith("orchestrator"):
         return None
-    public = next((each for each in (name, name.replace("Preview", "")) if each in tpujob.__all__), None)
-    if public is None:
+    public = _NAMES.get(name, name)
+    if public not in tpujob.__all__:
         return None
+    if public != name:
+        text = nodes.Text(public)
     return env.domains["py"].resolve_xref(env, node["refdoc"], app.builder, "class", f"tpujob.{public}", node, text)  # type: ignore[arg-type]
 
 
+def _signature(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    fields = dataclasses.is_dataclass(obj) or (isinstance(obj, type) and issubclass(obj, Exception))
+    return ("", None) if fields else (signature, returns)
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("autodoc-process-signature", _signature)
     app.connect("missing-reference", _resolve)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

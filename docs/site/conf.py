@@ -37,7 +37,6 @@ exclude_patterns = ["build", "dist", "runs", "jobs", "**/.*", "**/__pycache__", 
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
-    "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "navigation",  # these are beside this file
     "listings",
@@ -51,21 +50,30 @@ myst_enable_extensions = ["deflist"]
 
 # -- Python --------------------------------------------------------------------------------------------------------------
 
-default_role = "code"  # docstrings have names in single backticks
+default_role = "py:obj"  # docstrings have code in single backticks; a name of the API leads to its entry
+autodoc_default_options = {"members": True, "undoc-members": True}
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
-python_maximum_signature_line_length = 88
+python_maximum_signature_line_length = 130
 
 # -- HTML ----------------------------------------------------------------------------------------------------------------
 
 html_theme = "furo"
+html_theme_options = {
+    "light_css_variables": {
+        "sidebar-item-spacing-vertical": "0.28rem",
+        "sidebar-caption-space-above": "1.1rem",
+        "toc-spacing-vertical": "1rem",
+    },
+}
 html_title = f"tpujob {__version__}"
 html_short_title = "tpujob"
 templates_path = ["templates"]
 html_additional_pages = {"index": "home.html"}  # build/site/index.html leads to docs/index.html
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(Path(__file__).with_name("scorer.js"))
 html_copy_source = False
 html_use_index = html_domain_indices = False  # the search finds more
 html_show_sphinx = False

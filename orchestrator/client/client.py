@@ -375,7 +375,7 @@ class Client:
     def status(self, *, on_event: OnEvent | None = None) -> Status:
         """Return every slice of tpujob that the API shows or this machine's ledger has open, with its claim and its cost.
 
-        Raises nothing for an API that does not answer: `RpcStatus.exit_code` is 0 only for a complete answer.
+        Raises nothing for an API that does not answer: `Status.exit_code` is 0 only for a complete answer.
         """
         with self._session(on_event, ends=True, light=True) as session:
             return slice_status(session)

@@ -60,9 +60,9 @@ class Running(Event):
 
     kind: ClassVar[str] = "running"
     run: str
-    phase: str  # setup or main
+    phase: str  #: setup or main
     cloud: str
-    elapsed_s: float  # of the phase
+    elapsed_s: float  #: of the phase
     left_s: float
     usd_so_far: float | None = None
     usd_per_hour: float | None = None
@@ -119,23 +119,23 @@ class RunResult(Event):
     run: str
     name: str
     state: str
-    exit_code: int | None  # of `tpujob`: the job's own, the error's, or 75 while a slice is not proven absent
+    exit_code: int | None  #: of `tpujob`: the job's own, the error's, or 75 while a slice is not proven absent
     directory: Path
     started_at: float
     ended_at: float | None
     attempt_count: int = 1
-    restarts: int = 0  # after a lost slice
-    emulated: bool = False  # it ran on an emulated TPU: its seconds and dollars are not those of a real one
-    job_s: float | None = None  # seconds that the job ran, in all attempts, without waiting, setup and collecting
-    cost_usd: float | None = None  # of all attempts; None: unknown, or a run on this machine
-    metrics: dict[str, Any] = field(default_factory=dict)  # the last value of each, and what metrics.json holds
+    restarts: int = 0  #: after a lost slice
+    emulated: bool = False  #: it ran on an emulated TPU: its seconds and dollars are not those of a real one
+    job_s: float | None = None  #: seconds that the job ran, in all attempts, without waiting, setup and collecting
+    cost_usd: float | None = None  #: of all attempts; None: unknown, or a run on this machine
+    metrics: dict[str, Any] = field(default_factory=dict)  #: the last value of each, and what metrics.json holds
     artifacts: tuple[Path, ...] = ()
-    report: Path | None = None  # its page; None: it could not be written
-    released: bool = True  # every slice of the run is proven absent
+    report: Path | None = None  #: its page; None: it could not be written
+    released: bool = True  #: every slice of the run is proven absent
     release: str = "nothing was created"
-    detached: bool = False  # the job goes on without this process
+    detached: bool = False  #: the job goes on without this process
     error: TpujobError | None = None
-    lines: tuple[str, ...] = ()  # for a terminal
+    lines: tuple[str, ...] = ()  #: for a terminal
 
     @property
     def in_short(self) -> str:
@@ -160,14 +160,14 @@ class RunResult(Event):
 class VariantResult:
     """What became of one job of a sweep. `state`: that of its newest run, or `queued`: it was not run."""
 
-    number: int  # from 1, in the order of the file
-    variant: str  # what it is called in the sweep, such as `lr=1e-4`; that of its events
-    name: str  # of its runs
+    number: int  #: from 1, in the order of the file
+    variant: str  #: what it is called in the sweep, such as `lr=1e-4`; that of its events
+    name: str  #: of its runs
     params: Mapping[str, str | int | float | bool]
     state: str = "queued"
     run: str | None = None
-    exit_code: int | None = None  # None: it was not run
-    done_before: bool = False  # an earlier run with the same job, code and cloud succeeded; it was not run again
+    exit_code: int | None = None  #: None: it was not run
+    done_before: bool = False  #: an earlier run with the same job, code and cloud succeeded; it was not run again
     result: RunResult | None = None
 
     @property
@@ -183,10 +183,10 @@ class SweepResult(Event):
     sweep: str
     name: str
     variants: tuple[VariantResult, ...]
-    exit_code: int  # 0: all succeeded; else that of what stopped it, or of the first one that failed; 75 before all
-    stopped: bool = False  # before every variant had its run; the same call goes on there
-    error: TpujobError | None = None  # what stopped it, where that was not the end of a variant
-    report: Path | None = None  # the page that compares its runs; None: there was none, or it could not be written
+    exit_code: int  #: 0: all succeeded; else that of what stopped it, or of the first one that failed; 75 before all
+    stopped: bool = False  #: before every variant had its run; the same call goes on there
+    error: TpujobError | None = None  #: what stopped it, where that was not the end of a variant
+    report: Path | None = None  #: the page that compares its runs; None: there was none, or it could not be written
 
     @property
     def succeeded(self) -> tuple[VariantResult, ...]:

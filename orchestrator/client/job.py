@@ -44,8 +44,8 @@ class _Values:
 class TpuAlternative(_Values):
     """One TPU that the job accepts: an item of `Tpu.any_of`. What it leaves out is as the `Tpu` around it says."""
 
-    accelerator: str | None = None  # such as "v5litepod-8" or "v5e-8"
-    zone: str | Sequence[str] | None = None  # zones, regions or "any"
+    accelerator: str | None = None  #: such as "v5litepod-8" or "v5e-8"
+    zone: str | Sequence[str] | None = None  #: zones, regions or "any"
     runtime: str | None = None
     provisioning: ProvisioningKind | None = None
     spot: bool | None = None
@@ -59,8 +59,8 @@ class Tpu(TpuAlternative):
 
     any_of: Sequence[TpuAlternative] | None = None
     order: Literal["as-listed", "cheapest", "fastest"] | None = None
-    max_price_per_hour: float | None = None  # US dollars, for the whole slice
-    wait: Duration | None = None  # for capacity
+    max_price_per_hour: float | None = None  #: US dollars, for the whole slice
+    wait: Duration | None = None  #: for capacity
     race: bool | None = None
 
 
@@ -78,7 +78,7 @@ class Emulated(_Values):
 class Train(_Values):
     """The built-in training, or with `entry` one of the job's own. The fields are the keys of `train:`."""
 
-    entry: str | None = None  # "module:function" in `code`
+    entry: str | None = None  #: "module:function" in `code`
     options: Mapping[str, Any] | None = None
     backend: Literal["xla", "cuda", "cpu", "tpu", "auto", "none"] | None = None
     model: Literal["mnist_cnn", "alexnet", "mlp"] | None = None
@@ -98,7 +98,7 @@ class Train(_Values):
     test_examples: int | None = None
     eval: bool | None = None
     checkpoint: bool | None = None
-    checkpoint_every: str | None = None  # such as "1 epoch", "200 steps" or "30 s"
+    checkpoint_every: str | None = None  #: such as "1 epoch", "200 steps" or "30 s"
     keep_checkpoints: int | None = None
     resume: bool | None = None
     num_workers: int | None = None
@@ -111,9 +111,9 @@ class Limits(_Values):
     """Where the job ends, whatever happens. The fields are the keys of `limits:`."""
 
     max_duration: Duration | None = None
-    max_cost: float | None = None  # US dollars
+    max_cost: float | None = None  #: US dollars
     linger: Duration | None = None
-    max_results: str | None = None  # such as "50GB"
+    max_results: str | None = None  #: such as "50GB"
     stall: Duration | None = None
 
 
@@ -128,14 +128,14 @@ class Job(_Values):
     """
 
     tpu: Tpu | None = None
-    command: str | Sequence[str] | None = None  # text for bash, or the arguments of one program
+    command: str | Sequence[str] | None = None  #: text for bash, or the arguments of one program
     train: Train | None = None
-    name: str = ""  # "": the name of the file, or "job"
+    name: str = ""  #: "": the name of the file, or "job"
     on: Literal["tpu", "local"] | None = None
     setup: str | Sequence[str] | None = None
-    requirements: StrPath | Sequence[str] | None = None  # a file, or packages
-    python: str | None = None  # such as "3.12"
-    env: Mapping[str, str | float] | None = None  # a number is text, as Python writes it
+    requirements: StrPath | Sequence[str] | None = None  #: a file, or packages
+    python: str | None = None  #: such as "3.12"
+    env: Mapping[str, str | float] | None = None  #: a number is text, as Python writes it
     code: StrPath | None = None
     artifacts: Sequence[str] | None = None
     metrics: Mapping[str, str] | None = None
@@ -146,11 +146,11 @@ class Job(_Values):
     on_preemption: Literal["stop", "restart"] | None = None
     max_restarts: int | None = None
     params: Mapping[str, Param] | None = None
-    matrix: Mapping[str, Sequence[Param]] | None = None  # with it, or with `variants`, a job for `Client.sweep`
+    matrix: Mapping[str, Sequence[Param]] | None = None  #: with it, or with `variants`, a job for `Client.sweep`
     variants: Mapping[str, Mapping[str, Any] | None] | None = None
     parallel: int | None = None
     directory: Path = field(default_factory=Path.cwd)
-    path: Path | None = field(default=None, init=False, compare=False)  # the file of a loaded job; None for any other
+    path: Path | None = field(default=None, init=False, compare=False)  #: the file of a loaded job; None for any other
     _checked: JobSpec | Sweep = field(init=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -73,7 +73,7 @@ class CommandResult:
     worker: int
     exit_code: int
     output: str
-    errors: str  # stderr
+    errors: str  #: stderr
 
 
 class Slice:

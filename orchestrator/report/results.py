@@ -111,7 +111,7 @@ class RunReport:
     metrics: dict[str, Any]
     files: tuple[RunFile, ...]
     params: dict[str, Any]
-    sweep: str | None  # the name of the sweep, and what the run is called in it
+    sweep: str | None  #: the name of the sweep, and what the run is called in it
     variant: str | None
 
     def as_json(self) -> dict[str, Any]:

@@ -5,8 +5,6 @@ Debian's Chromium does (`apt-get install chromium`); without one, these tests ar
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,22 +22,6 @@ from tests.unit.report.page.world import World, plain_run, preempted_twice
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
-
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    program = next(filter(None, map(shutil.which, NAMES)), None)
-    if program is None:
-        pytest.skip("no Chromium on this machine")
-    from playwright.sync_api import sync_playwright
-
-    sandbox = [] if os.geteuid() else ["--no-sandbox"]  # Chromium refuses to run as root with it
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=sandbox)
-        yield started
-        started.close()
 
 
 @dataclass

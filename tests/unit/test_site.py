@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -10,13 +9,17 @@ import sys
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlencode, urlsplit
 
 import pytest
 
 import tpujob
 from tests import ROOT
 from tests.unit.test_docs import PAGES
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 LOCATED = re.compile(rf"^{re.escape(str(ROOT))}/\S+?:.*(?:WARNING|ERROR): ", re.MULTILINE)
 LOADED = {
@@ -129,12 +132,28 @@ def test_the_python_reference_has_every_public_name(site: Site) -> None:
     assert {f"tpujob.{name}" for name in tpujob.__all__} <= anchors
 
 
-def test_the_search_knows_the_pages(site: Site) -> None:
-    script = (site.root / "searchindex.js").read_text(encoding="utf-8")
-    index = json.loads(script.removeprefix("Search.setIndex(").removesuffix(")"))
-    assert {str(page.relative_to(ROOT).with_suffix("")) for page in PAGES} <= set(index["docnames"])
-    stockout = index["docnames"].index("docs/capacity")
-    assert stockout in index["terms"]["capac"]
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        ("exit code 75", "docs/cli.html#exit-codes"),
+        ("tpujob cancel", "docs/cli.html#tpujob-cancel"),
+        ("sweeps", "#sweep"),
+        ("Client.submit", "docs/python-reference.html#tpujob.Client.submit"),
+        ("max_cost", "max_cost"),
+    ],
+)
+def test_the_search_finds_it_in_a_page_that_is_opened_from_a_file(
+    site: Site, browser: Browser, asked: str, answer: str
+) -> None:
+    page = browser.new_page()
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(f"{(site.root / 'search.html').as_uri()}?{urlencode({'q': asked})}")
+    found = page.locator("ul.search li a")
+    found.first.wait_for()
+    assert any(answer in str(link.get_attribute("href")) for link in found.all()[:3])
+    assert [url for url in requests if not url.startswith("file:")] == []
+    page.close()
 
 
 def test_a_wrong_link_a_wrong_anchor_and_a_page_outside_the_navigation_fail_the_build(tmp_path: Path) -> None:

@@ -58,16 +58,16 @@ class GcResult:
 
     cloud: str
     project: str
-    why: str  # which cloud this is, and why
+    why: str  #: which cloud this is, and why
     dry_run: bool
     done: bool
     zones: tuple[str, ...]
     ended: tuple[FoundSlice, ...]
     claimed: tuple[FoundSlice, ...]
     doubtful: tuple[FoundSlice, ...]
-    incomplete: Mapping[str, str]  # zone → why
+    incomplete: Mapping[str, str]  #: zone → why
     exit_code: int
-    alerts: tuple[str, ...] = ()  # one for each slice that is not proven absent
+    alerts: tuple[str, ...] = ()  #: one for each slice that is not proven absent
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -35,10 +35,10 @@ class PlanPreview:
     """
 
     plan: Plan | None
-    requests: tuple[Mapping[str, Any], ...]  # method, url and body of the create call of each candidate
-    shape: Mapping[str, Any]  # the whole as JSON values
-    notes: tuple[str, ...] = ()  # the plan in sentences
-    table: Table | None = None  # of the candidates
+    requests: tuple[Mapping[str, Any], ...]  #: method, url and body of the create call of each candidate
+    shape: Mapping[str, Any]  #: the whole as JSON values
+    notes: tuple[str, ...] = ()  #: the plan in sentences
+    table: Table | None = None  #: of the candidates
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:

@@ -23,9 +23,9 @@ class RunSummary:
     started_at: float
     ended_at: float | None
     directory: str
-    cost_usd: float | None  # of all attempts; None: a price is unknown, or it ran on this machine
-    params: dict[str, Any] = field(default_factory=dict)  # of the job
-    sweep: str | None = None  # the name of the sweep, and what the run is called in it
+    cost_usd: float | None  #: of all attempts; None: a price is unknown, or it ran on this machine
+    params: dict[str, Any] = field(default_factory=dict)  #: of the job
+    sweep: str | None = None  #: the name of the sweep, and what the run is called in it
     variant: str | None = None
 
     def as_json(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class SliceRelease:
     node: str
     zone: str
     absent: bool
-    checked_at: float  # unix seconds, the ledger's time of its cloud
+    checked_at: float  #: unix seconds, the ledger's time of its cloud
 
     @classmethod
     def of(cls, released: Released) -> Self:

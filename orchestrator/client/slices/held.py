@@ -29,7 +29,7 @@ class SliceStatus:
     name: str
     node: str
     state: str
-    ends_at: float  # unix seconds, the ledger's time of its cloud
+    ends_at: float  #: unix seconds, the ledger's time of its cloud
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class SliceEnd:
 
     name: str
     node: str
-    ends_at: float  # unix seconds, the ledger's time of its cloud
+    ends_at: float  #: unix seconds, the ledger's time of its cloud
 
 
 def _required(session: Session, name: str | None) -> Lease:

@@ -20,10 +20,10 @@ class Offers:
     """Types in zones, with dated prices of a whole slice per hour. `availability` None: the project was never asked."""
 
     prices_as_of: str
-    rows: tuple[Offered, ...]  # those of the types and zones that were asked for, the cheapest first within a type
+    rows: tuple[Offered, ...]  #: those of the types and zones that were asked for, the cheapest first within a type
     availability: Availability | None
-    by_zone: bool  # were zones, or one type, asked for?
-    larger_left_out: bool  # are there slices of more than MANY_HOSTS hosts that are not in `rows`?
+    by_zone: bool  #: were zones, or one type, asked for?
+    larger_left_out: bool  #: are there slices of more than MANY_HOSTS hosts that are not in `rows`?
 
     @property
     def in_project(self) -> list[Offered]:

@@ -44,20 +44,19 @@ class SliceRow:
     accelerator_type: str
     spot: bool
     purpose: str | None = None
-    lease: str | None = None  # the state of its lease
+    lease: str | None = None  #: the state of its lease
     lease_id: str | None
-    state: str  # the API's own word; `not visible`, or `unknown: …` where the API gave no answer
+    state: str  #: the API's own word; `not visible`, or `unknown: …` where the API gave no answer
     created_at: float | None
     deadline: float | None
     ends_at: float | None
     hold_until: float | None = None
-    idle_s: float | None = None  # it is deleted when it is held and unused for so long; None: never
-    idle_ends_at: float | None = (
-        None  # no earlier; a login since then makes it later; None: never, or not while stopped
-    )
+    idle_s: float | None = None  #: it is deleted when it is held and unused for so long; None: never
+    #: no earlier; a login since then makes it later; None: never, or not while stopped
+    idle_ends_at: float | None = None
     down_at: float | None = None
     in_use: bool | None = None
-    followed: bool | None = None  # does a process here follow the detached run on it?
+    followed: bool | None = None  #: does a process here follow the detached run on it?
     usd_per_hour: float | None
     usd_so_far: float | None
     usd_at_most: float | None
@@ -102,12 +101,12 @@ class Status:
 
     cloud: str
     project: str
-    why: str  # which cloud this is, and why
+    why: str  #: which cloud this is, and why
     projects: tuple[ProjectInventory, ...]
     slices: tuple[SliceRow, ...]
-    google_not_asked: str | None  # why Google Cloud was not asked; None: it was
+    google_not_asked: str | None  #: why Google Cloud was not asked; None: it was
     waiting: tuple[WaitingRun, ...] = ()
-    sweeps: tuple[SweepProgress, ...] = ()  # whose process is alive
+    sweeps: tuple[SweepProgress, ...] = ()  #: whose process is alive
 
     @property
     def exit_code(self) -> int:

@@ -51,8 +51,8 @@ class UpResult:
     accelerator: str
     zone: str
     action: str
-    ends_at: float  # unix seconds, the ledger's time of its cloud
-    idle_s: float | None  # deleted before, when unused for so long; None: never
+    ends_at: float  #: unix seconds, the ledger's time of its cloud
+    idle_s: float | None  #: deleted before, when unused for so long; None: never
 
 
 def bring_up(session: Session, options: UpOptions) -> UpResult:

@@ -45,9 +45,9 @@ class SweepPreview:
     """
 
     sweep: Sweep
-    plans: Mapping[int, Plan | None]  # by the number of the variant; None: it runs on this machine
+    plans: Mapping[int, Plan | None]  #: by the number of the variant; None: it runs on this machine
     worst_case_usd: float | None
-    shape: Mapping[str, Any]  # the whole as JSON values
+    shape: Mapping[str, Any]  #: the whole as JSON values
     notes: tuple[str, ...]
     table: Table
 

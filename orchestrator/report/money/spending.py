@@ -64,7 +64,7 @@ class OpenSlice:
     counted_until: float
     forgotten: bool
     usd_per_hour: float | None
-    cost_usd: float | None  # in this period
+    cost_usd: float | None  #: in this period
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class CloudCost:
 
     cloud: str
     total: CostRow
-    rows: tuple[CostRow, ...]  # the most expensive first
+    rows: tuple[CostRow, ...]  #: the most expensive first
     open_slices: tuple[OpenSlice, ...]
 
 
