@@ -55,7 +55,7 @@ format:  ## fix what ruff can fix
 
 check: lint test-fast sim  ## the quick check, under three minutes on two quiet cores: lint, unit tests, simulation
 
-docs:  ## generate docs/cli.md, the bounds of docs/bounds.md and docs/guarantee.md, the job file's tables and schema, the exit codes in README.md
+docs:  ## generate docs/cli.md, the bounds of docs/bounds.md and docs/guarantee.md, the job file's tables and schema
 	$(PYTHON) docs/cli_reference.py
 	$(PYTHON) docs/job_reference.py
 	$(PYTHON) docs/gcloud_table.py

@@ -1,6 +1,6 @@
-"""Generate docs/cli.md from the commands, and the exit codes in README.md.
+"""Generate docs/cli.md from the commands.
 
-Run it (`python docs/cli_reference.py`) after a change of a command, an option or an exit code; a test compares the pages.
+Run it (`python docs/cli_reference.py`) after a change of a command, an option or an exit code; a test compares the page.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from orchestrator.cli import help_text, typer_app
 from orchestrator.cli.command_table import COMMANDS, GROUPS
 
 ROOT = Path(__file__).parents[1]
-BEGIN, END = "<!-- exit codes: written by docs/cli_reference.py -->", "<!-- end of exit codes -->"
 
 HEAD = """# The commands
 
@@ -63,13 +62,6 @@ def exit_codes() -> str:
     return "\n".join(["| code | meaning |", "|---|---|", *rows, ""])
 
 
-def readme_text(page: str) -> str:
-    """Return the page with a current table of exit codes."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{exit_codes()}{END}{after}"
-
-
 def _section(name: str, command: Any) -> str:
     usage = " ".join(["tpujob", name, *(piece for piece in help_text.usage_pieces(command) if piece != "[OPTIONS]")])
     rows = [*help_text.arguments(command), *help_text.options(command)]
@@ -86,5 +78,3 @@ def _cell(text: str) -> str:
 
 if __name__ == "__main__":
     (ROOT / "docs" / "cli.md").write_text(page_text(), encoding="utf-8")
-    readme = ROOT / "README.md"
-    readme.write_text(readme_text(readme.read_text(encoding="utf-8")), encoding="utf-8")
