@@ -10,6 +10,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ RESUMED = (
     "checkpoint.pt",
     "checkpoint.json",
 )  # read or appended to by a resumed training
+PROFILE, PROFILE_DRAFT = "profile", ".profile.tmp"  # directories: the trace (profile.py), and while it is written
 RUN_FILES = (*RESUMED, "metrics.json", "provenance.json", RESULT, ERROR, MANIFEST)
 
 
@@ -41,6 +43,8 @@ def prepare(directory: Path, *, resume: bool = False) -> None:
     for path in (*(directory / name for name in RUN_FILES), *directory.glob("checkpoint-*.pt")):
         if not resumes or (path.name not in RESUMED and path.suffix != ".pt"):
             path.unlink(missing_ok=True)
+    for name in (PROFILE_DRAFT, *(() if resumes else (PROFILE,))):
+        shutil.rmtree(directory / name, ignore_errors=True)
     for path in directory.glob(".*.tmp"):  # left by a process killed during a write
         path.unlink(missing_ok=True)
 

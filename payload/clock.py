@@ -2,8 +2,8 @@
 
 A step is timed when it is dispatched, so the time between two readings is the interval between dispatches, not the duration
 of a step. The device is drained at both ends of an epoch, which makes the epoch's time exact. A step that compiled a program
-is recognised by the compile counter, drained, and counted separately. `timing: drained` drains after each step: then the time
-of each step is exact, at the cost of waiting.
+is recognised by the compile counter, drained, and counted separately, and so are the steps that a profiler traced.
+`timing: drained` drains after each step: then the time of each step is exact, at the cost of waiting.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ FIELDS = {
     "s": "seconds, without compiling",
     "compile_s": "seconds of the steps that compiled, left out of s",
     "compile": "this step compiled a program: warm-up",
+    "profile": "a profiler traced this step, which slows it: left out of s, as the start and the end of the profiler are",
     "wait_s": "seconds of s in which the program waited for its next batch",
     "step_std_s": "standard deviation of dt_s, steps that compiled left out",
     "images_per_s": "images of the steps that did not compile, over s",
@@ -72,6 +73,8 @@ class Clock:
         self._compiled = compiles()
         self._last = self._flushed = self._reported = monotonic()
         self._compiling_s = 0.0  # of the current series of compiling steps
+        self._profiling = False
+        self._profile_began, self._profile_but_s = 0.0, 0.0  # within an epoch; what is counted elsewhere
         self._epoch_began, self._compile_before, self._warm_steps = self._last, 0.0, 0
         self._apart_s = self._wait_s = self._sum = self._squares = 0.0
         self._write({"schema": SCHEMA, **(header or {}), "fields": FIELDS})
@@ -99,6 +102,7 @@ class Clock:
         self._last = self._monotonic()
         compiled_s = self.spans["compile"] - compiled_before
         self._apart_s += self._last - began - compiled_s  # an epoch around it does not count it
+        self._profile_but_s += self._last - began - compiled_s  # nor does a profile
         self.add(name, began, self._last, but_s=compiled_s)
 
     def begin_epoch(self) -> None:
@@ -108,6 +112,18 @@ class Clock:
         self._compiled = self._compiles()  # programs compiled between two epochs belong to no step
         self._compile_before, self._warm_steps = self.spans["compile"], 0
         self._apart_s = self._wait_s = self._sum = self._squares = 0.0
+        self._profile_began, self._profile_but_s = self._last, 0.0
+
+    def profile(self, on: bool) -> None:
+        """Count the steps as traced from here on, or no longer. Drains the device. Call it before the profiler starts, and
+        after it has written its trace."""
+        if not on:
+            self._end_profile()
+        self._drain()
+        self._end_compiling()
+        self._profile_began = self._last = self._monotonic()
+        self._profile_but_s, self._profiling = 0.0, on
+        self._compiled = self._compiles()
 
     def waits(self, batches: Iterable[Item]) -> Iterator[Item]:
         """Yield `batches` and add the time spent in `next()` to `wait_s`."""
@@ -122,15 +138,19 @@ class Clock:
                 self._wait_s += self._monotonic() - began
             yield batch
 
-    def step(self, epoch: int, step: int) -> None:
-        """Record a step. Call after each `Backend.sync`."""
+    def step(self, epoch: int, step: int) -> bool:
+        """Record a step, and return whether it compiled a program. Call after each `Backend.sync`."""
         seconds, compiled = self.lap()
         if self._file is not None:
-            t_s, warm_up = self._t(self._last), ',"compile":true' if compiled else ""
-            self._file.write(f'{{"epoch":{epoch},"step":{step},"t_s":{t_s:.5f},"dt_s":{seconds:.6f}{warm_up}}}\n')
+            t_s, kind = (
+                self._t(self._last),
+                ',"compile":true' if compiled else ',"profile":true' if self._profiling else "",
+            )
+            self._file.write(f'{{"epoch":{epoch},"step":{step},"t_s":{t_s:.5f},"dt_s":{seconds:.6f}{kind}}}\n')
             if self._last - self._flushed > FLUSH_S:
                 self._file.flush()
                 self._flushed = self._last
+        return compiled
 
     def lap(self) -> tuple[float, bool]:
         """Return the seconds since the previous lap, and whether a program was compiled in between."""
@@ -144,15 +164,18 @@ class Clock:
         if warm_up:
             self.spans["compile"] += seconds
             self._compiling_s += seconds
+            self._profile_but_s += seconds
         else:
-            self._warm_steps += 1
-            self._sum += seconds
-            self._squares += seconds * seconds
+            if not self._profiling:
+                self._warm_steps += 1
+                self._sum += seconds
+                self._squares += seconds * seconds
             self._end_compiling()
         return seconds, warm_up
 
     def end_epoch(self) -> EpochTime:
         """Drain the device and return the times of the epoch."""
+        self._end_profile()
         self._drain()
         self._end_compiling()
         self._last = self._monotonic()
@@ -182,6 +205,18 @@ class Clock:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+    def _end_profile(self) -> None:
+        """Record the traced part of an epoch, if there is one, less what was counted elsewhere in it."""
+        if not self._profiling:
+            return
+        self._drain()
+        self._end_compiling()
+        now = self._monotonic()
+        seconds = now - self._profile_began - self._profile_but_s
+        self._apart_s += seconds
+        self.add("profile", self._profile_began, now, but_s=self._profile_but_s)
+        self._profile_began, self._profile_but_s = now, 0.0
 
     def _end_compiling(self) -> None:
         if self._compiling_s:

@@ -20,6 +20,7 @@ from payload.failures import BadConfig
 MODELS = ("mnist_cnn", "alexnet", "mlp")
 DATASETS = ("mnist", "fashion-mnist", "synthetic", "idx")
 BACKENDS = ("xla", "cuda", "cpu", "tpu", "auto", "none")
+MOST_PROFILED = 100  # steps: a trace grows with each of them, and each is slower
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,14 @@ class EmulatedConfig:
     examples: int | None = None
     test_examples: int | None = None
     epochs: int | None = None
+
+
+@dataclass(frozen=True)
+class ProfileConfig:
+    """Which steps a profiler traces (profile.py)."""
+
+    start: int = 10  # so many steps are done before
+    steps: int = 5
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,7 @@ class Config:
     resume: bool = True  # continue an unfinished training in the same directory
     num_workers: int | None = None  # processes of each DataLoader; null: from the host's cores
     timing: str = "stamped"  # "drained": wait for the device after each step
+    profile: ProfileConfig | None = None  # null: no trace
     emulated: EmulatedConfig = field(default_factory=EmulatedConfig)
 
     @property
@@ -104,10 +114,17 @@ def _one_of(*names: str) -> Rule:
 
 
 _COUNT: Rule = (_is_count, "a whole number of at least 1")
-_WORKERS = "a whole number of at least 0"
+_NATURAL = "a whole number of at least 0"
 _BOOL: Rule = (lambda value: isinstance(value, bool), "true or false")
 
 _EMULATED_RULES: dict[str, Rule] = {name: _or_null(_COUNT) for name in ("cores", "examples", "test_examples", "epochs")}
+_PROFILE_RULES: dict[str, Rule] = {
+    "start": (
+        lambda value: _is_count(value) or (value == 0 and isinstance(value, int) and value is not False),
+        _NATURAL,
+    ),
+    "steps": (lambda value: _is_count(value) and value <= MOST_PROFILED, f"a whole number from 1 to {MOST_PROFILED}"),
+}
 _RULES: dict[str, Rule] = {
     "entry": _or_null(_text(_ENTRY, '"module:function"')),
     "options": _or_null((lambda value: isinstance(value, dict), "an object")),
@@ -132,8 +149,9 @@ _RULES: dict[str, Rule] = {
     "checkpoint_every": _text(_EVERY, 'a number of epochs, steps or seconds, such as "1 epoch", "200 steps" or "30 s"'),
     "keep_checkpoints": _COUNT,
     "resume": _BOOL,
-    "num_workers": _or_null((lambda value: (value == 0 and value is not False) or _is_count(value), _WORKERS)),
+    "num_workers": _or_null((lambda value: (value == 0 and value is not False) or _is_count(value), _NATURAL)),
     "timing": _one_of("stamped", "drained"),
+    "profile": _or_null((lambda value: isinstance(value, dict), "an object with start and steps")),
     "emulated": (lambda value: isinstance(value, dict), "an object with cores, examples, test_examples, epochs"),
 }
 
@@ -159,13 +177,20 @@ def parse(data: Any) -> Config:
     _check(data, _RULES, "")
     nested = data.get("emulated", {})
     _check(nested, _EMULATED_RULES, "emulated.")
-    config = Config(**{**data, "emulated": EmulatedConfig(**nested)})
+    traced = data.get("profile")
+    _check(traced or {}, _PROFILE_RULES, "profile.")
+    profile = None if traced is None else ProfileConfig(**traced)
+    config = Config(**{**data, "emulated": EmulatedConfig(**nested), "profile": profile})
     if config.dataset == "idx" and config.data_dir is None and config.entry is None:
         raise BadConfig('dataset: "idx" needs data_dir, the directory with the IDX files')
     if config.fallback == "sample" and config.dataset == "fashion-mnist":
         raise BadConfig(
             'fallback: "sample" is of mnist, and there is none of fashion-mnist; it must be "synthetic" or null'
         )
+    if config.profile is not None and config.entry is not None:
+        raise BadConfig("profile: is of the built-in training; an entry traces its own steps")
+    if config.profile is not None and config.backend == "tpu":
+        raise BadConfig("profile: is not available with backend tpu; backend xla traces on the same TPU")
     if config.backend == "none" and config.entry is None:
         raise BadConfig('backend: "none" is for an entry: the built-in training needs PyTorch')
     return config
@@ -183,4 +208,5 @@ def _check(data: dict[str, Any], rules: dict[str, Rule], prefix: str) -> None:
 
 
 assert set(_RULES) == {f.name for f in fields(Config)}, "every key has a rule"
+assert set(_PROFILE_RULES) == {f.name for f in fields(ProfileConfig)}, "every key of a profile has a rule"
 assert set(_EMULATED_RULES) == {f.name for f in fields(EmulatedConfig)}, "every emulated key has a rule"

@@ -34,7 +34,7 @@ MAX_PROCESS_LINES = 8
 # Keys that may change between a checkpoint and the training that resumes from it.
 NOT_IDENTITY = (
     *("backend", "cores", "data_dir", "fallback", "timing", "eval", "test_examples", "emulated"),
-    *("checkpoint", "checkpoint_every", "keep_checkpoints", "resume", "num_workers"),
+    *("checkpoint", "checkpoint_every", "keep_checkpoints", "resume", "num_workers", "profile"),
 )
 
 
@@ -170,7 +170,7 @@ def _each_process(backend: Backend, clock: Clock) -> list[dict[str, Any]]:
 
 def _metrics(backend: Backend, run: TrainingRun, found: dict[str, Any], each: list[dict[str, Any]]) -> dict[str, Any]:
     clock, job = run.clock, run.job
-    names = ("import", "data", "compile", "train", "eval", "checkpoint")
+    names = ("import", "data", "compile", "train", "profile", "eval", "checkpoint")
     return {
         "schema": 1,
         **found,

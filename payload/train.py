@@ -23,6 +23,7 @@ from payload.data.images import Images, Shape
 from payload.data.sources import DataSource
 from payload.failures import Diverged
 from payload.launch.placement import share
+from payload.profile import Profile
 from payload.run import TrainingRun, seed_of
 
 WARM_UP = 0.2  # fraction of the run during which the learning rate rises
@@ -61,6 +62,7 @@ def train(backend: Backend, run: TrainingRun) -> dict[str, Any]:
     if backend.rank == 0:
         artifacts.trim_losses(run.artifacts, epoch=at // steps + 1)
     backend.sync()
+    profile = Profile(config.profile if backend.rank == 0 else None, backend, clock, run.artifacts, say)
 
     while at < config.epochs * steps:
         epoch, done = at // steps + 1, at % steps
@@ -69,6 +71,7 @@ def train(backend: Backend, run: TrainingRun) -> dict[str, Any]:
         )
         clock.begin_epoch()
         for step, numbers in enumerate(clock.waits(backend.loader(mine[done:])), start=done + 1):
+            profile.before(at)
             backend.seed(seed_of(config.seed, epoch, step, backend.rank))
             x, y = images.pick(numbers)
             with backend.autocast():
@@ -81,8 +84,9 @@ def train(backend: Backend, run: TrainingRun) -> dict[str, Any]:
             hits = (scores.argmax(1) == y).sum() / local
             curve.add(backend.step(optimizer, also=torch.stack([loss.detach(), hits])))
             backend.sync()
-            clock.step(epoch, step)
+            compiled = clock.step(epoch, step)
             at += 1
+            profile.after(at, compiled)
             if clock.every(PROGRESS_S):
                 say(f"epoch {epoch}/{config.epochs}  step {step:,}/{steps:,}  loss {curve.read(epoch)[-1][0]:.3f}")
             if step < steps:
@@ -111,6 +115,7 @@ def train(backend: Backend, run: TrainingRun) -> dict[str, Any]:
         state = partial(training.state, epoch)
         run.checkpoint(state, step=at, epoch=epoch, ends_epoch=True, last=epoch == config.epochs)
 
+    profile.end(at)
     tested: dict[str, Any] = {}
     if config.eval:
         with clock.span("eval"):
@@ -120,7 +125,7 @@ def train(backend: Backend, run: TrainingRun) -> dict[str, Any]:
             f"test accuracy {100 * tested['test_accuracy']:.2f} % of {tested['test_examples']:,} images  "
             f"{clock.spans['eval']:.1f} s"
         )
-    return results(config, source, history, tested, examples)
+    return results(config, source, history, tested, examples) | profile.described()
 
 
 class Curve:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from orchestrator.client.job import Emulated as Emulated
     from orchestrator.client.job import Job as Job
     from orchestrator.client.job import Limits as Limits
+    from orchestrator.client.job import Profile as Profile
     from orchestrator.client.job import Tpu as Tpu
     from orchestrator.client.job import TpuAlternative as TpuAlternative
     from orchestrator.client.job import Train as Train
@@ -71,7 +72,7 @@ _NAMES = {  # module of each name
     ),
     "client.functions.function": ("RemoteFunction", "function"),
     "client.guarantee.gc": ("GcResult",),
-    "client.job": ("Emulated", "Job", "Limits", "Tpu", "TpuAlternative", "Train"),
+    "client.job": ("Emulated", "Job", "Limits", "Profile", "Tpu", "TpuAlternative", "Train"),
     "client.jobs.planning": ("Plan",),
     "client.lending": ("CommandResult", "Slice"),
     "client.results.history": ("RunSummary",),

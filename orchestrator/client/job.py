@@ -75,6 +75,14 @@ class Emulated(_Values):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
+class Profile(_Values):
+    """Which steps of the built-in training a profiler traces. The fields are the keys of `train.profile:`."""
+
+    start: int | None = None  #: steps before the trace
+    steps: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Train(_Values):
     """The built-in training, or with `entry` one of the job's own. The fields are the keys of `train:`."""
 
@@ -103,6 +111,7 @@ class Train(_Values):
     resume: bool | None = None
     num_workers: int | None = None
     timing: Literal["stamped", "drained"] | None = None
+    profile: Profile | None = None
     emulated: Emulated | None = None
 
 
@@ -245,5 +254,7 @@ def _arguments(keys: Mapping[str, Any]) -> dict[str, Any]:
                 inner["any_of"] = tuple(TpuAlternative(**one) for one in inner["any_of"])
             if name == "train" and "emulated" in (keys[name] or {}):
                 inner["emulated"] = Emulated(**(keys[name]["emulated"] or {}))
+            if name == "train" and "profile" in inner:
+                inner["profile"] = Profile(**inner["profile"])
             found[name] = section(**inner)
     return found

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
 
+from payload.backends.traces import Trace
 from payload.failures import WorldError
 from payload.job import TrainingJob
 
@@ -70,6 +72,9 @@ class Backend(Protocol):
 
     def read(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return copies on the host, in one transfer. Waits for the device."""
+
+    def trace(self, directory: Path) -> Trace:
+        """Return a profiler that has not started, and writes its trace below `directory`."""
 
     def peak_bytes(self) -> int | None:
         """Return the peak device memory of this process's tensors, in bytes; None if the device does not report it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from payload.backends import Batch, moved
 from payload.backends.group import Group, naming_peer_loss
+from payload.backends.traces import TorchTrace, Trace
 from payload.failures import BadConfig
 from payload.job import TrainingJob
 
@@ -81,6 +83,9 @@ class Native:
 
     def read(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         return list(torch.stack(tensors).cpu()) if tensors else []
+
+    def trace(self, directory: Path) -> Trace:
+        return TorchTrace(directory, self.device)
 
     def peak_bytes(self) -> int | None:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch_xla.distributed.parallel_loader import MpDeviceLoader
 
 from payload.backends import FP32_ON_TPU, Batch, moved
 from payload.backends.group import Group
+from payload.backends.traces import Trace, XlaTrace
 from payload.failures import BadConfig, WorldError
 from payload.job import TrainingJob
 
@@ -102,8 +104,14 @@ class Xla:
         copies: list[torch.Tensor] = torch_xla._XLAC._xla_get_cpu_tensors(tensors)
         return copies
 
+    def trace(self, directory: Path) -> Trace:
+        return XlaTrace(directory)
+
     def peak_bytes(self) -> int | None:
-        return None
+        try:
+            return int(xm.get_memory_info(self.device)["peak_bytes_used"])
+        except (RuntimeError, KeyError):  # XLA:CPU does not count
+            return None
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         if self._group is not None:

@@ -200,3 +200,69 @@ def test_a_resumed_training_adds_to_the_file_and_mends_a_half_written_line(tmp_p
     clock_for(Device(), path, append=True, header={"resumed_after_step": 1}).close()
     header, step, again = lines(path)
     assert (header["schema"], step["step"], again["resumed_after_step"]) == (1, 1, 1)
+
+
+def test_traced_steps_are_marked_and_left_out_of_an_epoch_with_the_start_and_the_end_of_the_profiler(
+    tmp_path: Path,
+) -> None:
+    device = Device()
+    clock = clock_for(device, tmp_path / "timing.jsonl")
+    clock.begin_epoch()
+    for step in range(1, 9):
+        if step == 3:
+            clock.profile(True)
+            device.now += 7.0  # the profiler starts
+        device.send(dispatch_s=0.01, busy_s=1.5 if step in (3, 4) else 1.0)
+        clock.step(1, step)
+        if step == 4:
+            device.now += 20.0  # it writes its trace
+            clock.profile(False)
+    took = clock.end_epoch()
+    clock.close()
+    assert took.warm_steps == 6
+    assert took.seconds == pytest.approx(6 * 1.01)
+    assert took.step_std_s == pytest.approx(0.0, abs=1e-9), "no step waits for what the profiler did"
+    written = lines(tmp_path / "timing.jsonl")
+    assert [line["step"] for line in written if line.get("profile")] == [3, 4]
+    assert [line["s"] for line in written if line.get("span") == "profile"] == [pytest.approx(7 + 2 * 1.51 + 20)]
+    assert clock.spans["profile"] == pytest.approx(30.02)
+
+
+def test_a_profile_that_goes_on_in_the_next_epoch_is_left_out_of_both(tmp_path: Path) -> None:
+    device = Device()
+    clock = clock_for(device, tmp_path / "timing.jsonl")
+    took = []
+    for epoch in (1, 2):
+        clock.begin_epoch()
+        for step in range(1, 4):
+            if (epoch, step) == (1, 3):
+                clock.profile(True)
+            device.send(dispatch_s=0.01, busy_s=1.0)
+            clock.step(epoch, step)
+            if (epoch, step) == (2, 1):
+                clock.profile(False)
+        took.append(clock.end_epoch())
+        device.now += 50.0  # between epochs
+    assert [each.warm_steps for each in took] == [2, 2]
+    assert [each.seconds for each in took] == [pytest.approx(2.02)] * 2
+    assert clock.spans["profile"] == pytest.approx(2.02)
+
+
+def test_a_checkpoint_and_compiling_within_a_profile_are_counted_as_what_they_are() -> None:
+    device = Device()
+    clock = clock_for(device)
+    clock.begin_epoch()
+    clock.profile(True)
+    device.send(dispatch_s=0.01, busy_s=1.0, compile_s=5.0)
+    clock.step(1, 1)
+    device.send(dispatch_s=0.01, busy_s=1.0)
+    clock.step(1, 2)
+    with clock.span("checkpoint"):
+        device.now += 3.0
+    clock.profile(False)
+    device.send(dispatch_s=0.01, busy_s=1.0)
+    clock.step(1, 3)
+    took = clock.end_epoch()
+    assert (clock.spans["compile"], clock.spans["checkpoint"]) == (pytest.approx(6.01), pytest.approx(3.0))
+    assert clock.spans["profile"] == pytest.approx(1.01)
+    assert (took.warm_steps, took.seconds) == (1, pytest.approx(1.01))

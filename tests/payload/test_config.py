@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from payload.config import Config, EmulatedConfig, interval, load, parse
+from payload.config import Config, EmulatedConfig, ProfileConfig, interval, load, parse
 from payload.failures import BadConfig
 
 
@@ -18,7 +18,7 @@ def test_an_empty_configuration_is_the_defaults() -> None:
 
 def test_every_key_can_be_given() -> None:
     given = {
-        "entry": "my_module:main",
+        "entry": None,
         "options": {"width": 3},
         "backend": "auto",
         "model": "alexnet",
@@ -43,11 +43,13 @@ def test_every_key_can_be_given() -> None:
         "resume": False,
         "num_workers": 0,
         "timing": "drained",
+        "profile": {"start": 0, "steps": 3},
         "emulated": {"cores": 2, "examples": None, "epochs": 1},
     }
     config = parse(given)
     assert set(given) == {field.name for field in fields(Config)}
     assert config.emulated == EmulatedConfig(cores=2, epochs=1)
+    assert config.profile == ProfileConfig(start=0, steps=3)
     assert (config.dataset, config.cores, config.lr, config.timing) == ("fashion-mnist", 1, 1, "drained")
 
 
@@ -93,6 +95,20 @@ def test_every_key_can_be_given() -> None:
         ),
         ({"data_dir": ""}, 'data_dir: "" is not valid; it must be a directory or null'),
         ({"eval": 1}, "eval: 1 is not valid; it must be true or false"),
+        ({"profile": 100}, "profile: 100 is not valid; it must be an object with start and steps or null"),
+        ({"profile": {"begin": 1}}, "profile.begin: unknown key; known: start, steps"),
+        ({"profile": {"start": -1}}, "profile.start: -1 is not valid; it must be a whole number of at least 0"),
+        ({"profile": {"start": False}}, "profile.start: false is not valid"),
+        ({"profile": {"steps": 0}}, "profile.steps: 0 is not valid; it must be a whole number from 1 to 100"),
+        ({"profile": {"steps": 101}}, "profile.steps: 101 is not valid; it must be a whole number from 1 to 100"),
+        (
+            {"profile": {}, "entry": "mine:main"},
+            "profile: is of the built-in training; an entry traces its own steps",
+        ),
+        (
+            {"profile": {}, "backend": "tpu"},
+            "profile: is not available with backend tpu; backend xla traces on the same",
+        ),
         ({"timing": "wall"}, 'timing: "wall" is not valid; it must be "stamped" or "drained"'),
         ([1], "the configuration must be an object, not [1]"),
     ],
@@ -125,3 +141,13 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 )
 def test_an_interval_is_steps_epochs_or_seconds(text: str, expected: tuple[int, str]) -> None:
     assert interval(parse({"checkpoint_every": text}).checkpoint_every) == expected
+
+
+@pytest.mark.parametrize("entry", ["mine:main", "payload.train:train"])
+def test_an_entry_can_be_given(entry: str) -> None:
+    assert parse({"entry": entry}).entry_point == entry
+
+
+def test_a_profile_may_leave_out_where_it_starts_and_how_long_it_is() -> None:
+    assert parse({"profile": {}}).profile == ProfileConfig(start=10, steps=5)
+    assert parse({"profile": None}).profile is None

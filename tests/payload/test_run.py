@@ -78,7 +78,9 @@ def test_metrics_and_provenance_agree_with_the_log(emulated: Run, data: Path) ->
         "of": 256,
     }
     seconds = metrics["seconds"]
-    assert set(seconds) == {f"{n}_s" for n in ("import", "data", "compile", "train", "eval", "checkpoint", "total")}
+    assert set(seconds) == {
+        f"{n}_s" for n in ("import", "data", "compile", "train", "profile", "eval", "checkpoint", "total")
+    }
     assert seconds["compile_s"] > 0
     total_s = seconds.pop("total_s")
     assert 0 < sum(seconds.values()) <= total_s, "no second is counted twice"

@@ -24,7 +24,7 @@ from orchestrator.core.jobfile.rules import env as env_rules
 from orchestrator.core.jobfile.rules import one_value
 from orchestrator.core.jobfile.rules.several_values import cross_field_problems
 from orchestrator.core.jobfile.tpu_keys import Alternative, TpuSection, with_any_of
-from orchestrator.core.jobfile.train_keys import EmulatedSection, TrainSection
+from orchestrator.core.jobfile.train_keys import EmulatedSection, ProfileSection, TrainSection
 from orchestrator.core.jobfile.yaml_source import Mistake, Path, YamlSource
 from orchestrator.core.text import names
 from orchestrator.errors import JobSpecError
@@ -288,5 +288,6 @@ def _sections() -> Sections:
         ("tpu", "any_of"): list(Alternative.model_fields),
         ("train",): list(TrainSection.model_fields),
         ("train", "emulated"): list(EmulatedSection.model_fields),
+        ("train", "profile"): list(ProfileSection.model_fields),
         ("limits",): list(LimitsSection.model_fields),
     }

@@ -24,6 +24,13 @@ class EmulatedSection(Section):
     epochs: Count | None = Field(default=None, description="Train for so many epochs.")
 
 
+class ProfileSection(Section):
+    """A profiler traces some steps of the built-in training on worker 0; the trace is an artifact (docs/reports.md)."""
+
+    start: int = Field(default=10, ge=0, le=10**9, description="Steps before the trace. 0: compiling is in it.")
+    steps: int = Field(default=5, ge=1, le=100, description="Steps to trace. They are left out of all step times.")
+
+
 class TrainSection(Section):
     """The built-in training, an image classifier on every core of the slice, or (`entry:`) one of the job's own."""
 
@@ -90,5 +97,8 @@ class TrainSection(Section):
     )
     timing: Literal["stamped", "drained"] = Field(
         default="stamped", description="`drained` waits for the device after each step, for tables with a spread."
+    )
+    profile: ProfileSection | None = Field(
+        default=None, description="Trace some steps with a profiler. Left out: none."
     )
     emulated: EmulatedSection = Field(default=EmulatedSection(), description="Overrides on the emulated Cloud TPU.")

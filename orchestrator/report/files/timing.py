@@ -81,6 +81,7 @@ class Timing:
     sessions: int = 0  # headers: one more for each time that the training was resumed
     intervals: Spread = field(default_factory=Spread)  # between stamps; in drained mode, the steps themselves
     warm_up_steps: int = 0  # that compiled
+    profiled_steps: int = 0  # that a profiler traced
     first_step_s: float | None = None  # from the start of the command to the end of its first step
     epochs: list[Epoch] = field(default_factory=list)
     spans: dict[str, float] = field(default_factory=dict)

@@ -24,7 +24,7 @@ MAX_EPOCHS = 100_000
 MAX_SPANS = 10_000
 NUMBERS = frozenset((int, float))
 MODES = ("stamped", "drained")
-SPANS = ("import", "data", "compile", "eval", "checkpoint")
+SPANS = ("import", "data", "compile", "profile", "eval", "checkpoint")
 
 
 def read_run(directory: Path) -> Timing | None:
@@ -102,7 +102,7 @@ class _Reader:
         return self._add_span(data) if "span" in data else self._add_epoch(data)
 
     def _add_steps(self, lines: Sequence[dict[str, Any]]) -> int:
-        """Add steps, those between two that compiled at once; return how many lines make no sense."""
+        """Add steps, those between two that are kept apart at once; return how many lines make no sense."""
         timing = self.timing
         if not lines or timing.mode is None:
             return len(lines)
@@ -113,16 +113,20 @@ class _Reader:
             timing.first_step_s = float(ends[0])
         start_s, begin = timing.began_s[-1], 0
         ends = [start_s + end for end in ends] if start_s else ends
-        compiled = [index for index, each in enumerate(steps) if "compile" in each and each["compile"] is True]
-        for index in (*compiled, len(steps)):
+        marked = [index for index, each in enumerate(steps) if "compile" in each or "profile" in each]
+        apart = [i for i in marked if steps[i].get("compile") is True or steps[i].get("profile") is True]
+        for index in (*apart, len(steps)):
             if begin < index:
                 timing.intervals.add_all(seconds[begin:index])
                 timing.steps.add(self.step, seconds[begin:index], ends[begin:index])
                 self.step += index - begin
             if index < len(steps):
                 self.step += 1
-                timing.warm_up_steps += 1
-                timing.steps.add_compiled(self.step, ends[index], seconds[index])
+                if steps[index].get("compile") is True:
+                    timing.warm_up_steps += 1
+                    timing.steps.add_compiled(self.step, ends[index], seconds[index])
+                else:
+                    timing.profiled_steps += 1
             begin = index + 1
         self.clock_s = max(self.clock_s, ends[-1])
         return len(lines) - len(steps)

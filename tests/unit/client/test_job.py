@@ -15,6 +15,7 @@ from orchestrator.client.job import (
     Emulated,
     Job,
     Limits,
+    Profile,
     Tpu,
     TpuAlternative,
     Train,
@@ -26,7 +27,7 @@ from orchestrator.core.jobfile import keys, sweep
 from orchestrator.core.jobfile.keys import JobSpec, LimitsSection
 from orchestrator.core.jobfile.sweep import Sweep
 from orchestrator.core.jobfile.tpu_keys import Alternative, TpuSection
-from orchestrator.core.jobfile.train_keys import EmulatedSection, TrainSection
+from orchestrator.core.jobfile.train_keys import EmulatedSection, ProfileSection, TrainSection
 from orchestrator.errors import JobSpecError, UserError
 from tests import ROOT
 
@@ -38,6 +39,7 @@ from tests import ROOT
         (TpuAlternative, Alternative),
         (Train, TrainSection),
         (Emulated, EmulatedSection),
+        (Profile, ProfileSection),
         (Limits, LimitsSection),
         (Job, JobSpec),
     ],
@@ -179,3 +181,15 @@ def test_a_version_of_python_and_requirements_of_a_file_are_kept_as_they_are_wri
     assert spec_of(dataclasses.replace(job)).python == "3.10"
     made = Job(command="x", requirements=tmp_path / "requirements.txt", directory=tmp_path)
     assert spec_of(made).requirements == "requirements.txt"
+
+
+def test_a_profile_is_a_section_of_its_own_in_both_directions(tmp_path: Path) -> None:
+    job = Job(tpu=Tpu(accelerator="v5e-8", zone="us-central1-a"), train=Train(profile=Profile(start=100)))
+    profile = spec_of(job).train.profile  # type: ignore[union-attr]
+    assert profile is not None
+    assert (profile.start, profile.steps) == (100, 5)
+    path = tmp_path / "job.yaml"
+    path.write_text("tpu: {accelerator: v5e-8, zone: us-central1-a}\ntrain: {profile: {steps: 2}}\n")
+    loaded = Job.load(path).train
+    assert loaded is not None
+    assert loaded.profile == Profile(steps=2)

@@ -19,6 +19,7 @@ def train_problems(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
         yield from _batch(train)
         yield from _fallback(train)
         yield from _backend(train)
+        yield from _profile(train)
 
 
 def _batch(train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
@@ -58,3 +59,12 @@ def _fallback(train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 def _backend(train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     if train.get("backend") == "none" and train.get("entry") is None:
         yield ("train", "backend"), "the built-in training needs PyTorch; `none` is for an `entry:` of your own"
+
+
+def _profile(train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    if train.get("profile") is None:
+        return
+    if train.get("entry") is not None:
+        yield ("train", "profile"), "is of the built-in training; an `entry:` traces its own steps (docs/reports.md)"
+    if train.get("backend") == "tpu":
+        yield ("train", "profile"), "is not available with backend tpu; backend xla traces on the same TPU"

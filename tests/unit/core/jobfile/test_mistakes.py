@@ -348,6 +348,27 @@ def test_a_fallback_on_the_sample_of_mnist_is_refused_for_another_data_set() -> 
     ]
 
 
+@pytest.mark.parametrize(
+    ("setting", "line"),
+    [
+        ("profile: {steps: 500}", "job.yaml:2: train.profile.steps: must be at most 100, not `500`"),
+        ("profile: {start: -1}", "job.yaml:2: train.profile.start: must be at least 0, not `-1`"),
+        ("profile: {step: 5}", "job.yaml:2: train.profile.step: unknown key; did you mean `steps`?"),
+        ("profile: 100", "job.yaml:2: train.profile: expected a mapping (indented `key: value` lines), got `100`"),
+        (
+            "profile: {start: 5}\n  entry: mine:main",
+            "job.yaml:2: train.profile: is of the built-in training; an `entry:` traces its own steps (docs/reports.md)",
+        ),
+        (
+            "profile: {start: 5}\n  backend: tpu",
+            "job.yaml:2: train.profile: is not available with backend tpu; backend xla traces on the same TPU",
+        ),
+    ],
+)
+def test_a_profile_that_cannot_be_is_refused_before_anything_is_billed(setting: str, line: str) -> None:
+    assert problems(f"train:\n  {setting}\n") == [line]
+
+
 def test_all_mistakes_are_reported_at_once_in_the_order_of_the_file() -> None:
     text = (
         "name: Mnist\n"

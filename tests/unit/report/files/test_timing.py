@@ -59,6 +59,17 @@ def test_where_every_epoch_has_warm_up_the_mean_is_extrapolated_and_said_to_be()
     assert (spread.mean, spread.std, estimated) == (2.0, None, True)
 
 
+def test_a_step_that_a_profiler_traced_is_in_no_spread_and_in_no_histogram() -> None:
+    traced = {**step(9.0), "profile": True}
+    found = read(
+        {**HEADER, "timing": "drained"}, step(0.1), traced, traced, step(0.3), {"span": "profile", "t_s": 1, "s": 18.5}
+    )
+    assert (found.intervals.count, found.intervals.mean) == (2, pytest.approx(0.2))
+    assert (found.warm_up_steps, found.profiled_steps, found.spans) == (0, 2, {"profile": 18.5})
+    assert sum(each.steps for each in found.steps.histogram()) == 2
+    assert [step for step, _ in found.steps.clock()] == [1, 4], "it counts as a step of the training all the same"
+
+
 def test_an_epoch_in_which_every_step_compiled_says_nothing_about_speed() -> None:
     found = read(HEADER, epoch(1, 0.0, warm_steps=0, steps=2))
     assert (found.step_mean_s, found.epoch_s[0].count) == (None, 0)
