@@ -19,12 +19,13 @@ MOST_COMPILED = 500
 
 
 class Piece(NamedTuple):
-    """Consecutive steps that compiled nothing. `step`, `at_s`: of the last of them."""
+    """Steps that compiled nothing, one after the other; others may be between them. `step`, `at_s`: of the last of them."""
 
     step: int
+    began_s: float
     at_s: float
     steps: int
-    seconds: float
+    seconds: float  # of these steps
 
 
 class CompiledStep(NamedTuple):
@@ -56,7 +57,8 @@ class StepTimes:
         for begin in range(0, len(seconds), self._width):
             part = seconds[begin : begin + self._width]
             end = begin + len(part)
-            self.pieces.append(Piece(before + end, at_s[end - 1], len(part), sum(part)))
+            began_s = max(at_s[begin] - part[0], 0.0)
+            self.pieces.append(Piece(before + end, began_s, at_s[end - 1], len(part), sum(part)))
         while len(self.pieces) > 2 * PIECES:
             self.pieces = [_joined(self.pieces[index : index + 2]) for index in range(0, len(self.pieces), 2)]
             self._width *= 2
@@ -98,5 +100,5 @@ class StepTimes:
 
 
 def _joined(pieces: Sequence[Piece]) -> Piece:
-    last = pieces[-1]
-    return Piece(last.step, last.at_s, sum(p.steps for p in pieces), sum(p.seconds for p in pieces))
+    first, last = pieces[0], pieces[-1]
+    return Piece(last.step, first.began_s, last.at_s, sum(p.steps for p in pieces), sum(p.seconds for p in pieces))

@@ -1,65 +1,98 @@
-"""The time of a run as a trace of the Trace Event Format, which ui.perfetto.dev and chrome://tracing open. Pure."""
+"""The time of a run as a trace of the Trace Event Format, which ui.perfetto.dev and chrome://tracing open. Pure.
+
+Everything is one process, so that Perfetto keeps the order of the lines. It drops a slice that ends after the one in which it
+begins, were it by a microsecond: the slices of a line follow each other, or lie within each other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 from orchestrator.report.files.timing import Timing
 from orchestrator.report.page import timeline
 from orchestrator.report.page.run_data import RunData
 
-RUN, JOB = 1, 2  # the two processes of the trace
+PROCESS = 1
+FIRST_LINE = 11  # a thread with the number of its process would be the main thread
+
+
+class Slice(NamedTuple):
+    """One bar. Times are seconds of the run. `steps`: of a training, that it stands for."""
+
+    name: str
+    begin: float
+    end: float
+    steps: int | None = None
 
 
 def trace(data: RunData) -> dict[str, Any]:
     """Return the JSON object of the trace. Its times begin with the run; those of the job with its first attempt that ran."""
     began = data.report.started_at
-    events = [_name(RUN, 0, "process_name", f"tpujob: {data.report.name}")]
-    for line, row in enumerate(timeline.rows(data), 1):
-        events.append(_name(RUN, line, "thread_name", f"{row.label} ({row.note})" if row.note else row.label))
-        events += [_span(RUN, line, timeline.KINDS[s.kind], s.begin - began, s.seconds) for s in row.spans]
+    lines: list[tuple[str, Iterable[Slice]]] = []
+    for row in timeline.rows(data):
+        name = f"{row.label} ({row.note})" if row.note else row.label
+        lines.append((name, (Slice(timeline.KINDS[s.kind], s.begin - began, s.end - began) for s in row.spans)))
     if data.timing is not None:
-        events += [
-            _name(JOB, 0, "process_name", "job: worker 0"),
-            *(_name(JOB, line, "thread_name", name) for line, name in enumerate(("phases", "epochs", "steps"), 1)),
-            *_of_job(data.timing, _starts(data, data.timing)),
-        ]
+        job = _OfJob(data, data.timing)
+        lines += [("job: phases", job.phases()), ("job: epochs", job.epochs()), ("job: steps", job.steps())]
+    events = [_name(0, "process_name", f"tpujob: {data.report.name}")]
+    for line, (name, slices) in enumerate(lines, FIRST_LINE):
+        events += [_name(line, "thread_name", name), *_laid_out(line, slices)]
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def _starts(data: RunData, timing: Timing) -> list[tuple[float, float]]:
-    """Return for each session of the job when it began, on the clock of the job and in seconds of the run."""
-    ran = [each.running_at for each in data.report.attempts if each.running_at is not None]
-    attempts = ran[-len(timing.began_s) :] or [data.report.started_at]
-    attempts = [attempts[0]] * (len(timing.began_s) - len(attempts)) + attempts
-    return [(on_job, at - data.report.started_at) for on_job, at in zip(timing.began_s, attempts, strict=True)]
+class _OfJob:
+    """What a job timed of itself, in seconds of the run."""
+
+    def __init__(self, data: RunData, timing: Timing) -> None:
+        self._timing = timing
+        ran = [each.running_at - data.report.started_at for each in data.report.attempts if each.running_at is not None]
+        begun = ran[-len(timing.began_s) :] or [0.0]
+        begun = [begun[0]] * (len(timing.began_s) - len(begun)) + begun
+        self._sessions = list(zip(timing.began_s, begun, strict=True))  # when each began: of the job, of the run
+
+    def _slice(self, name: str, end_s: float, seconds: float, steps: int | None = None) -> Slice:
+        """Return a bar by its end on the clock of the job."""
+        sessions = self._sessions
+        on_job, on_run = next(each for each in reversed(sessions) if each[0] < end_s or each == sessions[0])
+        end = on_run + end_s - on_job
+        return Slice(name, end - seconds, end, steps)
+
+    def phases(self) -> Iterator[Slice]:
+        return (self._slice(span.name, span.ended_s, span.seconds) for span in self._timing.all_spans)
+
+    def epochs(self) -> Iterator[Slice]:
+        for epoch in self._timing.epochs:
+            if epoch.ended_s is not None:
+                seconds = epoch.seconds + epoch.compile_s
+                yield self._slice(f"epoch {epoch.number}", epoch.ended_s, seconds, epoch.steps)
+
+    def steps(self) -> Iterator[Slice]:
+        for step in self._timing.steps.compiled:
+            yield self._slice(f"step {step.step:,} (compiles)", step.at_s, step.seconds, 1)
+        for piece in self._timing.steps.pieces:
+            first = piece.step - piece.steps + 1
+            name = f"step {piece.step:,}" if piece.steps == 1 else f"steps {first:,} to {piece.step:,}"
+            yield self._slice(name, piece.at_s, piece.at_s - piece.began_s, piece.steps)
 
 
-def _of_job(timing: Timing, starts: Sequence[tuple[float, float]]) -> Iterator[dict[str, Any]]:
-    def at(second: float) -> float:
-        """Of what ended at this second of the job, which began before."""
-        on_job, on_run = next(start for start in reversed(starts) if start[0] < second or start == starts[0])
-        return on_run + second - on_job
-
-    for span in timing.all_spans:
-        yield _span(JOB, 1, span.name, at(span.ended_s) - span.seconds, span.seconds)
-    for epoch in timing.epochs:
-        if epoch.ended_s is not None:
-            seconds = epoch.seconds + epoch.compile_s
-            yield _span(JOB, 2, f"epoch {epoch.number}", at(epoch.ended_s) - seconds, seconds, steps=epoch.steps)
-    for step in timing.steps.compiled:
-        yield _span(JOB, 3, f"step {step.step} (compiles)", at(step.at_s) - step.seconds, step.seconds)
-    for piece in timing.steps.pieces:
-        first = piece.step - piece.steps + 1
-        name = f"step {piece.step}" if piece.steps == 1 else f"steps {first} to {piece.step}"
-        yield _span(JOB, 3, name, at(piece.at_s) - piece.seconds, piece.seconds, steps=piece.steps)
+def _laid_out(line: int, slices: Iterable[Slice]) -> Iterator[dict[str, Any]]:
+    """Yield the events of a line: whole microseconds, each slice after or within those before it."""
+    around: list[int] = []  # the ends of the slices that are not over
+    for each in sorted(slices, key=lambda each: (each.begin, -each.end)):
+        begin, end = _microseconds(each.begin), _microseconds(each.end)
+        while around and end > around[-1]:
+            begin = max(begin, around.pop())
+        end = max(begin, end)
+        around.append(end)
+        steps = {} if each.steps is None else {"args": {"steps": each.steps}}
+        yield {"ph": "X", "pid": PROCESS, "tid": line, "name": each.name, "ts": begin, "dur": end - begin, **steps}
 
 
-def _span(process: int, line: int, name: str, begin_s: float, seconds: float, **more: Any) -> dict[str, Any]:
-    times = {"ts": round(max(begin_s, 0.0) * 1e6), "dur": round(seconds * 1e6)}
-    return {"ph": "X", "pid": process, "tid": line, "name": name, **times, **({"args": more} if more else {})}
+def _microseconds(seconds: float) -> int:
+    return round(max(seconds, 0.0) * 1e6)
 
 
-def _name(process: int, line: int, what: str, name: str) -> dict[str, Any]:
-    return {"ph": "M", "pid": process, "tid": line, "name": what, "args": {"name": name}}
+def _name(line: int, what: str, name: str) -> dict[str, Any]:
+    return {"ph": "M", "pid": PROCESS, "tid": line, "name": what, "args": {"name": name}}

@@ -16,7 +16,6 @@ import pytest
 from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.core.text.redaction import Redactor
 from orchestrator.report.page import pages, timeline
-from orchestrator.report.page.trace import trace
 from tests.unit.report.page.world import World, plain_run, preempted_twice, training_steps
 
 HOSTILE = '</script><script>window.owned = 1</script><img src=x onerror="window.owned = 1">\'\u2028&'
@@ -199,32 +198,3 @@ def test_runs_that_did_other_work_have_no_best(tmp_path: Path) -> None:
         world.write("worker0/artifacts/metrics.json", json.dumps({"model": model}))
     page = runs_page(one, two)
     assert "★</span>" not in page and "NOT COMPARABLE" in page
-
-
-def test_the_trace_has_attempts_phases_and_steps_at_their_times(tmp_path: Path) -> None:
-    found = trace(plain_run(tmp_path / "a").data())
-    spans = {event["name"]: event for event in found["traceEvents"] if event["ph"] == "X"}
-    job = spans["job"]
-    assert (job["ts"], job["dur"]) == (65_000_000, 120_000_000)
-    assert spans["compile"]["ts"] == 65_000_000 + 10_000_000 and spans["step 1 (compiles)"]["dur"] == 4_000_000
-    assert sum(
-        event["args"]["steps"] for event in spans.values() if event["name"].startswith("step") and "args" in event
-    )
-    assert all(event["ts"] >= 0 and event["dur"] >= 0 for event in spans.values())
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-
-
-def test_a_resumed_training_is_at_the_times_of_its_attempts(tmp_path: Path) -> None:
-    world = preempted_twice(tmp_path / "a")
-    lines = training_lines()
-    world.write("worker0/artifacts/timing.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
-    steps = [e for e in trace(world.data())["traceEvents"] if e["ph"] == "X" and e["name"].startswith("step ")]
-    ran = [each.running_at - world.data().report.started_at for each in world.data().report.attempts]
-    assert [step["ts"] / 1e6 for step in steps] == pytest.approx([ran[1] + 1, ran[2] + 1])
-    assert [step["name"] for step in steps] == ["step 1", "step 41"]
-
-
-def training_lines() -> list[dict[str, Any]]:
-    header = {"schema": 1, "timing": "stamped", "device": "tpu", "processes": 1, "batch_size": 8}
-    step = {"epoch": 1, "step": 1, "t_s": 2.0, "dt_s": 1.0}
-    return [header, step, {**header, "resumed_after_step": 40}, step]

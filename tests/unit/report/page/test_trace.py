@@ -1,0 +1,109 @@
+"""trace.json by the rules of the Trace Event Format, and by those that Perfetto adds: it drops what breaks them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.report.page.run_data import RunData
+from orchestrator.report.page.trace import Slice, _laid_out, trace
+from tests.unit.report.page.world import HEADER, plain_run, preempted_twice, training_steps
+
+Event = dict[str, Any]
+
+
+def lines_of(data: RunData) -> list[tuple[str, list[Event]]]:
+    """Return the name of each line and its slices, in the order of their numbers."""
+    events = trace(data)["traceEvents"]
+    names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    slices = [event for event in events if event["ph"] == "X"]
+    return [(names[line], [event for event in slices if event["tid"] == line]) for line in sorted(names)]
+
+
+def overlaps(events: Iterable[Event]) -> list[tuple[str, str]]:
+    """Return the slices of a line that begin in another one and end after it: Perfetto drops the second one."""
+    spans = [(event["ts"], event["ts"] + event["dur"], event["name"]) for event in events]
+    pairs = itertools.combinations(sorted(spans, key=lambda each: (each[0], -each[1])), 2)
+    return [(a[2], b[2]) for a, b in pairs if b[0] < a[1] < b[1]]
+
+
+def test_the_trace_has_attempts_phases_and_steps_at_their_times(tmp_path: Path) -> None:
+    found = trace(plain_run(tmp_path / "a").data())
+    spans = {event["name"]: event for event in found["traceEvents"] if event["ph"] == "X"}
+    job = spans["job"]
+    assert (job["ts"], job["dur"]) == (65_000_000, 120_000_000)
+    assert spans["compile"]["ts"] == 65_000_000 + 10_000_000 and spans["step 1 (compiles)"]["dur"] == 4_000_000
+    assert sum(
+        event["args"]["steps"] for event in spans.values() if event["name"].startswith("step") and "args" in event
+    )
+    assert all(event["ts"] >= 0 and event["dur"] >= 0 for event in spans.values())
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_a_resumed_training_is_at_the_times_of_its_attempts(tmp_path: Path) -> None:
+    world = preempted_twice(tmp_path / "a")
+    lines = training_lines()
+    world.write("worker0/artifacts/timing.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    steps = [e for e in trace(world.data())["traceEvents"] if e["ph"] == "X" and e["name"].startswith("step ")]
+    ran = [each.running_at - world.data().report.started_at for each in world.data().report.attempts]
+    assert [step["ts"] / 1e6 for step in steps] == pytest.approx([ran[1] + 1, ran[2] + 1])
+    assert [step["name"] for step in steps] == ["step 1", "step 41"]
+
+
+def test_all_lines_are_of_one_process_and_none_of_them_is_its_main_thread(tmp_path: Path) -> None:
+    """Perfetto sorts processes by what happens in them, and shows a thread with the number of its process as another kind."""
+    events = trace(preempted_twice(tmp_path / "a").data())["traceEvents"]
+    assert {event["pid"] for event in events} == {1} and [e["name"] for e in events].count("process_name") == 1
+    named = {event["tid"] for event in events if event["name"] == "thread_name"}
+    assert {event["tid"] for event in events if event["ph"] == "X"} <= named and 1 not in named
+
+
+def test_the_lines_are_those_of_the_timeline_and_then_those_of_the_job(tmp_path: Path) -> None:
+    world = preempted_twice(tmp_path / "a")
+    world.timing(training_steps(10))
+    assert [name.partition(" · ")[0] for name, _ in lines_of(world.data())] == [
+        *("attempt 1", "v5litepod-8", "attempt 2", "v5litepod-8", "attempt 3"),
+        *("job: phases", "job: epochs", "job: steps"),
+    ]
+
+
+@pytest.mark.parametrize("count", [50, 5_000])
+def test_no_slice_ends_after_one_in_which_it_begins(tmp_path: Path, count: int) -> None:
+    """Times are rounded, each by itself: the ends of steps to 10 µs, what they took to 1 µs."""
+    noise = random.Random(1)
+    world = preempted_twice(tmp_path / "a")
+    steps = training_steps(count, seconds=[round(noise.uniform(0.001, 0.002), 6) for _ in range(997)])
+    steps[count // 2]["compile"] = True
+    world.timing([*steps, {**HEADER, "resumed_after_step": count - 7}, *steps[:40]])
+    found = lines_of(world.data())
+    assert [(name, overlaps(events)) for name, events in found if overlaps(events)] == []
+    assert sum(event["args"]["steps"] for event in dict(found)["job: steps"]) == count + 40, "no step is lost"
+
+
+@pytest.mark.parametrize(
+    ("slices", "laid_out"),
+    [
+        ([(0.0, 1.0), (0.9999999, 2.0)], [(0, 1_000_000), (1_000_000, 2_000_000)]),
+        ([(0.0, 3.0), (1.0, 2.0), (2.0, 3.0)], [(0, 3_000_000), (1_000_000, 2_000_000), (2_000_000, 3_000_000)]),
+        ([(0.0, 3.0), (1.0, 2.0), (1.5, 4.0)], [(0, 3_000_000), (1_000_000, 2_000_000), (3_000_000, 4_000_000)]),
+        ([(-1.0, 0.5), (2.0, 1.0)], [(0, 500_000), (2_000_000, 2_000_000)]),
+    ],
+    ids=["by rounding", "within", "across two", "before the run, and backwards"],
+)
+def test_slices_of_a_line_follow_each_other_or_lie_within_each_other(
+    slices: Sequence[tuple[float, float]], laid_out: list[tuple[int, int]]
+) -> None:
+    events = _laid_out(11, [Slice("x", *each) for each in slices])
+    assert [(event["ts"], event["ts"] + event["dur"]) for event in events] == laid_out
+
+
+def training_lines() -> list[dict[str, Any]]:
+    header = {"schema": 1, "timing": "stamped", "device": "tpu", "processes": 1, "batch_size": 8}
+    step = {"epoch": 1, "step": 1, "t_s": 2.0, "dt_s": 1.0}
+    return [header, step, {**header, "resumed_after_step": 40}, step]
