@@ -126,9 +126,9 @@ class _Walk:
         for entry in self._directory(root, root, f"{name}/" if name else "", "", rules, Verdict()):
             empty &= entry.content is None
             yield entry
-        if empty and len(self.found.left_out) > before:
-            rule = self.found.left_out[before].rule
-            raise UserError(f"nothing of {path} would be shipped: everything in it is left out by {rule}")
+        rules_met = [one.rule for one in self.found.left_out[before:] if one.rule != OWN_DIRECTORY]
+        if empty and rules_met:
+            raise UserError(f"nothing of {path} would be shipped: everything in it is left out by {rules_met[0]}")
 
     def _directory(
         self, directory: Path, root: Path, prefix: str, below: str, rules: Rules | None, state: Verdict

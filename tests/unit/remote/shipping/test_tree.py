@@ -89,6 +89,14 @@ def test_what_does_not_exist_is_refused(tmp_path: Path) -> None:
     assert "nowhere does not exist" in refused({".": tmp_path / "nowhere"})
 
 
+def test_a_directory_with_nothing_but_earlier_runs_is_shipped_as_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "sh-1").mkdir(parents=True)
+    (tmp_path / "runs" / "sh-1" / "x").write_text("x")
+    assert survey({".": Source(tmp_path)}, own_directories=[tmp_path / "runs"]).files == 0
+    (tmp_path / ".gitignore").write_text("*")
+    assert "nothing of" in refused({".": tmp_path})
+
+
 def test_too_much_is_refused_with_the_biggest_entries_before_anything_is_read(tree: Path) -> None:
     with (tree / "pkg" / "data.bin").open("wb") as file:
         file.truncate(80 * 10**9)
