@@ -55,10 +55,11 @@ format:  ## fix what ruff can fix
 
 check: lint test-fast sim  ## the quick check, under three minutes on two quiet cores: lint, unit tests, simulation
 
-docs:  ## generate docs/cli.md, the bounds of docs/bounds.md and docs/guarantee.md, the job file's tables and schema
+docs:  ## generate docs/cli.md, docs/messages.md, the bounds of docs/bounds.md and docs/guarantee.md, the job file's tables and schema
 	$(PYTHON) docs/cli_reference.py
 	$(PYTHON) docs/job_reference.py
 	$(PYTHON) docs/gcloud_table.py
+	$(PYTHON) docs/message_reference.py
 	$(PYTHON) docs/guarantee/bounds.py
 
 transcript:  ## run jobs/mnist.yaml, and write what it prints into README.md and its page into docs/report.png (torch, Chromium)

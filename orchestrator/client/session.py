@@ -228,7 +228,8 @@ class Session:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"{directory} cannot be created: {error.strerror}", hint="the SSH keys of the slice go there"
+                f"{directory} cannot be created: {error.strerror}",
+                hint="the SSH keys of the slice go there; TPUJOB_STATE_DIR can name another directory",
             ) from error
         return directory
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,10 +34,12 @@ MAPS = ("README.md", "architecture.md", "glossary.md", "decisions.md")  # they n
 TPUJOB = re.compile(r"^(?:\$ )?tpujob(?: (?P<words>.*))?$")
 
 
+@functools.cache
 def reference(name: str = "cli_reference") -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", ROOT / "docs" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # a dataclass looks for its module there
     spec.loader.exec_module(module)
     return module
 
@@ -112,6 +116,36 @@ def test_the_commands_and_options_that_a_page_names_exist(path: Path) -> None:
         used = [word.partition("=")[0] for word in words[: words.index("--") if "--" in words else None]]
         wrong += [f"{code}: {word}" for word in used if word.startswith("-") and name in known and word not in options]
     assert wrong == []
+
+
+# -- messages --------------------------------------------------------------------------------------------------------
+
+
+def test_the_list_of_messages_is_what_the_sources_say() -> None:
+    assert page("docs/messages.md") == reference("message_reference").page_text(), "run `make docs`"
+
+
+def test_every_hint_of_the_program_is_in_the_list_of_messages() -> None:
+    """Read in another way than the list is made: every piece of text of a `hint=` in the sources."""
+    listed = re.sub(r"\\(.)", r"\1", page("docs/messages.md")).replace("`", "")
+    missing = []
+    for path in sorted([*(ROOT / "orchestrator").rglob("*.py"), *(ROOT / "payload").rglob("*.py")]):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.keyword) and node.arg == "hint":
+                said = [each.value for each in ast.walk(node.value) if isinstance(each, ast.Constant)]
+                words = [" ".join(each.replace("`", "").split()) for each in said if isinstance(each, str)]
+                missing += [
+                    f"{path.name}: {each}" for each in words if re.search("[a-z]{3}", each) and each not in listed
+                ]
+    assert missing == []
+
+
+def test_every_message_has_a_place_of_its_own_and_a_section_that_explains_it() -> None:
+    guide, listed = page("docs/troubleshooting.md"), page("docs/messages.md")
+    anchors = re.findall(r'<a id="([^"]+)"></a>', listed)
+    assert len(anchors) == len(set(anchors)) > 400
+    tool = reference("message_reference")
+    assert set(tool.SECTIONS) == set(tool.headings(listed)) <= set(tool.headings(guide))
 
 
 # -- files, targets ------------------------------------------------------------------------------------------------

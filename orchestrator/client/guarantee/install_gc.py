@@ -63,7 +63,10 @@ def schedule(every_s: int, environ: Mapping[str, str]) -> Schedule:
     kept = {"TPUJOB_STATE_DIR": str(state)} | kept
     for name, value in kept.items():
         if "\n" in value or "\0" in value:
-            raise ConfigError(f"{name} spans several lines and cannot be written into a timer")
+            raise ConfigError(
+                f"the value of {name} spans several lines and cannot be written into a timer",
+                hint=f"unset {name}, or correct it",
+            )
     return Schedule(
         argv=(sys.executable, "-m", "orchestrator.cli", "gc", "--local", "--quiet"),
         environ=kept,

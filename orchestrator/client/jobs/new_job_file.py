@@ -79,7 +79,9 @@ def write(script: Path | None = None) -> NewJobFile:
             f"{path} exists; nothing was written", hint=f"`tpujob plan {shlex.quote(str(path))}` checks it"
         ) from error
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror}", hint="change into another directory"
+        ) from error
     return NewJobFile(path, any(Path(name).is_file() for name in IGNORE_FILES))
 
 

@@ -54,7 +54,10 @@ def write_file(path: Path, text: str) -> None:
     try:
         _replace(path, text)
     except OSError as error:
-        raise ConfigError(f"{relative(path)} cannot be written: {error.strerror or error}") from error
+        raise ConfigError(
+            f"{relative(path)} cannot be written: {error.strerror or error}",
+            hint="`--out FILE` writes it somewhere else",
+        ) from error
 
 
 def find(session: Session, names: Sequence[str]) -> Page:

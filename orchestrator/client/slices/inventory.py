@@ -77,7 +77,9 @@ class ProjectInventory:
     def view_of(self, lease: Lease) -> SliceView | CloudError | None:
         """The slice of the lease; None: not visible; an error: unknown."""
         listed = self.views.get(_key(lease.name))
-        return listed or self.single.get(lease.id, self.error or CloudUnavailable("it was made after the question"))
+        return listed or self.single.get(
+            lease.id, self.error or CloudUnavailable("it was created after the API was asked")
+        )
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -195,7 +195,7 @@ def _remark(view: SliceView, closed: Lease | None) -> str:
 
 def _leased(session: Session, lease: Lease, asked: ProjectInventory | None) -> SliceRow:
     now, waiting = session.now(lease.cloud), lookup.uncollected_run(session, lease)
-    view = asked.view_of(lease) if asked is not None else CloudError("it was made after the question")
+    view = asked.view_of(lease) if asked is not None else CloudError("it was created after the API was asked")
     state = _state(view)
     return SliceRow(
         name=lease.handle,

@@ -64,12 +64,17 @@ def adc_project(environ: Environ) -> Found | None:
     text = _read(path)
     if not text:
         if named:
-            raise ConfigError(f"GOOGLE_APPLICATION_CREDENTIALS names {path}, which does not exist or is empty")
+            raise ConfigError(
+                f"GOOGLE_APPLICATION_CREDENTIALS names {path}, which does not exist or is empty",
+                hint="correct the path, or unset the variable to use `gcloud auth application-default login`",
+            )
         return None
     try:
         fields = json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"{path} ({source}) is not JSON: {error}") from error
+        raise ConfigError(
+            f"{path} ({source}) is not JSON: {error}", hint="`gcloud auth application-default login` writes such a file"
+        ) from error
     keys = ("project_id", "quota_project_id") if isinstance(fields, dict) else ()
     project = next((fields[key] for key in keys if isinstance(fields.get(key), str) and fields[key]), None)
     return Found(project, source) if project else None

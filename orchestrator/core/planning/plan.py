@@ -201,7 +201,7 @@ def _nothing_left(requests: Sequence[CapacityRequest], refusals: Sequence[UserEr
         return forbidden[0]
     if not refusals and not any(request.places for request in requests):
         kinds = " or ".join(dict.fromkeys(request.accelerator for request in requests))
-        return UserError(f"no zone is known to offer {kinds}", hint="name one")
+        return UserError(f"no zone is known to offer {kinds}", hint="name a zone: `zone:` in the job file, or --zone")
     each = [
         f"{request.accelerator} is not offered in {', '.join(request.places) or 'the zone of your settings'}"
         f"{_FLEX if request.effective_provisioning is Provisioning.FLEX_START else ''}"

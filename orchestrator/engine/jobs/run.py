@@ -73,7 +73,10 @@ async def _tried(job: JobRun, capabilities: Capabilities, progress: JobProgress)
     try:
         await _attempt(job, capabilities, progress)
     except SliceLost as lost:
-        if _is_borrowed(job, progress) or len(progress.losses) >= job.max_restarts:
+        borrowed = _is_borrowed(job, progress)
+        if borrowed or len(progress.losses) >= job.max_restarts:
+            if not borrowed and not job.max_restarts and lost.hint is None:
+                lost.hint = "with `on_preemption: restart` in its job file, a run goes on with another slice"
             raise
         await _restart(job, capabilities, progress, lost)
         return False

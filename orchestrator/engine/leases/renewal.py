@@ -251,5 +251,5 @@ async def _hand_over(lease: Lease, capabilities: Capabilities) -> Lease:
             return await ReadLease(lease.id)
         if await Now() > give_up_at:
             unheard = f"the watchdog on {lease.name.node} did not confirm the claim of the job"
-            raise WatchdogNotArmed(unheard, hint="the run was stopped")
+            raise WatchdogNotArmed(unheard, hint="the run was stopped; submit it again, or run it attached")
         await Sleep(watchdog_report.min_read_interval_s(capabilities.timings.heartbeat_s))

@@ -54,7 +54,7 @@ def _payload_files(train: TrainSection, *, emulated: bool) -> dict[str, Source]:
 def _payload_directory() -> Path:
     found = importlib.util.find_spec("payload")  # not imported: the client needs no torch
     if found is None or not found.submodule_search_locations:
-        raise UserError("the payload package is not installed beside tpujob", hint="reinstall tpujob")
+        raise UserError("the payload package is not installed beside tpujob", hint="install tpujob again")
     return Path(found.submodule_search_locations[0])
 
 

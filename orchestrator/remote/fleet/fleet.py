@@ -96,7 +96,7 @@ class Fleet:
             names = ", ".join(f"worker{index}" for index in sorted(missing))
             raise Unreachable(
                 f"{names} of {len(self.workers)} could not be reached within {deadline_s:.0f} s: {missing[min(missing)]}",
-                hint="a firewall rule must allow SSH from here; `tpujob ssh` shows more",
+                hint="the network of the slice must allow SSH (TCP port 22) from this machine: see docs/troubleshooting.md",
             )
 
     def send_heartbeats(self, every_s: float, *, everywhere: bool = False) -> None:

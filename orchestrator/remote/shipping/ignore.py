@@ -140,7 +140,10 @@ def _read(path: Path) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}", hint="it says what is not shipped") from error
+        raise UserError(
+            f"{path} cannot be read: {error.strerror}",
+            hint="it says what is not shipped: change its permissions, or remove it",
+        ) from error
 
 
 @cache

@@ -35,7 +35,8 @@ class Store:
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"{root} cannot be created: {error.strerror}", hint="what is shipped is kept there"
+                f"{root} cannot be created: {error.strerror}",
+                hint="what is shipped is kept there; TPUJOB_STATE_DIR can name another directory",
             ) from error
 
     def content(self, sha256: str) -> Path:
@@ -148,7 +149,10 @@ class Store:
         try:
             yield draft
         except OSError as error:
-            raise UserError(f"{self.root}: {error.strerror}: the code is stored there before it is shipped") from error
+            raise UserError(
+                f"{self.root}: {error.strerror}: the code is stored there before it is shipped",
+                hint="free some space, or name another place with TPUJOB_STATE_DIR",
+            ) from error
         finally:
             with contextlib.suppress(OSError):
                 draft.unlink(missing_ok=True)

@@ -32,7 +32,7 @@ def running() -> control.Endpoint:
     """Return the daemon that runs now. Raises UserError if none does."""
     endpoint = control.running(directory())
     if endpoint is None:
-        raise UserError("The emulator is not running.", hint="`tpujob emulator up` starts it")
+        raise UserError("the emulator is not running", hint="`tpujob emulator up` starts it")
     return endpoint
 
 
@@ -45,7 +45,7 @@ def ask(method: str, path: str, body: Any = None, *, start: bool = False) -> Any
     try:
         return control.request(endpoint, method, f"/_emulator/{path}", body)
     except control.DaemonRefused as error:
-        raise UserError(error.message, hint="see docs/emulator.md") from error
+        raise UserError(error.message, hint="docs/emulator.md says what the emulator takes") from error
 
 
 def up(
@@ -77,7 +77,7 @@ def up(
     endpoint = control.ensure_running(state, port)
     if port not in (0, _port_of(endpoint.url)):
         raise UserError(
-            f"The emulator is already running at {endpoint.url}.", hint="`tpujob emulator stop` first; its nodes stay"
+            f"the emulator is already running at {endpoint.url}", hint="`tpujob emulator stop` first; its nodes stay"
         )
     try:
         if grpc or grpc_port:

@@ -122,7 +122,7 @@ def _parameters(pairs: list[str]) -> dict[str, Any]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise UserError(f"{pair!r} is not of the form NAME=VALUE.")
+            raise UserError(f"{pair!r} is not of the form NAME=VALUE")
         try:
             found[name] = json.loads(value)
         except ValueError:

@@ -25,7 +25,7 @@ def rehearse(
 ) -> None:
     """Start a rehearsal from a file, or show the current one. It sets capacity, quota, preemptions, faults and settings."""
     if path is not None and end:
-        raise UserError("A file begins a rehearsal and --end ends it: give one of them.")
+        raise UserError("a file begins a rehearsal, and --end ends it: give one of them")
     if end:
         reply = ask("DELETE", "rehearsal")
     elif path is None:
@@ -50,9 +50,9 @@ def set_capacity(
     """Set how many chips there are. Of the entries that match, the last one decides."""
     zone, slash, accelerator_type = place.partition("/")
     if not (zone and slash and accelerator_type):
-        raise UserError(f"{place!r} is not of the form ZONE/TYPE.")
+        raise UserError(f"{place!r} is not of the form ZONE/TYPE")
     if chips not in (EVERYTHING, NOTHING) and not (chips.isascii() and chips.isdigit()):
-        raise UserError(f"{chips!r} is neither a number of chips nor {NOTHING} nor {EVERYTHING}.")
+        raise UserError(f"{chips!r} is neither a number of chips nor {NOTHING} nor {EVERYTHING}")
     row: dict[str, Any] = {"zone": zone, "type": accelerator_type, "tier": tier}
     row["chips"] = {NOTHING: 0, EVERYTHING: None}.get(chips, int(chips) if chips.isdigit() else 0)
     for name, option, text in (("from_s", "--from", from_), ("until_s", "--until", until)):

@@ -35,7 +35,8 @@ def init(
         return
     if directory is not None:
         raise UserError(
-            f"unexpected {directory}", hint=f"`tpujob init --example {script} {directory}` copies an example"
+            f"`init` writes a file for one script, and {directory} is a second argument",
+            hint=f"`tpujob init --example {script} {directory}` copies an example",
         )
     if script in examples.find_all() and not Path(script).exists():
         raise UserError(f"there is no file {script}", hint=f"`tpujob init --example {script}` copies the example")

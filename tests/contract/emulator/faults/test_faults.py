@@ -690,7 +690,7 @@ def test_a_rehearsal_from_the_command_line(tpujob: Tpujob) -> None:
     ("words", "expected"),
     [
         (["fault", "add", "boom"], 'There is no fault of kind "boom"; there are status,'),
-        (["fault", "add", "hidden", "5"], "'5' is not of the form NAME=VALUE."),
+        (["fault", "add", "hidden", "5"], "'5' is not of the form NAME=VALUE"),
         (["fault", "add", "hidden", "seconds=soon"], "seconds must be a number from 0 to 1e+09, not 'soon'."),
         (["fault", "add", "drop", "--calls", "0"], "when.calls counts upwards from 1; '0' is not such a range."),
         (["fault", "load", "nowhere.json"], "nowhere.json cannot be read as JSON"),

@@ -100,12 +100,12 @@ def test_the_commands_set_capacity_and_begin_and_end_rehearsals(tpujob: Tpujob) 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["capacity", "set", "us-central1-a", "none"], "'us-central1-a' is not of the form ZONE/TYPE."),
-        (["capacity", "set", "*/*", "few"], "'few' is neither a number of chips nor none nor all."),
+        (["capacity", "set", "us-central1-a", "none"], "'us-central1-a' is not of the form ZONE/TYPE"),
+        (["capacity", "set", "*/*", "few"], "'few' is neither a number of chips nor none nor all"),
         (["capacity", "set", "*/*", "1", "--tier", "cheap"], "capacity[0].tier must be one of any, on-demand,"),
         (["capacity", "set", "*/*", "1", "--until", "soon"], "--until soon: "),
         (["rehearse", "nowhere.yaml"], "nowhere.yaml cannot be read as YAML"),
-        (["rehearse", "nowhere.yaml", "--end"], "A file begins a rehearsal and --end ends it"),
+        (["rehearse", "nowhere.yaml", "--end"], "a file begins a rehearsal, and --end ends it"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line_and_exit_64(tpujob: Tpujob, words: list[str], expected: str) -> None:

@@ -95,7 +95,7 @@ def test_a_command_about_a_running_emulator_starts_none(tpujob: Tpujob, words: l
     with tpujob.starting_no_emulator():
         done = tpujob("emulator", *words)
     assert (done.returncode, done.stdout) == (64, "")
-    assert done.stderr == "The emulator is not running.\nhint: `tpujob emulator up` starts it\n"
+    assert done.stderr == "the emulator is not running\nhint: `tpujob emulator up` starts it\n"
 
 
 def test_a_rehearsal_starts_the_emulator(cli: Cli) -> None:
