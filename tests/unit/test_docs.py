@@ -31,6 +31,7 @@ PAGES = sorted(
 CODE = re.compile(r"```[a-z]*\n(.*?)```|`([^`\n]+)`", re.DOTALL)
 FILE_ENDINGS = (".py", ".md", ".yaml", ".sql", ".csv", ".json", ".txt", "/")
 MAPS = ("README.md", "architecture.md", "glossary.md", "decisions.md")  # they name modules without a folder, too
+EVERYWHERE = {"--help", "--quiet", "-q", "--verbose", "-v", "--timestamps"}  # options of all commands
 TPUJOB = re.compile(r"^(?:\$ )?tpujob(?: (?P<words>.*))?$")
 
 
@@ -112,7 +113,7 @@ def test_the_commands_and_options_that_a_page_names_exist(path: Path) -> None:
             wrong.append(code)
             continue
         name = next((said for said in (" ".join(words[:n]) for n in (3, 2)) if said in known), words[0])
-        options = {option for param in getattr(known.get(name), "params", ()) for option in param.opts} | {"--help"}
+        options = {option for param in getattr(known.get(name), "params", ()) for option in param.opts} | EVERYWHERE
         used = [word.partition("=")[0] for word in words[: words.index("--") if "--" in words else None]]
         wrong += [f"{code}: {word}" for word in used if word.startswith("-") and name in known and word not in options]
     assert wrong == []
