@@ -66,7 +66,8 @@ transcript:  ## run jobs/mnist.yaml, and write what it prints into README.md and
 	$(PYTHON) docs/transcript.py
 
 site:  ## build the docs site, strictly: open build/site/index.html
-	$(PYTHON) -m sphinx -q -W --keep-going -c docs/site -d build/doctrees . build/site
+	rm -rf build/site
+	$(PYTHON) -m sphinx -q -W --keep-going -E -c docs/site -d build/doctrees . build/site
 
 bench:  ## measure what bench/RESULTS.md holds: some minutes, on a quiet machine
 	@set -e; for script in $(filter-out bench/stress.py,$(sort $(wildcard bench/*.py))); do echo "== $$script"; $(PYTHON) $$script; done

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 PAGE = Path(__file__).resolve().parents[1] / "RESULTS.md"
-HEAD = """# Measured
+HEAD = """# Measurements
 
 Written by the scripts beside this file, each its own section; run one to measure again. Medians, with the lowest and the
 highest value in brackets; what is compared was run alternately, in the same minutes. Loopback only.

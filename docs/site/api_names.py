@@ -1,11 +1,11 @@
 """How the reference shows the Python API: as part of `tpujob`, which exports what modules of `orchestrator` define.
 
-Names in signatures lead to their entry. A dataclass and an error are shown by their fields, not by what makes one.
+Names in signatures lead to their entry. Of the classes only a `Client` shows what makes one; a job, a
+result and an error show their fields.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from docutils import nodes
@@ -37,8 +37,8 @@ def _resolve(app: Sphinx, env: BuildEnvironment, node: Element, text: Element) -
 def _signature(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str | None, returns: str | None
 ) -> tuple[str | None, str | None]:
-    fields = dataclasses.is_dataclass(obj) or (isinstance(obj, type) and issubclass(obj, Exception))
-    return ("", None) if fields else (signature, returns)
+    made_by_callers = what not in ("class", "exception") or obj is tpujob.Client
+    return (signature, returns) if made_by_callers else ("", None)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

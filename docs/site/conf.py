@@ -8,6 +8,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pygments.lexers.special import TextLexer
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(Path(__file__).parent), str(ROOT)]
@@ -50,6 +56,7 @@ myst_enable_extensions = ["deflist"]
 
 # -- Python --------------------------------------------------------------------------------------------------------------
 
+smartquotes = False
 default_role = "py:obj"  # docstrings have code in single backticks; a name of the API leads to its entry
 autodoc_default_options = {"members": True, "undoc-members": True}
 autodoc_member_order = "bysource"
@@ -72,6 +79,7 @@ html_short_title = "tpujob"
 templates_path = ["templates"]
 html_additional_pages = {"index": "home.html"}  # build/site/index.html leads to docs/index.html
 html_static_path = ["static"]
+html_favicon = "static/favicon.svg"
 html_css_files = ["site.css"]
 html_search_scorer = str(Path(__file__).with_name("scorer.js"))
 html_copy_source = False
@@ -83,3 +91,7 @@ highlight_language = "text"
 
 copybutton_prompt_text = "$ "
 copybutton_only_copy_prompt_lines = True
+
+
+def setup(app: Sphinx) -> None:
+    app.add_lexer("cron", TextLexer)  # Pygments has none for it

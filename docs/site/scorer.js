@@ -14,18 +14,19 @@ const About = {
   /** How much of the question a heading has, and how little else: 0 to 1.25. */
   share: (heading, words) => {
     const said = heading.toLowerCase().match(/[\w-]+/g) || [];
-    const found = words.filter((word) => said.some((each) => each.startsWith(word))).length;
+    const found = words.filter((word) => said.some((each) => (word.length < 4 ? each === word : each.startsWith(word)))).length;
     return found / words.length + (0.25 * Math.min(found, said.length)) / Math.max(said.length, 1);
   },
 
-  /** The best heading of each page for this question, as [share, heading, id]. */
+  /** The best heading of each page for this question, as [share, heading, id, share of the title and a bit]. */
   headings: (words) => {
     const best = new Map();
     for (const [heading, places] of Object.entries(Search._index.alltitles)) {
       const share = About.share(heading, words);
-      for (const [page, id] of places) {
-        const of_page = share + (id === null ? 0.2 : 0); // the title of the page
-        if (share >= 0.5 && of_page > (best.get(page) || [0])[0]) best.set(page, [of_page, heading, id]);
+      for (const [page, id] of share >= 0.5 ? places : []) {
+        const [most, , , title] = best.get(page) || [0, "", null, 0];
+        const of_title = Math.max(title, id === null ? share + 0.2 : 0);
+        best.set(page, share > most ? [share, heading, id, of_title] : [...best.get(page).slice(0, 3), of_title]);
       }
     }
     return best;
@@ -42,12 +43,12 @@ var Scorer = {
       About.best = About.headings(About.words());
     }
     const number = Search._index.docnames.indexOf(page);
-    const [share, heading, id] = About.best.get(number) || [0, "", null];
+    const [share, heading, id, of_title] = About.best.get(number) || [0, "", null, 0];
     if (!anchor && id) {
       result[1] = `${Search._index.titles[number]} > ${heading}`;
       result[2] = `#${id}`;
     }
-    return 5 + 15 * share - (About.project.test(page) ? 20 : 0);
+    return 5 + 15 * Math.max(share, of_title) - (About.project.test(page) ? 20 : 0);
   },
   objNameMatch: 14,
   objPartialMatch: 1,

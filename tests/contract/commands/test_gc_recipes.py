@@ -119,9 +119,9 @@ def test_gc_asks_for_no_more_than_the_role_of_the_page_permits(tpujob: Tpujob, t
         for row in tpujob.requests()[before:]
         if row["operation"] and not row["path"].startswith("/_emulator")
     }
-    (role,) = [words for words in shell_commands() if words[:4] == ["gcloud", "iam", "roles", "create"]]
-    (permissions,) = [word.removeprefix("--permissions=") for word in role if word.startswith("--permissions=")]
-    assert asked == set(permissions.split(","))
+    roles = (ROOT / "docs" / "permissions.md").read_text(encoding="utf-8")
+    (role,) = re.findall(r"```yaml\n(title: tpujob gc\n.*?)```", roles, re.DOTALL)
+    assert asked == set(yaml.safe_load(role)["includedPermissions"])
 
 
 def test_without_a_project_the_recipes_fail_and_do_not_collect_the_emulator(tpujob: Tpujob) -> None:
