@@ -148,6 +148,7 @@ class Job(_Values):
     code: StrPath | None = None
     artifacts: Sequence[str] | None = None
     metrics: Mapping[str, str] | None = None
+    tpu_metrics: bool | None = None
     bucket: str | None = None
     allow_egress: bool | None = None
     limits: Limits | None = None

@@ -87,3 +87,11 @@ def test_the_losses_of_an_epoch_that_is_trained_again_are_replaced(tmp_path: Pat
     artifacts.add_losses(tmp_path, 3, [0.125])
     lines = [json.loads(line) for line in (tmp_path / "losses.jsonl").read_text().splitlines()]
     assert [(line["epoch"], line["losses"]) for line in lines] == [(1, [0.5, 0.25]), (2, [0.5, 0.25]), (3, [0.125])]
+
+
+def test_the_manifest_does_not_list_what_tpujob_still_writes_beside_the_training(tmp_path: Path) -> None:
+    (tmp_path / artifacts.TPU_METRICS).write_text("{}\n")
+    (tmp_path / "weights.bin").write_bytes(b"1")
+    artifacts.write_manifest(tmp_path)
+    listed = json.loads((tmp_path / artifacts.MANIFEST).read_text())["files"]
+    assert [file["path"] for file in listed] == ["weights.bin"]

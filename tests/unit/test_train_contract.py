@@ -4,9 +4,14 @@ from dataclasses import MISSING, fields
 
 from orchestrator.core.jobfile import keys, train_keys
 from orchestrator.core.jobfile.json_schema import Section
-from payload import config
+from orchestrator.vm import tpu_metrics
+from payload import artifacts, config
 
 ABSENT = object()
+
+
+def test_the_payload_knows_the_file_that_the_sampler_of_tpujob_writes() -> None:
+    assert artifacts.TPU_METRICS == tpu_metrics.NAME
 
 
 def sides(model: type[Section], dataclass: type) -> tuple[dict[str, object], dict[str, object]]:

@@ -32,7 +32,7 @@ from orchestrator.errors import JobSpecError
 MAX_BYTES = yaml_source.MAX_BYTES  # no need to read more of a file than one byte beyond
 NAMELESS = "job"  # the name of a job that has neither a name nor a file
 
-_OF_A_CLOUD = ("tpu", "allow_egress", "keep_on_failure", "on_preemption", "max_restarts")
+_OF_A_CLOUD = ("tpu", "tpu_metrics", "allow_egress", "keep_on_failure", "on_preemption", "max_restarts")
 
 _OF_A_SWEEP = ("matrix", "variants", "parallel")
 _A_SWEEP = "makes this a sweep, where one job is expected; `tpujob run` (in Python `Client.sweep`) runs its variants"
@@ -125,6 +125,11 @@ class JobSpec(Section):
         description="Patterns that find figures in the log, by name: regular expressions with one group, around a number, "
         "such as `loss: 'loss ([0-9.]+)'`. Names found in one line belong together; `step` is the step. What the job writes "
         "to `$TPUJOB_ARTIFACTS/metrics.jsonl` needs none.",
+    )
+    tpu_metrics: bool = Field(
+        default=True,
+        description="Sample HBM use and duty cycle on each worker, every 10 s, in a process beside the job, where the job's "
+        "`python3` has libtpu (docs/reports.md). Not on the emulated Cloud TPU.",
     )
     bucket: Annotated[str | None, BeforeValidator(one_value.bucket), Shape(shapes.TEXT_OR_NULL)] = Field(
         default=None,

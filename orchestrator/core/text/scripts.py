@@ -31,6 +31,11 @@ def announce_lent_device(main: str) -> str:
     return f'[ "$TPUJOB_WORKER" != 0 ] || [ -z "${{TPUJOB_EMULATED_LENT:-}}" ] || echo "{notice}"\n{main}'
 
 
+def with_tpu_metrics(main: str, sampler: str) -> str:
+    """Return the script with a sampler of the TPU's metrics beside it, which no `wait` of the job waits for."""
+    return f"( {sampler} </dev/null >/dev/null 2>&1 & )\n{main}"
+
+
 def with_upload(main: str, upload: str) -> str:
     """Return the job's own script, then a command that copies its artifacts; if only the copy fails, the code is 65."""
     end = f"END-OF-JOB-{hashlib.sha256(main.encode()).hexdigest()[:12]}"

@@ -41,10 +41,12 @@ def phases(
         main = scripts.train_main("python3")
     else:
         main = f"{spec.command}\n" if emulation is None else scripts.announce_lent_device(f"{spec.command}\n")
+    from orchestrator.remote.ssh import agent
+
+    if emulation is None and spec.tpu_metrics:
+        main = scripts.with_tpu_metrics(main, agent.script("tpu_metrics", '"$TPUJOB_ARTIFACTS"'))
     environment = _environment(spec, asked, emulation)
     if environment is not None:
-        from orchestrator.remote.ssh import agent
-
         setup = environment.setup(agent.command("environment")) + (environment.use(setup) if setup else "")
         main = environment.use(main)
     elif trains_with_torch(spec):

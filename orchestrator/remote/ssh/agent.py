@@ -73,3 +73,9 @@ def first_command(*arguments: str) -> str:
 
 def command(*arguments: str) -> str:
     return f'exec {shlex.join([*PYTHON, RUN])} "$HOME/tpujob/bin/agent-{digest()}" {shlex.join(arguments)}'
+
+
+def script(name: str, *arguments: str) -> str:
+    """The command line of a file of `orchestrator.vm` as a program of its own, for the job's own Python. The arguments are
+    written for bash."""
+    return " ".join(["python3", f'"$HOME/tpujob/bin/agent-{digest()}/vm/{name}.py"', *arguments])

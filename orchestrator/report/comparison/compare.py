@@ -27,6 +27,8 @@ Row = tuple[str, Callable[[RunFigures], str]]
 
 NOTHING = "-"
 LEAST = ("on", "device", "memory (MB)")  # left out first where a row for each run does not fit
+LEAST_WAIT = 0.01  # of the training
+PER_CHIP = "images / s / chip"
 COLUMNS = 4  # of more runs each gets a row
 BUILT_IN = ("images_per_s", "test_accuracy")  # metrics that have rows of their own, from metrics.json
 
@@ -48,6 +50,8 @@ def as_json(columns: Sequence[RunFigures]) -> dict[str, Any]:
 def rows(columns: Sequence[RunFigures]) -> list[Row]:
     """Return the label of each row, and the function that formats its cell; only rows of which a run has something."""
     every = [*_params(columns), *_built_in(), *_metrics(columns), *_of_any_run(columns)]
+    if len({column.accelerator_type for column in columns}) == 1:
+        every = [row for row in every if row[0] != PER_CHIP]  # the same figures once more, divided by one number
     return [row for row in every if any(row[1](column) != NOTHING for column in columns)]
 
 
@@ -66,10 +70,17 @@ def _built_in() -> list[Row]:
         ("s / iteration (mean ± σ)", lambda f: spread(f.step_s)),
         ("s / epoch (mean ± σ)", lambda f: spread(f.epoch_s)),
         ("images / s", lambda f: NOTHING if f.images_per_s is None else f"{f.images_per_s:,.0f}"),
+        (
+            "images / s / chip",
+            lambda f: NOTHING if f.images_per_s_per_chip is None else f"{f.images_per_s_per_chip:,.0f}",
+        ),
+        ("waited for data (s)", lambda f: seconds(f.data_wait_s) if waits_for_data(f) else NOTHING),
         ("time to first step (s)", lambda f: seconds(f.first_step_s)),
         ("compile (s)", lambda f: seconds(f.compile_s)),
         ("test accuracy (%)", lambda f: NOTHING if f.test_accuracy is None else f"{100 * f.test_accuracy:.2f}"),
         ("memory (MB)", lambda f: NOTHING if f.peak_rss_bytes is None else f"{f.peak_rss_bytes / 1e6:,.0f}"),
+        ("device memory (GB)", lambda f: device_memory(f) or NOTHING),
+        ("duty cycle (%)", lambda f: NOTHING if f.duty_cycle_percent is None else f"{f.duty_cycle_percent:.1f}"),
     ]
 
 
@@ -116,6 +127,19 @@ def spread(measure: Measure) -> str:
     about = "≈" if isinstance(measure, EpochMeasure) and measure.estimated else ""
     places = _decimals(mean)
     return f"{about}{mean:,.{places}f}" + (f" ± {std:,.{places}f}" if std is not None else "")
+
+
+def waits_for_data(column: RunFigures) -> bool:
+    """Return whether the training waited for its data for a share of its time that matters."""
+    return bool(column.data_wait_s and column.total_s and column.data_wait_s >= LEAST_WAIT * column.total_s)
+
+
+def device_memory(column: RunFigures) -> str:
+    """Return the peak of a chip or GPU in GB, and of how much if that is known; "" where the peak is not."""
+    peak, whole = column.peak_device_bytes, column.device_bytes
+    if peak is None:
+        return ""
+    return f"{peak / 1e9:,.1f}" + (f" of {whole / 1e9:,.1f}" if whole else "")
 
 
 def _decimals(value: float) -> int:

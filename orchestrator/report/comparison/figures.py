@@ -14,11 +14,12 @@ from typing import Any
 from orchestrator import catalog
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
-from orchestrator.report.files import timing_file
+from orchestrator.report.files import timing_file, tpu_metrics
 from orchestrator.report.files.artifact_files import count, measured, read_object, section, short_text
 from orchestrator.report.files.metric_sums import Metric
 from orchestrator.report.files.metrics import read as read_metrics
 from orchestrator.report.files.timing import Timing
+from orchestrator.report.files.tpu_metrics import TpuUse
 from orchestrator.report.whole_run import WholeRun
 
 FUNCTION_ENTRY = "payload.functions.call:main"  # of a function of the Python API (client/functions)
@@ -44,7 +45,10 @@ class EpochMeasure(Measure):
 class RunFigures:
     """One run's column of a comparison. `cost_usd` and `job_s` are of all attempts; `problems` are sentences.
 
-    `job_s`: seconds that the job ran. `metrics`: by name, what the job reported of itself (`report.files.metrics`).
+    `images_per_s_per_chip`: of the TPU chips that trained. `data_wait_s`: the part of `total_s` in which it waited for data.
+    `peak_device_bytes`: the most memory that was in use on one chip or GPU, of `device_bytes` there. `duty_cycle_percent`: the
+    mean over the chips. `job_s`: seconds that the job ran. `metrics`: by name, what the job reported of itself
+    (`report.files.metrics`).
     """
 
     run: str
@@ -80,7 +84,12 @@ class RunFigures:
     images_per_s: float | None
     test_accuracy: float | None
     train_loss: float | None
+    images_per_s_per_chip: float | None
+    data_wait_s: float | None
     peak_rss_bytes: int | None
+    peak_device_bytes: int | None
+    device_bytes: int | None
+    duty_cycle_percent: float | None
     metrics: Mapping[str, Metric]
     cost_usd: float | None
     prices_as_of: str
@@ -92,6 +101,7 @@ def figures(run: RunRecord, attempt: Attempt, lease: Lease | None, whole: WholeR
     directory = Path(run.directory)
     metrics = read_object(directory / "worker0" / "artifacts" / "metrics.json")
     timing = timing_file.read_run(directory)
+    accelerator_type = lease.accelerator_type if lease else None
     return RunFigures(
         run=run.id,
         name=run.name,
@@ -102,13 +112,16 @@ def figures(run: RunRecord, attempt: Attempt, lease: Lease | None, whole: WholeR
         params=section(run.spec, "params"),
         cloud=run.cloud,
         emulated=run.cloud == "emulated",
-        accelerator_type=lease.accelerator_type if lease else None,
+        accelerator_type=accelerator_type,
         **_work(run, metrics, timing),
         **_times(metrics, timing),
         images_per_s=measured(metrics.get("images_per_s")),
+        images_per_s_per_chip=_per_chip(run, measured(metrics.get("images_per_s")), accelerator_type),
+        data_wait_s=timing.wait_s if timing else None,
         test_accuracy=_share(metrics.get("test_accuracy")),
         train_loss=_last_loss(metrics),
         peak_rss_bytes=count(metrics.get("peak_rss_bytes")),
+        **_device(metrics, tpu_metrics.read_run(directory)),
         job_s=whole.job_s,
         metrics=read_metrics(directory),
         cost_usd=whole.cost_usd,
@@ -170,6 +183,26 @@ def _times(metrics: dict[str, Any], timing: Timing | None) -> dict[str, Any]:
         "compile_s": found.spans.get("compile", 0.0) if timing else measured(seconds.get("compile_s")),
         "eval_s": found.spans.get("eval", measured(seconds.get("eval_s"))),
         "resumed": found.sessions > 1,
+    }
+
+
+def _per_chip(run: RunRecord, images_per_s: float | None, accelerator_type: str | None) -> float | None:
+    """Return the throughput of one chip of the slice; None for a training that used some of its cores, and off a TPU."""
+    kind = catalog.lookup(accelerator_type) if accelerator_type else None
+    asked = section(run.spec, "train").get("cores", "all")
+    if images_per_s is None or kind is None or asked not in ("all", 1):
+        return None
+    return images_per_s / (kind.chips if asked == "all" else 1)
+
+
+def _device(metrics: dict[str, Any], use: TpuUse | None) -> dict[str, Any]:
+    """The memory of the device: what the training measured of its own, or a sample where that has more."""
+    found = use or TpuUse()
+    own = count(metrics.get("peak_device_bytes"))
+    return {
+        "peak_device_bytes": max(filter(None, (own, found.hbm_peak_bytes)), default=None),
+        "device_bytes": found.hbm_total_bytes,
+        "duty_cycle_percent": found.duty_cycle_percent,
     }
 
 

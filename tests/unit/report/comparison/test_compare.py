@@ -90,6 +90,39 @@ def test_a_comparison_has_a_column_for_each_run_and_names_alike_are_told_apart(t
     assert compare.as_json([one, two])["comparable"] is True
 
 
+def on_a_slice(directory: Path, accelerator_type: str, **changes: Any) -> RunFigures:
+    run, attempt = run_of(directory, **changes)
+    return figures(run, attempt, replace(LEASE, accelerator_type=accelerator_type), WholeRun(41.5, 0, None))
+
+
+def test_throughput_per_chip_is_shown_where_the_slices_differ(tmp_path: Path) -> None:
+    small, large = on_a_slice(tmp_path / "a", "v5litepod-8"), on_a_slice(tmp_path / "b", "v5litepod-16", name="large")
+    assert (small.images_per_s_per_chip, large.images_per_s_per_chip) == (1234.5 / 8, 1234.5 / 16)
+    (row,) = [line for line in lines_of([small, large]) if line.startswith("images / s / chip")]
+    assert row.split()[-2:] == ["154", "77"]
+    assert not any("chip" in line for line in lines_of([small, small]))
+    assert "figure   images / s / chip: 154" in compare.one(small)
+
+
+def test_a_training_on_some_cores_has_no_throughput_per_chip_of_the_whole_slice(tmp_path: Path) -> None:
+    one = on_a_slice(tmp_path / "a", "v5litepod-8", spec={"train": {"cores": 1}})
+    assert one.images_per_s_per_chip == 1234.5
+    assert on_a_slice(tmp_path / "b", "v5litepod-8", spec={"train": {"cores": 3}}).images_per_s_per_chip is None
+
+
+def test_device_memory_and_duty_cycle_are_the_samples_and_what_the_training_measured_itself(tmp_path: Path) -> None:
+    metrics = METRICS | {"peak_device_bytes": 5 * 10**9}
+    own = column(tmp_path / "a", metrics=metrics)
+    assert (own.peak_device_bytes, own.device_bytes, own.duty_cycle_percent) == (5 * 10**9, None, None)
+    run, attempt = run_of(tmp_path / "b", metrics=metrics)
+    sample = {"every_s": 10, "hbm_used_bytes": [8e9], "hbm_total_bytes": [16e9], "duty_cycle_percent": [40.0]}
+    (tmp_path / "b/worker0/artifacts/tpu-metrics.jsonl").write_text(json.dumps(sample) + "\n")
+    sampled = figures(run, attempt, None, WholeRun(41.5, 0, None))
+    lines = compare.one(sampled)
+    assert "figure   device memory (GB): 8.0 of 16.0" in lines and "figure   duty cycle (%): 40.0" in lines
+    assert "figure   device memory (GB): 5.0" in compare.one(own)
+
+
 def test_a_run_of_a_sweep_is_called_by_its_variant_if_that_has_a_name(tmp_path: Path) -> None:
     for name, variant, title in (
         ("compare-single-core", "single-core", "single-core"),

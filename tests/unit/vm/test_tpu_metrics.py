@@ -1,0 +1,176 @@
+"""The sampler of HBM use and duty cycle: what it writes of what libtpu says, and that a job never notices it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.core.text import scripts
+from orchestrator.vm import tpu_metrics
+from tests.unit.vm import libtpu_fixture
+from tests.waiting import HANG_S, until
+
+KNOWN = set(tpu_metrics.NAMES)
+GIB = 1 << 30
+LOADED = {
+    "hbm_capacity_usage": [str(3 * GIB), str(4 * GIB)],
+    "hbm_capacity_total": [str(16 * GIB)] * 2,
+    "duty_cycle_pct": ["12.35", "24.69"],
+}
+
+
+class Monitoring:
+    def __init__(self, answers: dict[str, Any]) -> None:
+        self.answers = answers
+
+    def get_metric(self, arg: str, /) -> Any:
+        assert arg in KNOWN, "libtpu ends the process that asks for anything else"
+        answer = self.answers.get(arg, [])
+        if isinstance(answer, Exception):
+            raise answer
+        return type("LibtpuSdkMetric", (), {"data": lambda self: answer})()
+
+
+def test_a_sample_has_a_number_for_each_chip() -> None:
+    assert tpu_metrics.sample(Monitoring(LOADED), KNOWN) == {
+        "hbm_used_bytes": [3 * GIB, 4 * GIB],
+        "hbm_total_bytes": [16 * GIB] * 2,
+        "duty_cycle_percent": [12.35, 24.69],
+    }
+
+
+def test_while_nothing_is_loaded_there_is_no_sample() -> None:
+    assert tpu_metrics.sample(Monitoring({}), KNOWN) == {}
+
+
+@pytest.mark.parametrize(
+    "answer", [RuntimeError("Failed to open libtpu.so"), ["many"], [""], [None], ["nan"], ["inf"], ["-1"], None, 7, []]
+)
+def test_what_is_no_measurement_is_left_out_and_the_rest_stays(answer: Any) -> None:
+    found = tpu_metrics.sample(Monitoring({**LOADED, "duty_cycle_pct": answer}), KNOWN)
+    assert set(found) == {"hbm_used_bytes", "hbm_total_bytes"}
+
+
+@pytest.mark.parametrize("total", [[], ["5"], ["5", "6", "7"], ["5", "much"]])
+def test_used_memory_without_the_total_of_each_chip_is_left_out(total: list[str]) -> None:
+    found = tpu_metrics.sample(Monitoring({**LOADED, "hbm_capacity_total": total}), KNOWN)
+    assert set(found) == {"duty_cycle_percent"}
+
+
+def test_a_duty_cycle_of_each_chip_may_stand_beside_the_memory_of_each_core() -> None:
+    found = tpu_metrics.sample(Monitoring({**LOADED, "duty_cycle_pct": ["50.0"]}), KNOWN)
+    assert (found["duty_cycle_percent"], len(found["hbm_used_bytes"])) == ([50.0], 2)
+
+
+def test_an_older_libtpu_is_not_asked_for_what_it_does_not_have() -> None:
+    assert set(tpu_metrics.sample(Monitoring(LOADED), {"duty_cycle_pct"})) == {"duty_cycle_percent"}
+
+
+# -- as the process that it is -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "artifacts").mkdir()
+    (tmp_path / "answers").write_text(json.dumps(LOADED))
+    libtpu_fixture.install(tmp_path / "packages")
+    return tmp_path
+
+
+@pytest.fixture
+def sampler(place: Path) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, *_arguments(place), "0.01"], env=_environment(place))
+    yield process
+    process.kill()
+    process.wait()
+
+
+def _arguments(place: Path) -> list[str]:
+    return [str(Path(tpu_metrics.__file__)), str(place / "artifacts")]
+
+
+def _environment(place: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(place / "packages"), "STAND_IN": str(place / "answers")}
+
+
+def written(place: Path) -> list[dict[str, Any]]:
+    path = place / "artifacts" / tpu_metrics.NAME
+    return (
+        [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        if path.exists()
+        else []
+    )
+
+
+def test_it_samples_until_it_is_ended(place: Path, sampler: subprocess.Popen[bytes]) -> None:
+    until(lambda: len(written(place)) > 3)
+    header, first, *_ = written(place)
+    assert header == {"schema": 1}
+    assert first["hbm_used_bytes"] == [3 * GIB, 4 * GIB] and first["at"] > 1e9 and first["every_s"] == 0.01
+    sampler.terminate()
+    assert sampler.wait(HANG_S) == -15
+
+
+def test_a_long_job_is_sampled_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ended(Exception):
+        pass
+
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3000:
+            raise Ended
+
+    for name in ("os.nice", "resource.setrlimit", "time.sleep"):
+        monkeypatch.setattr(name, sleep if name == "time.sleep" else lambda *_: None)
+    monkeypatch.setitem(sys.modules, "libtpu.sdk", SimpleNamespace(tpumonitoring=Monitoring({})))  # type: ignore[misc]
+    monkeypatch.setattr(Monitoring, "list_supported_metrics", lambda self: [], raising=False)
+    monkeypatch.setattr(tpu_metrics, "QUIET", {})
+    monkeypatch.setattr(tpu_metrics.signal, "signal", lambda *_: None)
+    with pytest.raises(Ended):
+        tpu_metrics.main(str(tmp_path))
+    assert (slept[0], slept[500]) == (10.0, 20.0)
+    assert sum(slept) > 7 * 86400, "a week in 3,000 lines"
+
+
+def test_a_library_that_hangs_does_not_keep_it_from_ending(place: Path) -> None:
+    (place / "answers").write_text(json.dumps({"hbm_capacity_usage": "hang"}))
+    process = subprocess.Popen([sys.executable, *_arguments(place), "0.01"], env=_environment(place))
+    until(lambda: bool(written(place)))
+    process.terminate()
+    assert process.wait(HANG_S) == -15
+
+
+def test_without_libtpu_it_writes_why_and_ends(place: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(place / "nothing")}
+    done = subprocess.run([sys.executable, *_arguments(place), "0.01"], env=environment, timeout=HANG_S, check=False)
+    assert done.returncode == 0
+    (line,) = written(place)
+    assert line["absent"].startswith("the job's python3 has no libtpu.sdk: ModuleNotFoundError")
+
+
+def test_a_job_neither_waits_for_the_sampler_nor_hears_of_it(place: Path) -> None:
+    sampler = f"bash -c 'echo $$ >pid; exec {sys.executable} {' '.join(_arguments(place))} 0.01'"
+    script = scripts.with_tpu_metrics("sleep 0.05 & wait; echo mine; exit 3\n", sampler)
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env=_environment(place),
+        cwd=place,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+    )
+    until(lambda: bool(written(place)))
+    os.kill(int((place / "pid").read_text()), signal.SIGKILL)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "mine\n", "")
