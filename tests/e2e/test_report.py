@@ -75,7 +75,7 @@ def test_of_a_run_that_was_killed_the_next_command_writes_the_page(tpujob: Tpujo
     process.communicate()
     assert [*tpujob.directory.glob("runs/*/report.html")] == []
     assert tpujob("status").returncode == 0 and tpujob.alive() == []
-    assert "Interrupted" in only_page(tpujob)
+    assert '<span class="badge">interrupted</span> The process that ran it was killed' in only_page(tpujob)
 
 
 def test_a_detached_run_has_a_page_at_once_and_its_own_at_its_end(tpujob: Tpujob) -> None:
@@ -91,7 +91,7 @@ def test_a_local_run_has_a_page_without_a_slice(tpujob: Tpujob) -> None:
     with tpujob.starting_no_emulator():
         assert tpujob("run", tpujob.job(local)).returncode == 0
     page = only_page(tpujob)
-    assert "this machine, without a TPU slice" in page and "none (local)" in page and "EMULATED" not in page
+    assert "on this machine, without a TPU" in page and "<strong>none</strong>" in page and "EMULATED" not in page
 
 
 def test_a_report_that_cannot_be_written_costs_one_line_and_no_result(

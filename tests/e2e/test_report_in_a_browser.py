@@ -219,6 +219,16 @@ def test_it_prints_in_light_colors_with_its_curves(browser: Browser, tmp_path: P
         assert seen.page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--ink')") == "#e6eaf0"
 
 
+def test_of_a_long_log_its_end_is_seen(browser: Browser, tmp_path: Path) -> None:
+    world = plain_run(tmp_path / "a")
+    for worker in (0, 1):
+        world.write(f"logs/worker{worker}.log", "".join(f"line {number}\n" for number in range(500)))
+    with opened(browser, written(tmp_path / "page.html", world.page())) as seen:
+        seen.page.click("summary:has-text('worker 1')")
+        hidden = "log => log.scrollHeight - log.clientHeight - log.scrollTop"
+        assert [log.evaluate(hidden) < 2 for log in seen.page.locator("pre.log").all()] == [True, True]
+
+
 def test_a_screen_reader_gets_headings_captions_and_the_curves_in_words(browser: Browser, tmp_path: Path) -> None:
     path = written(tmp_path / "page.html", preempted_twice(tmp_path / "a").page())
     with opened(browser, path) as seen:

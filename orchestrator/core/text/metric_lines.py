@@ -17,6 +17,11 @@ NAME_CHARS = 64
 _LESS_IS_BETTER = re.compile(
     r"loss|err|perplexity|ppl|\b(mse|mae|rmse|wer|cer|fid|nll)\b|time|latency|(?<!per)_(s|ms)$", re.I
 )
+_MORE_IS_BETTER = re.compile(
+    r"acc|auc|auroc|f1|bleu|rouge|precision|recall|score|reward|return|mfu|throughput|iou|dice|psnr|ssim|ndcg|mrr|correct|exact"
+    r"|win_?rate|pass@|top_?[15]|(per_|/)s(ec)?\b|(^|[/_])(r2|map|em)$",
+    re.I,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,11 @@ def step_of(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63 else None
 
 
-def less_is_better(name: str) -> bool:
-    """Return whether the best value of this metric is its lowest, judged by its name: a loss, an error, a time."""
-    return _LESS_IS_BETTER.search(name.replace("/", " ")) is not None
+def less_is_better(name: str) -> bool | None:
+    """Return whether the best value of this metric is its lowest or its highest, by its name; None where that is not known.
+
+    The lowest: of a loss, an error, a time. The highest: of an accuracy, a score, a rate. Neither: of a learning rate, a norm.
+    """
+    if _LESS_IS_BETTER.search(name.replace("/", " ")):
+        return True
+    return False if _MORE_IS_BETTER.search(name) else None

@@ -95,7 +95,7 @@ def _metric(name: str, column: RunFigures) -> str:
     found = column.metrics.get(name)
     if found is None:
         return NOTHING
-    return short(found.last) if found.best == found.last else f"{short(found.last)} (best {short(found.best)})"
+    return short(found.last) if found.best in (None, found.last) else f"{short(found.last)} (best {short(found.best)})"
 
 
 def _of_any_run(columns: Sequence[RunFigures]) -> list[Row]:
@@ -177,7 +177,8 @@ def _last_and_best(metric: Metric) -> str:
 
     text = f"{short(metric.last)}{at(metric.last_step)}"
     if metric.count > 1:
-        text += f" · best {short(metric.best)}{at(metric.best_step)} · {metric.count:,} values"
+        best = "" if metric.best is None else f" · best {short(metric.best)}{at(metric.best_step)}"
+        text += f"{best} · {metric.count:,} values"
     return text
 
 

@@ -70,7 +70,8 @@ def headline(columns: Sequence[RunFigures]) -> str:
     for key in (*SAME_WORK, "epochs", "precision"):
         values = {getattr(column, key) for column in columns}
         if len(values) == 1 and None not in values:
-            parts.append(forms.get(key, "{}").format(values.pop()))
+            value = values.pop()
+            parts.append("1 epoch" if (key, value) == ("epochs", 1) else forms.get(key, "{}").format(value))
     return " · ".join(parts)
 
 

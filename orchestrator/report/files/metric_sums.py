@@ -22,7 +22,10 @@ _Rows = Sequence[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric of a run. `last`: None if it was not a finite number; `best`: the lowest or the highest, by its name."""
+    """One metric of a run. `last`: None if it was not a finite number.
+
+    `best`: the lowest or the highest, by its name; None where the name does not tell.
+    """
 
     last: float | None
     last_step: int | None
@@ -100,10 +103,11 @@ class _Sum:
         step = _step(row)
         return self.count + index + 1 if step is None else step
 
-    def metric(self, less: bool) -> Metric:
+    def metric(self, less: bool | None) -> Metric:
+        """Return the summary. `less`: whether the best value is the lowest; None: no value is."""
         low: _Point = self.low or (None, None)
         high: _Point = self.high or (None, None)
-        (last, last_step), (best, best_step) = self.last, low if less else high
+        (last, last_step), (best, best_step) = self.last, (None, None) if less is None else low if less else high
         return Metric(last, last_step, best, best_step, low[0], high[0], self.count)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from orchestrator.core.text.metric_lines import less_is_better
 from orchestrator.report.files.curve import POINTS, Point
 from orchestrator.report.files.metrics import short
+from orchestrator.report.files.step_times import Piece
 from orchestrator.report.page.run_data import RunData
 
 MOST_POINTS = 16_000  # of all curves of a page: about 20 bytes each
@@ -73,7 +74,7 @@ def charts(runs: Sequence[RunData]) -> tuple[list[Chart], list[str]]:
     """Return the charts, and the names of metrics that are not drawn: single values, and those beyond `MOST_CHARTS`."""
     names = list(dict.fromkeys(chain.from_iterable(run.curves for run in runs)))
     drawn = [name for name in names if any(name in run.curves and len(run.curves[name].points()) > 1 for run in runs)]
-    drawn.sort(key=lambda name: ("loss" not in name.lower(), not less_is_better(name)))
+    drawn.sort(key=lambda name: ("loss" not in name.lower(), (True, False, None).index(less_is_better(name))))
     shown = drawn[:MOST_CHARTS]
     curves = sum(name in run.curves for name in shown for run in runs) + 2 * sum(run.timing is not None for run in runs)
     most = max(min(POINTS, MOST_POINTS // max(curves, 1)), LEAST_POINTS)
@@ -95,13 +96,7 @@ def _speed(runs: Sequence[RunData], most: int) -> Iterator[Chart]:
     rates, marks = [], []
     for number, timing in timed:
         size = (timing.batch_size or 1) if by_batch else 1
-        pieces = [piece for piece in timing.steps.pieces if piece.seconds > 0]
-        stride = max(len(pieces) * 2 // max(most, 1), 1)
-        points: list[Point] = []
-        for begin in range(0, len(pieces), stride):
-            part = pieces[begin : begin + stride]
-            points.append((part[-1].step, size * sum(p.steps for p in part) / sum(p.seconds for p in part)))
-        rates.append(Series(number, points))
+        rates.append(Series(number, [(step, size * rate) for step, rate in _rates(timing.steps.pieces, most // 2)]))
         marks += [(number, first, last) for first, last in _compiled(timing.steps.compiled)]
     if timed:
         name = "throughput (examples/s)" if by_batch else "throughput (steps/s)"
@@ -110,6 +105,21 @@ def _speed(runs: Sequence[RunData], most: int) -> Iterator[Chart]:
     if exact:
         slow = tuple(Series(number, timing.steps.curve.points(most)) for number, timing in exact)
         yield Chart("seconds per step", slow, tuple(marks[:MOST_MARKS]), "speed")
+
+
+def _rates(pieces: Sequence[Piece], most: int) -> Iterator[tuple[int, float]]:
+    """Yield about `most` times a step and the steps a second up to there, each over about as many steps."""
+    timed = [piece for piece in pieces if piece.seconds > 0]
+    width = max((piece.steps for piece in timed), default=0) * -(-len(timed) // max(most, 1))
+    parts: list[list[Piece]] = [[]]
+    for piece in timed:
+        if sum(each.steps for each in parts[-1]) >= width:
+            parts.append([])
+        parts[-1].append(piece)
+    if len(parts) > 1 and sum(each.steps for each in parts[-1]) < width / 2:
+        parts[-2:] = [parts[-2] + parts[-1]]
+    for part in filter(None, parts):
+        yield part[-1].step, sum(each.steps for each in part) / sum(each.seconds for each in part)
 
 
 def _compiled(steps: Sequence[Any]) -> Iterator[tuple[int, int]]:

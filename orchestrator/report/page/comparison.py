@@ -35,17 +35,33 @@ TIMES = (
 
 @dataclass(frozen=True, slots=True)
 class Cell:
+    """`more`: what is shown smaller below the text."""
+
     text: str
+    more: str = ""
     best: bool = False
 
 
 @dataclass(frozen=True, slots=True)
+class Best:
+    """The best value of a column, and the run that has it."""
+
+    label: str
+    value: str
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
-    """`rows`: the name of a run and its cells. `remarks`: what makes the runs differ, and what the figures mean."""
+    """`rows`: the name of a run and its cells. `best`: of each column of a metric that has one, in the order of columns.
+
+    `remarks`: what makes the runs differ, and what the figures mean.
+    """
 
     headline: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+    best: tuple[Best, ...]
     remarks: tuple[str, ...]
 
 
@@ -61,13 +77,25 @@ def comparison(columns: Sequence[RunFigures]) -> Comparison:
     alike = not remarks.differences(columns, remarks.SAME_WORK)
     best = [_best(label, columns) if alike else set() for label, _ in rows]
     cells = [
-        tuple(Cell(cell(column), number in best[index]) for index, (_, cell) in enumerate(rows))
+        tuple(_cell(cell(column), number in best[index]) for index, (_, cell) in enumerate(rows))
         for number, column in enumerate(columns)
     ]
     head = tuple(label for label, _ in rows)
-    named = tuple(zip(remarks.titles(columns), cells, strict=True))
+    names = remarks.titles(columns)
+    named = tuple(zip(names, cells, strict=True))
+    first = [(index, min(best[index])) for index, label in enumerate(head) if best[index] and _rank(label) < 0]
+    bests = tuple(Best(head[index], _best_value(cells[number][index]), names[number]) for index, number in first)
     headline = " · ".join(filter(None, (remarks.headline(columns), *dict(common).values())))
-    return Comparison(headline, head, named, tuple(remarks.remarks(columns, with_best=False)))
+    return Comparison(headline, head, named, bests, tuple(remarks.remarks(columns, with_best=False)))
+
+
+def _cell(text: str, best: bool) -> Cell:
+    last, bracket, more = text.partition(" (")
+    return Cell(last, more.removesuffix(")") if bracket else "", best)
+
+
+def _best_value(cell: Cell) -> str:
+    return cell.more.removeprefix("best ") if cell.more.startswith("best ") else cell.text
 
 
 def _rank(label: str) -> int:
@@ -80,7 +108,7 @@ def _best(label: str, columns: Sequence[RunFigures]) -> set[int]:
     if label in LESS or label in MORE:
         less, value_of = label in LESS, LESS.get(label) or MORE[label]
     elif any(label in column.metrics for column in columns) and not any(label in c.params for c in columns):
-        less = less_is_better(label)
+        less = less_is_better(label) is True
         value_of = lambda f: f.metrics[label].best if label in f.metrics else None  # noqa: E731
     else:
         return set()

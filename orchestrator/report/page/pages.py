@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from orchestrator.core.text.durations import format_duration
 from orchestrator.report.comparison import remarks
 from orchestrator.report.layout import day_clock
 from orchestrator.report.page import pictures, record, summary, timeline
 from orchestrator.report.page.charts import Chart, charts, clock
-from orchestrator.report.page.comparison import comparison
+from orchestrator.report.page.comparison import Comparison, comparison
 from orchestrator.report.page.html import Hide, render
 from orchestrator.report.page.run_data import RunData
 
@@ -30,6 +31,8 @@ def run_page(data: RunData, *, link: str, hide: Hide, trace: bool) -> str:
         "state": summary.state_of(report),
         "state_name": report.state,
         "sentence": summary.sentence(data),
+        "place": summary.place(data),
+        "again": "" if report.ended_at is not None else f"tpujob report {report.run}",
         "emulated": summary.EMULATED if report.figures.emulated else "",
         "facts": summary.facts(data),
         "tiles": summary.tiles(data),
@@ -58,7 +61,7 @@ def run_page(data: RunData, *, link: str, hide: Hide, trace: bool) -> str:
 def runs_page(runs: Sequence[RunData], *, title: str, links: Sequence[str], hide: Hide) -> str:
     """Return the page of several runs. `links`: the page of each run as seen from this one; empty where it has none."""
     columns = [data.report.figures for data in runs]
-    names = remarks.titles(columns)
+    names, table = remarks.titles(columns), comparison(columns)
     drawn, not_drawn = charts(runs)
     rows = [_row(data, name) for data, name in zip(runs, names, strict=True)]
     page = {
@@ -66,10 +69,13 @@ def runs_page(runs: Sequence[RunData], *, title: str, links: Sequence[str], hide
         "title": title,
         "heading": title,
         "sentence": _counts(runs),
+        "place": table.headline,
+        "again": "",
+        "tiles": _tiles(runs, table),
         "state": _state(runs),
         "state_name": "",
         "emulated": summary.EMULATED if any(column.emulated for column in columns) else "",
-        "comparison": comparison(columns),
+        "comparison": table,
         "histogram": None,
         "links": dict(zip(names, links, strict=True)),
         "timeline": pictures.timeline_of(rows),
@@ -88,6 +94,19 @@ def _state(runs: Sequence[RunData]) -> str:
     return next(state for state in ("bad", "open", "good") if state in states)
 
 
+def _tiles(runs: Sequence[RunData], table: Comparison) -> list[summary.Tile]:
+    """Return the best run by each of the first metrics, and what all of them took."""
+    reports = [data.report for data in runs]
+    found = [summary.Tile(f"Best {each.label}", each.value, each.run) for each in table.best[: summary.MOST_METRICS]]
+    ended = [report.ended_at for report in reports if report.ended_at is not None]
+    if len(ended) == len(reports):
+        took = max(ended) - min(report.started_at for report in reports)
+        found.append(summary.Tile("From first start to last end", format_duration(took)))
+    if len({report.cloud for report in reports}) == 1:
+        found.append(summary.cost_tile(reports))
+    return found
+
+
 def _counts(runs: Sequence[RunData]) -> str:
     states = [data.report.state for data in runs]
     return f"{len(runs)} runs: {', '.join(f'{states.count(state)} {state}' for state in dict.fromkeys(states))}."
@@ -99,6 +118,7 @@ def _drawn(drawn: Sequence[Chart], not_drawn: Sequence[str], runs: Sequence[RunD
         "not_drawn": not_drawn,
         "names": names,
         "has_clock": any(clock(data) for data in runs),
+        "restarted": any(timeline.restarts(data) for data in runs),
         "written_at": day_clock(max(data.now for data in runs)),
     }
 
@@ -107,7 +127,10 @@ def _render(
     page: dict[str, Any], drawn: Sequence[Chart], runs: Sequence[RunData], names: Sequence[str], hide: Hide
 ) -> str:
     data = {
-        "runs": [{"name": hide(name), "clock": clock(run)} for name, run in zip(names, runs, strict=True)],
+        "runs": [
+            {"name": hide(name), "clock": clock(run), "restarts": timeline.restarts(run)}
+            for name, run in zip(names, runs, strict=True)
+        ],
         "charts": [chart.as_json() | {"name": hide(chart.name)} for chart in drawn],
     }
     return render(page, data, hide)

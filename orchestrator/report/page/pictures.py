@@ -5,6 +5,7 @@ A bar is in percent of its picture, so that a picture fits any width.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,8 @@ from orchestrator.report.page import timeline
 from orchestrator.report.page.run_data import RunData
 
 MOST_ROWS = 60  # of a timeline
-TICKS = 4
+TICKS = 6  # at most
+ROUND_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400)
 LEAST_WIDTH = 0.25  # percent of the timeline: shorter spans would not be seen
 QUANTILES = (("half of them below", 0.5), ("95 % below", 0.95), ("99 % below", 0.99))
 
@@ -80,10 +82,16 @@ def timeline_of(rows: Sequence[timeline.Row]) -> Timeline | None:
         )
         for row in rows[:MOST_ROWS]
     )
-    ticks = tuple((100 * n / TICKS, format_duration((end - begin) * n / TICKS)) for n in range(TICKS + 1))
+    ticks = tuple((at * share, format_duration(at)) for at in _round_seconds(end - begin))
     occur = {span.kind for span in spans}
     kinds = tuple((kind, label) for kind, label in timeline.KINDS.items() if kind in occur)
     return Timeline(shown, ticks, kinds, max(len(rows) - MOST_ROWS, 0))
+
+
+def _round_seconds(whole_s: float) -> list[float]:
+    """Return the times of the ticks: multiples of a round time, from 0 on."""
+    step_s = next((each for each in ROUND_S if whole_s / each <= TICKS), 86_400 * math.ceil(whole_s / 86_400 / TICKS))
+    return [number * step_s for number in range(int(whole_s / step_s) + 1)]
 
 
 def phases(data: RunData, rows: Sequence[timeline.Row]) -> list[PhaseRow]:
@@ -129,9 +137,13 @@ def histogram(data: RunData) -> dict[str, Any] | None:
         for number, each in enumerate(bins)
     ]
     quantiles = [(label, _seconds(timing.steps.quantile(share))) for label, share in QUANTILES]
+    edges = [each.low_s for each in bins if each.low_s is not None]
+    ticks = [(width * number, _seconds(edges[number])) for number in range(0, len(edges), max(len(edges) // 4, 1))]
     return {
         "bars": bars,
         "width": width,
+        "ticks": ticks,
+        "most": f"{most:,}",
         "low": _seconds(bins[0].low_s),
         "high": f"over {_seconds(bins[-1].low_s)}" if bins[-1].high_s is None else _seconds(bins[-1].high_s),
         "count": sum(each.steps for each in bins),

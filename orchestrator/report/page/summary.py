@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from orchestrator import catalog
 from orchestrator.core.lease.run_and_attempt import LOCAL, AttemptState, end_text
 from orchestrator.core.text.durations import format_duration
+from orchestrator.core.text.metric_lines import less_is_better
+from orchestrator.report import costs
+from orchestrator.report.comparison.figures import RunFigures
+from orchestrator.report.files.metric_sums import Metric
 from orchestrator.report.files.metrics import short
 from orchestrator.report.layout import clock, day_clock, format_cost
 from orchestrator.report.page import timeline
@@ -17,6 +23,17 @@ EMULATED = (
     "This TPU was emulated on a CPU: its seconds are not those of a real TPU, and nothing was billed. "
     f"Dollars are what the same time would cost by the {catalog.PRICES_AS_OF}."
 )
+
+MOST_METRICS = 2  # among the first figures
+EVALUATION = re.compile(r"eval|val|test", re.I)
+
+
+class Tile(NamedTuple):
+    """One of the first figures."""
+
+    label: str
+    value: str
+    remark: str = ""
 
 
 def state_of(report: RunReport) -> str:
@@ -36,62 +53,80 @@ def sentence(data: RunData) -> str:
     if report.state == AttemptState.SUCCEEDED:
         again = f", in attempt {len(report.attempts)}" if len(report.attempts) > 1 else ""
         return f"Succeeded after {took}{again}."
-    how = end_text(report.state, report.detail)
+    how = end_text(report.state, report.detail).removeprefix(f"{report.state}: ")
     return f"{how[:1].upper()}{how[1:]}, after {took}."
 
 
-def facts(data: RunData) -> list[tuple[str, str]]:
-    """Return what the run was, where, how long and for how much."""
-    report, figures, lease = data.report, data.report.figures, data.report.lease
-    found = []
+def place(data: RunData) -> str:
+    """Return on what the run was: accelerator, zone, provisioning."""
+    report, lease = data.report, data.report.lease
     if report.cloud == LOCAL:
-        found.append(("Ran on", "this machine, without a TPU slice"))
-    elif lease is None:
-        found.append(("Accelerator", "no slice was had"))
-    else:
-        emulated = ", EMULATED" if lease.emulated else ""
-        found += [
-            ("Accelerator", f"{lease.accelerator_type}{emulated}"),
-            ("Zone", f"{lease.zone} · {report.attempts[-1].provisioning or 'on-demand'}"),
-        ]
-    found.append(("Cost", cost_text(report)))
-    if figures.job_s is not None:
-        found.append(("Job ran", format_duration(figures.job_s)))
-    found.append(("Started", day_clock(report.started_at)))
+        return "on this machine, without a TPU"
+    if lease is None:
+        return "no slice was had"
+    kind = f"{lease.accelerator_type}, emulated" if lease.emulated else lease.accelerator_type
+    return f"{kind} · {lease.zone} · {report.attempts[-1].provisioning or 'on-demand'}"
+
+
+def facts(data: RunData) -> list[tuple[str, str]]:
+    """Return which run it was, when, and with which parameters."""
+    report = data.report
+    found = [("Run", report.run), ("Started", day_clock(report.started_at))]
     if report.ended_at is not None:
         found.append(("Ended", day_clock(report.ended_at)))
     if report.exit_code:
         found.append(("Exit code", str(report.exit_code)))
     if report.sweep:
         found.append(("Sweep", f"{report.sweep} · {report.variant}"))
-    found += [(name, str(value)) for name, value in report.params.items()]
-    return [*found, ("Run", report.run)]
+    return found + [(name, str(value)) for name, value in report.params.items()]
 
 
-def cost_text(report: RunReport) -> str:
-    """Return the cost of the whole run, over all of its attempts."""
-    text = format_cost(report.cost_usd, report.cloud)
-    return f"{text}, over all {len(report.attempts)} attempts" if len(report.attempts) > 1 else text
-
-
-def tiles(data: RunData) -> list[tuple[str, str, str]]:
-    """Return the figures that people look for first: label, value, remark."""
+def tiles(data: RunData) -> list[Tile]:
+    """Return the figures that people look for first."""
     report, figures = data.report, data.report.figures
     found = []
     if figures.test_accuracy is not None:
-        found.append(("Test accuracy", f"{100 * figures.test_accuracy:.2f} %", ""))
-    shown = {"images_per_s", "test_accuracy"}
-    for name, metric in list(figures.metrics.items())[:20]:
-        if len(found) < 2 and name not in shown and metric.last is not None:
-            best = f"best {short(metric.best)}" if metric.best != metric.last else ""
-            found.append((name, short(metric.last), best))
+        found.append(Tile("Test accuracy", f"{100 * figures.test_accuracy:.2f} %"))
+    for name, metric in main_metrics(figures)[: MOST_METRICS - len(found)]:
+        best = f"best {short(metric.best)}" if metric.best not in (None, metric.last) else "last value"
+        found.append(Tile(name, short(metric.last), best))
     if figures.images_per_s is not None:
-        found.append(("Throughput", f"{figures.images_per_s:,.0f}", "images/s"))
-    took = None if report.ended_at is None else report.ended_at - report.started_at
-    if took is not None:
-        found.append(("From start to end", format_duration(took), ""))
-    amount, _, remark = format_cost(report.cost_usd, report.cloud).partition(" ")
-    return [*found, ("Cost", amount, remark)]
+        found.append(Tile("Throughput", f"{figures.images_per_s:,.0f}", "images/s"))
+    if figures.job_s is not None:
+        found.append(Tile("Job ran", format_duration(figures.job_s), _whole_time(report)))
+    if lost := timeline.losses(data):
+        found.append(Tile("Lost slices", str(len(lost)), _lost_time(lost)))
+    return [*found, cost_tile([report])]
+
+
+def main_metrics(figures: RunFigures) -> list[tuple[str, Metric]]:
+    """Return the metrics with a last value: those that can be better or worse first, and of these those of an evaluation."""
+    own = {"images_per_s", "test_accuracy"} if figures.images_per_s is not None else set()
+    found = [(name, each) for name, each in figures.metrics.items() if name not in own and each.last is not None]
+    return sorted(found, key=lambda each: (less_is_better(each[0]) is None, not EVALUATION.search(each[0])))
+
+
+def cost_tile(reports: Sequence[RunReport]) -> Tile:
+    """Return the cost of whole runs of one cloud, over all of their attempts."""
+    paid = [report for report in reports if report.cloud != LOCAL]
+    if not paid:
+        return Tile("Cost", "none", "on this machine")
+    total = costs.total([report.cost_usd for report in paid])
+    amount, _, remark = format_cost(total, paid[0].cloud).partition(" ")
+    count, what = (len(reports), "runs") if len(reports) > 1 else (len(reports[0].attempts), "attempts")
+    over = f"over all {count} {what}" if count > 1 else ""
+    return Tile("Cost", amount, ", ".join(filter(None, (remark, over))))
+
+
+def _whole_time(report: RunReport) -> str:
+    return "" if report.ended_at is None else f"of {format_duration(report.ended_at - report.started_at)}"
+
+
+def _lost_time(lost: Sequence[timeline.Loss]) -> str:
+    """Return for how long the losses set the job back, as far as that is known."""
+    known = [each.behind_s if each.behind_s is not None else each.gap_s for each in lost]
+    seconds = sum(each for each in known if each is not None)
+    return f"set the job back by {format_duration(seconds)}" if seconds else ""
 
 
 # -- rows of tables --------------------------------------------------------------------------------------------------
@@ -106,6 +141,7 @@ def losses(data: RunData) -> list[tuple[str, ...]]:
             clock(each.at),
             "none ran" if each.gap_s is None else format_duration(each.gap_s),
             "unknown" if each.redone_s is None else format_duration(each.redone_s),
+            "unknown" if each.behind_s is None else format_duration(each.behind_s),
             format_cost(each.usd, data.report.cloud),
         )
         for each in timeline.losses(data)
@@ -142,12 +178,13 @@ def tried(data: RunData) -> list[tuple[str, str, str]]:
 
 
 def metric_rows(data: RunData) -> list[tuple[str, ...]]:
-    """Return a row for each metric: name, last, best, lowest, highest, how many values."""
+    """Return a row for each metric: name, last, best and its step, lowest, highest, how many values."""
     return [
         (
             name,
             short(m.last) if m.last is not None else "not a number",
-            f"{short(m.best)}{'' if m.best_step is None else f' at step {m.best_step:,}'}",
+            "" if m.best is None else short(m.best),
+            "" if m.best is None or m.best_step is None else f"{m.best_step:,}",
             short(m.low),
             short(m.high),
             f"{m.count:,}",

@@ -62,7 +62,8 @@ class Loss:
     at: float
     gap_s: float | None  # until the next attempt ran
     redone_s: float | None  # of work after the last saved copy
-    usd: float | None  # of both
+    behind_s: float | None  # until the job was further than before
+    usd: float | None  # of the next slice until then; without `behind_s`, of what was done again
 
 
 def rows(data: RunData) -> list[Row]:
@@ -138,9 +139,15 @@ def seconds_by_phase(found: Sequence[Row]) -> dict[str, float]:
     return {kind: seconds for kind, seconds in sums.items() if seconds > 0}
 
 
+def restarts(data: RunData) -> list[int]:
+    """Return the steps at which attempts went on from saved work."""
+    continued = [event for each in data.attempts for _, kind, event in data.events[each.id] if kind == "continued"]
+    return [event["step"] for event in continued if isinstance(event.get("step"), int)]
+
+
 def losses(data: RunData) -> list[Loss]:
     """Return what each loss of a slice cost that another attempt followed."""
-    found = []
+    found: list[Loss] = []
     pairs = pairwise(zip(data.attempts, data.report.attempts, strict=True))
     for number, ((attempt, before), (next_attempt, after)) in enumerate(pairs, 1):
         if before.ended_at is None:
@@ -148,11 +155,22 @@ def losses(data: RunData) -> list[Loss]:
         saved_s = next((e["saved_s"] for _, kind, e in data.events[next_attempt.id] if kind == "continued"), None)
         ran_s = 0.0 if before.running_at is None else before.ended_at - before.running_at
         redone_s = ran_s if saved_s is None else min(saved_s, ran_s)
-        again_s = None if after.running_at is None or after.ready_at is None else after.running_at - after.ready_at
-        parts = [_price(data, attempt, redone_s), _price(data, next_attempt, again_s)]
+        further_at = _further_at(data, before, after)
+        behind_s = None if further_at is None else further_at - before.ended_at
+        again_at = after.running_at if further_at is None else further_at
+        again_s = None if again_at is None or after.ready_at is None else again_at - after.ready_at
+        parts = [_price(data, next_attempt, again_s)]
+        if further_at is None:
+            parts.append(_price(data, attempt, redone_s))
         cause = before.cause or before.detail or before.state
-        found.append(Loss(number, cause, before.ended_at, before.lost_s, redone_s, costs.total(parts)))
+        found.append(Loss(number, cause, before.ended_at, before.lost_s, redone_s, behind_s, costs.total(parts)))
     return found
+
+
+def _further_at(data: RunData, before: AttemptReport, after: AttemptReport) -> float | None:
+    """Return when the next attempt was further than the lost one: it reported a higher step than all before."""
+    begin, end = before.ended_at, after.ended_at or data.now
+    return next((at for _, at in data.arrivals if begin is not None and begin < at <= end), None)
 
 
 def _price(data: RunData, attempt: Attempt, seconds: float | None) -> float | None:

@@ -6,7 +6,7 @@ begins, were it by a microsecond: the slices of a line follow each other, or lie
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from orchestrator.report.files.timing import Timing
@@ -29,13 +29,14 @@ class Slice(NamedTuple):
 def trace(data: RunData) -> dict[str, Any]:
     """Return the JSON object of the trace. Its times begin with the run; those of the job with its first attempt that ran."""
     began = data.report.started_at
-    lines: list[tuple[str, Iterable[Slice]]] = []
+    lines: list[tuple[str, Sequence[Slice]]] = []
     for row in timeline.rows(data):
         name = f"{row.label} ({row.note})" if row.note else row.label
-        lines.append((name, (Slice(timeline.KINDS[s.kind], s.begin - began, s.end - began) for s in row.spans)))
+        lines.append((name, [Slice(timeline.KINDS[s.kind], s.begin - began, s.end - began) for s in row.spans]))
     if data.timing is not None:
         job = _OfJob(data, data.timing)
-        lines += [("job: phases", job.phases()), ("job: epochs", job.epochs()), ("job: steps", job.steps())]
+        of_job = {"job: phases": [*job.phases()], "job: epochs": [*job.epochs()], "job: steps": [*job.steps()]}
+        lines += [(name, slices) for name, slices in of_job.items() if slices]
     events = [_name(0, "process_name", f"tpujob: {data.report.name}")]
     for line, (name, slices) in enumerate(lines, FIRST_LINE):
         events += [_name(line, "thread_name", name), *_laid_out(line, slices)]

@@ -10,7 +10,11 @@
   let printing = false;
 
   const color = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const short = v => v == null ? "" : Math.abs(v) >= 1000 && Math.abs(v) < 1e9 ? Math.round(v).toLocaleString("en-US") : String(+v.toPrecision(4));
+  const short = v => {
+    if (v == null) return "";
+    if (Math.abs(v) >= 1000 && Math.abs(v) < 1e9) return Math.round(v).toLocaleString("en-US");
+    return v !== 0 && Math.abs(v) < 1e-3 ? v.toExponential(3).replace(/\.?0+e/, "e") : String(+v.toPrecision(4));
+  };
   const duration = s => s < 60 ? short(s) + " s" : s < 3600 ? short(s / 60) + " m" : short(s / 3600) + " h";
 
   // The second at which a step ended, between the steps of which it is known.
@@ -40,19 +44,32 @@
     return [xs, ys];
   }
 
-  function bands(chart, overTime) {
+  // Behind the curves: steps that compiled, and steps at which an attempt went on.
+  function marks(chart, overTime) {
     return u => {
       const { left, width, top, height } = u.bbox;
+      const at = (run, step) => {
+        const { clock } = data.runs[run];
+        return overTime && !clock ? NaN : u.valToPos(overTime ? secondsOf(clock, step) : step, "x", true);
+      };
       u.ctx.save();
-      u.ctx.fillStyle = color("--k-refused");
-      u.ctx.globalAlpha = 0.35;
+      u.ctx.fillStyle = color("--mark-step");
       for (const [run, first, last] of chart.marks) {
-        const clock = data.runs[run].clock;
-        if (overTime && !clock) continue;
-        const at = step => overTime ? secondsOf(clock, step) : step;
-        const from = Math.max(u.valToPos(at(first - 1), "x", true), left);
-        const to = Math.min(Math.max(u.valToPos(at(last), "x", true), from + 3), left + width);
+        const from = Math.max(at(run, first - 1), left);
+        const to = Math.min(Math.max(at(run, last), from + 3), left + width);
         if (to > from) u.ctx.fillRect(from, top, to - from, height);
+      }
+      u.ctx.setLineDash([4, 4]);
+      for (const { run } of chart.series) {
+        u.ctx.strokeStyle = color(data.runs.length > 1 ? "--c" + run % 8 : "--soft");
+        for (const step of data.runs[run].restarts) {
+          const x = at(run, step);
+          if (x < left || x > left + width) continue;
+          u.ctx.beginPath();
+          u.ctx.moveTo(x, top);
+          u.ctx.lineTo(x, top + height);
+          u.ctx.stroke();
+        }
       }
       u.ctx.restore();
     };
@@ -60,7 +77,7 @@
 
   function read(u, chart, overTime, out) {
     const i = u.cursor.idx;
-    if (i == null) { out.textContent = chart.marks.length ? "The shaded steps compiled a program." : ""; return; }
+    if (i == null) { out.textContent = ""; return; }
     const at = overTime ? duration(u.data[0][i]) : "step " + Math.round(u.data[0][i]).toLocaleString("en-US");
     const values = [];
     for (let s = 1; s < u.data.length; s++) {
@@ -83,15 +100,15 @@
       const u = new uPlot({
         width: printing ? PAPER : Math.max(box.clientWidth, 200),
         height: 250,
-        padding: [8, 30, 0, 0], // the last label of the axis needs room
+        padding: [8, 26, 0, 0], // the last label of the axis needs room
         scales: { x: { time: false }, y: { distr: wantsLog && positive ? 3 : 1 } },
         axes: [
           { ...axis, size: 34, label: overTime ? "time of the job" : "step", labelSize: 18, labelFont: axis.font, values: (_, ticks) => ticks.map(v => overTime ? duration(v) : short(v)), space: 60 },
-          { ...axis, size: 62, values: (_, ticks) => ticks.map(v => v == null ? "" : short(v)) },
+          { ...axis, size: (_, ticks) => Math.max(36, 20 + 7 * Math.max(0, ...(ticks ?? []).map(text => text.length))), values: (_, ticks) => ticks.map(v => v == null ? "" : short(v)) },
         ],
         cursor: { drag: { x: true, y: false }, points: { size: 7 } },
         legend: { show: false },
-        hooks: { drawClear: [bands(chart, overTime)], setCursor: [u => read(u, chart, overTime, out)] },
+        hooks: { drawClear: [marks(chart, overTime)], setCursor: [u => read(u, chart, overTime, out)] },
         series: [{}, ...chart.series.map(series => ({
           stroke: color("--c" + series.run % 8),
           dash: DASHES[Math.floor(series.run / 8) % DASHES.length],
@@ -114,6 +131,13 @@
       plots.push(u);
     });
   }
+
+  // Of a log, the end is what is looked for.
+  document.querySelectorAll("pre.log").forEach(log => {
+    const toEnd = () => { log.scrollTop = log.scrollHeight; };
+    log.parentElement.addEventListener("toggle", toEnd);
+    toEnd();
+  });
 
   if (!controls) return;
   controls.addEventListener("change", draw);

@@ -58,4 +58,9 @@ def test_less_of_it_is_better(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["acc", "accuracy", "images_per_s", "tokens/sec", "f1", "bleu", "auc"])
 def test_more_of_it_is_better(name: str) -> None:
-    assert not less_is_better(name)
+    assert less_is_better(name) is False
+
+
+@pytest.mark.parametrize("name", ["lr", "learning_rate", "grad_norm", "epoch", "tokens", "beta", "entropy", "x"])
+def test_no_value_of_it_is_the_best(name: str) -> None:
+    assert less_is_better(name) is None

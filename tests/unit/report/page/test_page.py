@@ -15,7 +15,8 @@ import pytest
 
 from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.core.text.redaction import Redactor
-from orchestrator.report.page import pages, timeline
+from orchestrator.report.files.step_times import Piece
+from orchestrator.report.page import charts, pages, pictures, summary, timeline
 from tests.unit.report.page.world import World, plain_run, preempted_twice, training_steps
 
 HOSTILE = '</script><script>window.owned = 1</script><img src=x onerror="window.owned = 1">\'\u2028&'
@@ -41,7 +42,7 @@ def test_the_top_says_how_it_ended_where_it_ran_and_what_it_cost(tmp_path: Path)
     text = text_of(plain_run(tmp_path / "a").page())
     top = text[: text.index("Curves")]
     assert "mnist" in top and "Succeeded after 3 m 39 s." in top
-    assert "v5litepod-8" in top and "us-central1-a" in top and "Cost $0.58" in top
+    assert "v5litepod-8 · us-central1-a · on-demand" in top and "Cost $0.58" in top
     assert "EMULATED" not in text
 
 
@@ -56,7 +57,7 @@ def test_a_failed_run_says_why_and_shows_the_end_of_its_log(tmp_path: Path) -> N
     world.end(attempt, world.work(attempt, 3), AttemptState.FAILED, "the job failed on worker0 with code 7")
     world.write("logs/worker0.log", b"x" * 200_000 + b"\nTraceback\nValueError: no\n")
     text = text_of(world.page())
-    assert "Failed: the job failed on worker0 with code 7, after 1 m 42 s." in text and "Exit code 7" in text
+    assert "failed The job failed on worker0 with code 7, after 1 m 42 s." in text and "Exit code 7" in text
     assert "ValueError: no" in text and "bytes are in the file only" in text and len(text) < 20_000
 
 
@@ -92,7 +93,67 @@ def test_every_attempt_zone_and_wait_is_on_the_timeline_and_each_loss_has_its_pr
     assert [(loss.gap_s, loss.redone_s) for loss in losses] == [(95, 45), (75, 100)]
     assert losses[0].usd == pytest.approx(9.6 * (45 + 5) / 3600)
     text = text_of(world.page())
-    assert "over all 3 attempts" in text and "What the lost slices cost" in text and "goes on at step 80" in text
+    assert (
+        "over all 3 attempts" in text
+        and "Lost slices 2" in text
+        and "What the lost slices cost" in text
+        and "goes on at step 80" in text
+    )
+
+
+def test_a_loss_costs_the_time_until_the_job_is_further_than_before(tmp_path: Path) -> None:
+    """Not only until the next attempt runs: it starts, restores, compiles and does steps again, on a slice that is paid."""
+    world = preempted_twice(tmp_path / "a")
+    first, second, _ = world.data().report.attempts
+    assert first.ended_at is not None and second.ready_at is not None
+    further_at = first.ended_at + 130
+    steps = [(79, first.ended_at - 9), (81, further_at), (99, further_at + 9)]
+    world.write("logs/steps.jsonl", "".join(json.dumps({"step": step, "at": at}) + "\n" for step, at in steps))
+    losses = timeline.losses(world.data())
+    assert [loss.behind_s for loss in losses] == [130, None]
+    assert losses[0].usd == pytest.approx(9.6 * (further_at - second.ready_at) / 3600)
+    assert "set the job back by 3 m 25 s" in text_of(world.page()), "of the second loss, until the next attempt ran"
+
+
+def test_steps_at_which_an_attempt_went_on_are_marked_in_the_curves(tmp_path: Path) -> None:
+    page = preempted_twice(tmp_path / "a").page()
+    assert data_of(page)["runs"][0]["restarts"] == [80, 80] and "A dashed line" in text_of(page)
+    assert "A dashed line" not in text_of(plain_run(tmp_path / "b").page())
+
+
+def test_what_can_be_better_is_among_the_first_figures_and_of_an_evaluation_before_the_rest(tmp_path: Path) -> None:
+    world = plain_run(tmp_path / "a")
+    world.metrics({"step": step, "lr": 1e-4, "loss": 1 / step, "eval/loss": 2 / step, "norm": step} for step in (1, 2))
+    assert [name for name, _ in summary.main_metrics(world.data().report.figures)] == [
+        "eval/loss",
+        "loss",
+        "lr",
+        "norm",
+    ]
+    rows = {row[0]: row[2] for row in summary.metric_rows(world.data())}
+    assert rows == {"lr": "", "loss": "0.5", "eval/loss": "1", "norm": ""}, "no learning rate is the best"
+
+
+def test_a_page_of_a_run_that_goes_on_says_how_to_write_it_again(tmp_path: Path) -> None:
+    world = World(tmp_path / "a")
+    world.work(world.begin(), 30)
+    assert f"tpujob report {world.run}" in text_of(world.page())
+    assert "writes it again" not in text_of(plain_run(tmp_path / "b").page())
+
+
+def test_the_ticks_of_a_timeline_are_round_times(tmp_path: Path) -> None:
+    for seconds, expected in ((30.2, ["0 s", "10 s", "20 s", "30 s"]), (7 * 86_400, ["0 s", "2 d", "4 d", "6 d"])):
+        row = timeline.Row("run", (timeline.Span("main", 5.0, 5.0 + seconds),))
+        found = pictures.timeline_of([row])
+        assert found is not None and [text for _, text in found.ticks] == expected
+
+
+def test_the_last_rate_of_a_training_is_not_that_of_a_few_steps() -> None:
+    """The last piece is as long as it happens to be: a single slow step of it would look like a collapse."""
+    pieces = [Piece(8 * number, 0.0, 0.0, 8, 8.0) for number in range(1, 11)]
+    assert list(charts._rates([*pieces, Piece(81, 0.0, 0.0, 1, 10.0)], 20))[-2:] == [(72, 1.0), (81, 0.5)]
+    assert len(list(charts._rates(pieces, 20))) == 10 and len(list(charts._rates(pieces, 5))) == 5
+    assert list(charts._rates([], 5)) == []
 
 
 def test_nothing_that_a_job_says_becomes_markup_or_script(tmp_path: Path) -> None:
@@ -175,11 +236,12 @@ def test_several_runs_share_a_table_with_the_best_marked_and_one_chart_for_a_met
     two.metrics({"step": step, "loss": 2 / step} for step in range(1, 301))
     page = runs_page(one, two)
     text = text_of(page)
-    assert "2 runs: 2 succeeded." in text and "lr" in text and "0.3" in text
+    assert "2 runs: 2 succeeded." in text and "Best loss 0.006667 lr-2" in text and "Cost $1.17 over all 2 runs" in text
+    assert "lr" in text and "0.3" in text
     (row,) = re.findall(r'(?s)<tr><th scope="row">(?:(?!</tr>).)*lr-2.*?</tr>', page)
     assert "best" in row and '<a href="a/report.html">lr-1</a>' in page
-    charts = {chart["name"]: [series["run"] for series in chart["series"]] for chart in data_of(page)["charts"]}
-    assert charts["loss"] == [0, 1] and charts["acc"] == [0]
+    series_of = {chart["name"]: [series["run"] for series in chart["series"]] for chart in data_of(page)["charts"]}
+    assert series_of["loss"] == [0, 1] and series_of["acc"] == [0]
 
 
 def test_a_page_of_fifty_runs_stays_below_a_megabyte(tmp_path: Path) -> None:
