@@ -156,6 +156,21 @@ def test_the_search_finds_it_in_a_page_that_is_opened_from_a_file(
     page.close()
 
 
+@pytest.mark.exhaustive
+def test_every_page_fits_a_telephone_and_has_no_error(site: Site, browser: Browser) -> None:
+    page = browser.new_page(viewport={"width": 400, "height": 900})
+    said: list[str] = []
+    page.on("console", lambda message: said.append(f"{page.url}: {message.text}"))
+    page.on("pageerror", lambda error: said.append(f"{page.url}: {error}"))
+    too_wide = []
+    for path in sorted(site.pages):
+        page.goto(path.as_uri())
+        if page.evaluate("document.documentElement.scrollWidth") > 400:
+            too_wide.append(str(path.relative_to(site.root)))
+    assert (too_wide, said) == ([], [])
+    page.close()
+
+
 def test_a_wrong_link_a_wrong_anchor_and_a_page_outside_the_navigation_fail_the_build(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "docs" / "site", tmp_path / "docs" / "site")
     for page, text in {
