@@ -18,6 +18,7 @@ from orchestrator.report import attempts, costs
 from orchestrator.report.attempts import AttemptReport
 from orchestrator.report.comparison import compare
 from orchestrator.report.comparison.figures import FUNCTION_ENTRY, RunFigures, figures
+from orchestrator.report.files import profiles
 from orchestrator.report.files.artifact_files import read_object, section, short_text
 from orchestrator.report.files.metrics import read as read_metrics
 from orchestrator.report.files.metrics import short
@@ -136,7 +137,7 @@ def payload_spans(directory: Path) -> dict[str, float]:
     """Return the seconds of the payload's spans (train, compile, …), without their total, which is the job's span."""
     seconds = section(metrics(directory), "seconds")
     order = ("train", "compile", "eval", "data", "import", "checkpoint")
-    found = {name: seconds.get(f"{name}_s") for name in order}
+    found = {name: seconds.get(f"{name}_s") for name in (*order, *(["profile"] if seconds.get("profile_s") else []))}
     return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
 
 
@@ -262,6 +263,13 @@ def figure_lines(found: RunReport) -> list[str]:
     return [*(f"result   {part}" for part in _describe_metrics(found.metrics)), *compare.one(found.figures)]
 
 
+def profile_lines(found: RunReport) -> list[str]:
+    """Return how to look at the traces of profilers among the files."""
+    paths = [file.path for file in found.files]
+    lines = [f"profile  {profiles.command(found.directory, below)}" for below in profiles.log_directories(paths)]
+    return lines or [f"profile  {path} opens in ui.perfetto.dev" for path in profiles.trace_events(paths)]
+
+
 def event_table(found: RunReport) -> Table:
     """Return what happened, in order."""
     return Table(("AT", "EVENT"), tuple((day_clock(event.at), event.what) for event in found.events))
@@ -280,6 +288,7 @@ def lines(found: RunReport) -> list[str]:
         *(f"event    {at}  {what}" for at, what in event_table(found).rows),
         *figure_lines(found),
         *(f"file     {path}  {size} bytes" for path, size in file_table(found).rows),
+        *profile_lines(found),
         f"in       {found.directory}",
     ]
 

@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.core.text.durations import format_duration
 from orchestrator.report.comparison import remarks
 from orchestrator.report.layout import day_clock
-from orchestrator.report.page import pictures, record, summary, timeline
+from orchestrator.report.page import device, pictures, record, summary, timeline
 from orchestrator.report.page.charts import Chart, charts, clock
 from orchestrator.report.page.comparison import Comparison, comparison
 from orchestrator.report.page.html import Hide, render
@@ -43,6 +43,7 @@ def run_page(data: RunData, *, link: str, hide: Hide, trace: bool) -> str:
         "events": [(day_clock(event.at), event.what) for event in report.events],
         "phases": pictures.phases(data, rows),
         "histogram": pictures.histogram(data),
+        "device": device.facts(data),
         "metrics": summary.metric_rows(data),
         "notes": remarks.notes([report.figures]),
         "logs": data.logs,
@@ -77,6 +78,7 @@ def runs_page(runs: Sequence[RunData], *, title: str, links: Sequence[str], hide
         "emulated": summary.EMULATED if any(column.emulated for column in columns) else "",
         "comparison": table,
         "histogram": None,
+        "device": [],
         "links": dict(zip(names, links, strict=True)),
         "timeline": pictures.timeline_of(rows),
         **_drawn(drawn, not_drawn, runs, names),

@@ -150,6 +150,7 @@ def histogram(data: RunData) -> dict[str, Any] | None:
         "quantiles": quantiles,
         "compiled": [(each.step, _seconds(each.seconds)) for each in timing.steps.compiled[:8]],
         "compiled_count": timing.warm_up_steps,
+        "profiled": timing.profiled_steps,
         "stamped": timing.mode != "drained",
     }
 

@@ -13,10 +13,11 @@ from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.core.text.terminal import clean
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import results
-from orchestrator.report.files import metrics, timing_file
+from orchestrator.report.files import metrics, timing_file, tpu_metrics
 from orchestrator.report.files.artifact_files import open_regular, read_object
 from orchestrator.report.files.curve import Curve
 from orchestrator.report.files.timing import Timing
+from orchestrator.report.files.tpu_metrics import TpuUse
 from orchestrator.report.results import RunReport
 
 LOG_BYTES = 32 << 10  # of the end of worker 0's log; of each other worker's a fourth
@@ -48,6 +49,7 @@ class RunData:
     leases: Mapping[str, Lease]
     curves: Mapping[str, Curve]
     timing: Timing | None
+    tpu_use: TpuUse | None
     arrivals: tuple[tuple[int, float], ...]  # when which step was reported, in unix seconds
     logs: tuple[LogTail, ...]
     provenance: Mapping[str, Any]
@@ -72,6 +74,7 @@ def read(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunDat
         leases=leases,
         curves=metrics.curves(directory),
         timing=timing_file.read_run(directory),
+        tpu_use=tpu_metrics.read_run(directory),
         arrivals=tuple(metrics.arrivals(directory)),
         logs=_logs(directory / "logs"),
         provenance=read_object(directory / "worker0" / "artifacts" / "provenance.json"),

@@ -91,7 +91,9 @@ def tiles(data: RunData) -> list[Tile]:
         best = f"best {short(metric.best)}" if metric.best not in (None, metric.last) else "last value"
         found.append(Tile(name, short(metric.last), best))
     if figures.images_per_s is not None:
-        found.append(Tile("Throughput", f"{figures.images_per_s:,.0f}", "images/s"))
+        per_chip = figures.images_per_s_per_chip
+        remark = "images/s" if per_chip is None else f"images/s, {per_chip:,.0f} per chip"
+        found.append(Tile("Throughput", f"{figures.images_per_s:,.0f}", remark))
     if figures.job_s is not None:
         found.append(Tile("Job ran", format_duration(figures.job_s), _whole_time(report)))
     if lost := timeline.losses(data):

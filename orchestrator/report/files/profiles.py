@@ -1,0 +1,26 @@
+"""The traces of profilers among the files of a run, whoever wrote them, and how to look at them. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+LAYOUT = "/plugins/profile/"  # where XProf and TensorBoard look for `<time>/<host>.xplane.pb` below a directory
+XPLANE, TRACE_EVENTS = ".xplane.pb", (".trace.json.gz", ".trace.json")
+
+
+def log_directories(paths: Iterable[str]) -> list[str]:
+    """Return the directories that XProf opens, below which these files of a run are."""
+    found = (path.rpartition(LAYOUT)[0] for path in paths if path.endswith(XPLANE) and LAYOUT in path)
+    return list(dict.fromkeys(found))
+
+
+def trace_events(paths: Iterable[str]) -> list[str]:
+    """Return the files that Perfetto opens."""
+    return [path for path in paths if path.endswith(TRACE_EVENTS)]
+
+
+def command(directory: str, below: str) -> str:
+    """Return the command that opens a directory of `log_directories`. `directory`: that of the run."""
+    return f"xprof --logdir {shlex.quote(str(PurePosixPath(directory) / below))}"
