@@ -6,6 +6,8 @@ const About = {
 
   asked: () => new URLSearchParams(location.search).get("q") || "",
 
+  list: /^docs\/(messages|glossary)$/, // the pages that explain come first
+
   words: () =>
     [...new Set(About.asked().toLowerCase().match(/[\w-]{2,}/g) || [])].map((word) =>
       word.length > 4 ? word.replace(/(ies|es|ed|ing|s|e)$/, "") : word,
@@ -48,7 +50,7 @@ var Scorer = {
       result[1] = `${Search._index.titles[number]} > ${heading}`;
       result[2] = `#${id}`;
     }
-    return 5 + 15 * Math.max(share, of_title) - (About.project.test(page) ? 20 : 0);
+    return 5 + 15 * Math.max(share, of_title) - (About.project.test(page) ? 20 : About.list.test(page) ? 2 : 0);
   },
   objNameMatch: 14,
   objPartialMatch: 1,
