@@ -17,6 +17,7 @@ import pytest
 from orchestrator.core.text import scripts
 from orchestrator.vm import tpu_metrics
 from tests.unit.vm import libtpu_fixture
+from tests.unit.vm.conftest import Worker
 from tests.waiting import HANG_S, until
 
 KNOWN = set(tpu_metrics.NAMES)
@@ -174,3 +175,13 @@ def test_a_job_neither_waits_for_the_sampler_nor_hears_of_it(place: Path) -> Non
     until(lambda: bool(written(place)))
     os.kill(int((place / "pid").read_text()), signal.SIGKILL)
     assert (done.returncode, done.stdout, done.stderr) == (3, "mine\n", "")
+
+
+def test_it_ends_with_the_job_on_a_worker_and_its_file_is_among_the_artifacts(place: Path, worker: Worker) -> None:
+    wait = f'until grep -q hbm "$TPUJOB_ARTIFACTS/{tpu_metrics.NAME}"; do sleep 0.02; done 2>/dev/null; echo done; exit 3\n'
+    sampler = f'{sys.executable} {Path(tpu_metrics.__file__)} "$TPUJOB_ARTIFACTS" 0.01'
+    given = f"export PYTHONPATH={place / 'packages'} STAND_IN={place / 'answers'}\n"
+    worker.start(given + scripts.with_tpu_metrics(wait, sampler))
+    ended = worker.ended()
+    assert (ended["rc"], worker.log(), worker.processes()) == (3, "done\n", [])
+    assert tpu_metrics.NAME in [path.name for path in worker.path("artifacts").iterdir()]
