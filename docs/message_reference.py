@@ -10,6 +10,7 @@ import ast
 import hashlib
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -165,13 +166,6 @@ class Message:
     hint: str
     code: str  # of the process; "" if it is not known here
     module: str  # path of the source
-
-    @property
-    def anchor(self) -> str:
-        """Return the id of its row: its first words, and a digest of all that tells it from others."""
-        words = re.findall(r"[a-z0-9]+", _literal(self.text.strip(UNSAID) or self.hint).lower())
-        digest = hashlib.sha256(f"{self.text}\0{self.hint}".encode()).hexdigest()[:4]
-        return "-".join([*words[:6], digest])
 
     @property
     def section(self) -> str:
@@ -452,9 +446,14 @@ def _literal(text: str) -> str:
 
 def page_text() -> str:
     """Return the text of docs/messages.md: sections in the order of the guide, each with its messages."""
-    found: dict[str, list[Message]] = {title: [] for title in headings(GUIDE.read_text(encoding="utf-8"))}
+    found: dict[str, list[str]] = {title: [] for title in headings(GUIDE.read_text(encoding="utf-8"))}
+    taken: Counter[str] = Counter()
     for each in messages():
-        found[each.section].append(each)
+        anchor = _anchor(each)
+        taken[anchor] += 1
+        anchor += f"-{taken[anchor]}" if taken[anchor] > 1 else ""
+        text, hint = _cell(each.text) or UNSAID, _cell(each.hint)
+        found[each.section].append(f'| <a id="{anchor}"></a>{text} | {hint} | {each.code} |')
     return "\n".join([HEAD, *(_table(title, rows) for title, rows in found.items() if rows)])
 
 
@@ -468,13 +467,16 @@ def slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def _table(title: str, rows: list[Message]) -> str:
+def _anchor(message: Message) -> str:
+    """Return the id of a message, which stays the same as long as its words do."""
+    said, advice = _literal(message.text), _literal(message.hint)
+    words = re.findall(r"[a-z0-9]+", (said.strip(f" {UNSAID}") or advice).lower())
+    return "-".join([*words[:6], hashlib.sha256(f"{said}\0{advice}".encode()).hexdigest()[:4]])
+
+
+def _table(title: str, rows: list[str]) -> str:
     head = [f"## {title}", "", f"What to do: [{title}](troubleshooting.md#{slug(title)}).", ""]
-    cells = [
-        f'| <a id="{each.anchor}"></a>{_cell(each.text) or UNSAID} | {_cell(each.hint)} | {each.code} |'
-        for each in rows
-    ]
-    return "\n".join([*head, "| message | hint | code |", "|---|---|---|", *cells, ""])
+    return "\n".join([*head, "| message | hint | code |", "|---|---|---|", *rows, ""])
 
 
 def _cell(text: str) -> str:

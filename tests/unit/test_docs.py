@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
+import itertools
 import re
 import shlex
 import shutil
@@ -21,6 +22,9 @@ import pytest
 from orchestrator import __version__, errors
 from orchestrator.cli import typer_app
 from orchestrator.cli.command_table import COMMANDS
+from orchestrator.core.jobfile import sweep
+from orchestrator.core.planning.capacity_request import CapacityRequest
+from orchestrator.core.planning.plan import make
 from tests import ROOT
 
 PAGES = sorted(
@@ -108,15 +112,42 @@ def test_the_commands_and_options_that_a_page_names_exist(path: Path) -> None:
         match = TPUJOB.match(code.partition("  #")[0].strip())
         if match is None or not match["words"]:
             continue
-        words = shlex.split(match["words"], comments=True)
+        words = list(itertools.takewhile("|".__ne__, shlex.split(match["words"], comments=True)))
         if words[0] not in known and words[0] not in ("COMMAND", "--help", "--version", "--install-completion"):
             wrong.append(code)
             continue
         name = next((said for said in (" ".join(words[:n]) for n in (3, 2)) if said in known), words[0])
-        options = {option for param in getattr(known.get(name), "params", ()) for option in param.opts} | EVERYWHERE
+        options = {
+            option
+            for param in getattr(known.get(name), "params", ())
+            for option in (*param.opts, *param.secondary_opts)
+        } | EVERYWHERE
         used = [word.partition("=")[0] for word in words[: words.index("--") if "--" in words else None]]
         wrong += [f"{code}: {word}" for word in used if word.startswith("-") and name in known and word not in options]
     assert wrong == []
+
+
+# -- job files -----------------------------------------------------------------------------------------------------
+
+
+def job_files() -> list[Any]:
+    """Every YAML block of a page that is a job file, or a part of one."""
+    found = []
+    for path in PAGES:
+        blocks = re.findall(r"^```yaml\n(.*?)^```", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+        for number, text in enumerate(blocks, 1):
+            if {"tpu", "command", "train", "matrix", "variants"} & set(re.findall(r"^(\w+):", text, re.MULTILINE)):
+                found.append(pytest.param(text, id=f"{path.relative_to(ROOT)}-{number}"))
+    return found
+
+
+@pytest.mark.parametrize("text", job_files())
+def test_every_job_file_on_a_page_is_one_that_can_be_planned(text: str) -> None:
+    complete = re.search(r"^(command|train):", text, re.MULTILINE)
+    loaded = sweep.load(text if complete else f"{text}\ncommand: python train.py\n", path="job.yaml")
+    for spec in [each.spec for each in loaded.variants] if isinstance(loaded, sweep.Sweep) else [loaded]:
+        if spec.on == "tpu":
+            assert make([CapacityRequest(each.accelerator, each.zone) for each in spec.tpu.alternatives]).candidates
 
 
 # -- messages --------------------------------------------------------------------------------------------------------
