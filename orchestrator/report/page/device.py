@@ -74,7 +74,7 @@ def _why_not(data: RunData, emulated: str) -> str:
     if report.cloud == LOCAL:
         return "no TPU"
     if report.figures.emulated:
-        return f"emulated: {emulated}"
+        return f"emulated ({emulated})"
     if report.spec.get("tpu_metrics") is False:
         return "turned off by tpu_metrics: false"
     if use is None:
