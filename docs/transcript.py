@@ -111,7 +111,7 @@ def picture(report: Path, run: str) -> bytes:
         page.locator(".plot canvas").first.wait_for()
         box = page.locator(".plot").first.bounding_box()
         assert box is not None, "the page shows no curve"
-        bottom = box["y"] + box["height"] + 16
+        bottom = box["y"] + box["height"] + 4
         taken = page.screenshot(clip={"x": 0, "y": 0, "width": WIDTH, "height": bottom}, full_page=True)
         browser.close()
     said = PngInfo()
