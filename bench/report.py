@@ -44,9 +44,9 @@ def closing(output):
     close(output)
 
 def writing(*arguments):
-    began = time.monotonic()
+    began = time.process_time()
     found = run_ended(*arguments)
-    took, peak = time.monotonic() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    took, peak = time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with open("measured", "w") as file:
         print(ended_at, took, peak, file=file)
     return found
@@ -58,11 +58,11 @@ main()
 """
 BY_LINE = """\
 import json, sys, time
-began = time.perf_counter()
+began = time.process_time()
 for path in sys.argv[1:]:
     for line in open(path, "rb"):
         json.loads(line)
-print(time.perf_counter() - began)
+print(time.process_time() - began)
 """
 
 
@@ -79,10 +79,10 @@ def main() -> None:
     arguments = options(str(__doc__), rounds=5)
     columns = [
         "run",
-        "writing the page, s",
+        "writing the page, processor s",
         "target",
         "all after the slice is gone, s",
-        "`json.loads` of each line, s",
+        "`json.loads` of each line, processor s",
         "page, KB",
         "client's peak MB",
     ]
@@ -106,7 +106,7 @@ def main() -> None:
         )
     report.notes = [
         "A line has two metrics, and is read while the job writes it. `timing.jsonl` (`timing: drained`) is read at the end. "
-        "Both of 1,000,000 lines have 110 MB.",
+        "Both of 1,000,000 lines have 110 MB. The target is missed by the latter: 1.2 µs for each step that was timed.",
         "All after the slice is gone: the last metrics, the result line, the page and the end of Python.",
         "`json.loads`: both files in one Python that keeps nothing, right after the run.",
     ]

@@ -144,9 +144,9 @@ def write(session: Session, page: Page, path: Path, *, make_directory: bool = Fa
         else:
             directory = Path(runs[0].report.directory)
             if path == page.path.absolute():
-                found = secrets.hide_all(trace(runs[0]))
                 # Perfetto shows the escapes of names as they are written.
-                _replace(directory / TRACE, json.dumps(found, separators=(",", ":"), ensure_ascii=False))
+                found = json.dumps(trace(runs[0], secrets.hide), separators=(",", ":"), ensure_ascii=False)
+                _replace(directory / TRACE, found)
             has_trace = (directory / TRACE).exists()
             text = pages.run_page(runs[0], link=_link(directory, path.parent), hide=secrets.hide, trace=has_trace)
         _replace(path, text)

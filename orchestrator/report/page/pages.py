@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.core.text.durations import format_duration
 from orchestrator.report.comparison import remarks
 from orchestrator.report.layout import day_clock
-from orchestrator.report.page import device, pictures, record, summary, timeline
+from orchestrator.report.page import device, pictures, record, summary, tables, timeline
 from orchestrator.report.page.charts import Chart, charts, clock
 from orchestrator.report.page.comparison import Comparison, comparison
 from orchestrator.report.page.html import Hide, render
@@ -27,7 +27,6 @@ def run_page(data: RunData, *, link: str, hide: Hide, trace: bool) -> str:
     page = {
         "kind": "run",
         "title": report.name,
-        "heading": report.name,
         "state": summary.state_of(report),
         "state_name": report.state,
         "sentence": summary.sentence(data),
@@ -37,14 +36,14 @@ def run_page(data: RunData, *, link: str, hide: Hide, trace: bool) -> str:
         "facts": summary.facts(data),
         "tiles": summary.tiles(data),
         "timeline": pictures.timeline_of(rows),
-        "attempts": summary.attempts(data, rows),
-        "tried": summary.tried(data),
-        "losses": summary.losses(data),
+        "attempts": tables.attempts(data, rows),
+        "tried": tables.tried(data),
+        "losses": tables.losses(data),
         "events": [(day_clock(event.at), event.what) for event in report.events],
         "phases": pictures.phases(data, rows),
         "histogram": pictures.histogram(data),
         "device": device.facts(data),
-        "metrics": summary.metric_rows(data),
+        "metrics": tables.metric_rows(data),
         "notes": remarks.notes([report.figures]),
         "logs": data.logs,
         "files": files,
@@ -68,7 +67,6 @@ def runs_page(runs: Sequence[RunData], *, title: str, links: Sequence[str], hide
     page = {
         "kind": "runs",
         "title": title,
-        "heading": title,
         "sentence": _counts(runs),
         "place": table.headline,
         "again": "",

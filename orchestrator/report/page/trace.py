@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from orchestrator.report.files.timing import Timing
 from orchestrator.report.page import timeline
+from orchestrator.report.page.html import Hide
 from orchestrator.report.page.run_data import RunData
 
 PROCESS = 1
@@ -26,8 +27,11 @@ class Slice(NamedTuple):
     steps: int | None = None
 
 
-def trace(data: RunData) -> dict[str, Any]:
-    """Return the JSON object of the trace. Its times begin with the run; those of the job with its first attempt that ran."""
+def trace(data: RunData, hide: Hide) -> dict[str, Any]:
+    """Return the JSON object of the trace. Its times begin with the run; those of the job with its first attempt that ran.
+
+    `hide` takes the secrets out of the names of lines; those of slices are ours.
+    """
     began = data.report.started_at
     lines: list[tuple[str, Sequence[Slice]]] = []
     for row in timeline.rows(data):
@@ -37,9 +41,9 @@ def trace(data: RunData) -> dict[str, Any]:
         job = _OfJob(data, data.timing)
         of_job = {"job: phases": [*job.phases()], "job: epochs": [*job.epochs()], "job: steps": [*job.steps()]}
         lines += [(name, slices) for name, slices in of_job.items() if slices]
-    events = [_name(0, "process_name", f"tpujob: {data.report.name}")]
+    events = [_name(0, "process_name", hide(f"tpujob: {data.report.name}"))]
     for line, (name, slices) in enumerate(lines, FIRST_LINE):
-        events += [_name(line, "thread_name", name), *_laid_out(line, slices)]
+        events += [_name(line, "thread_name", hide(name)), *_laid_out(line, slices)]
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 

@@ -54,11 +54,13 @@
       };
       u.ctx.save();
       u.ctx.fillStyle = color("--mark-step");
+      u.ctx.beginPath(); // one fill, so that the marks of several runs do not add up
       for (const [run, first, last] of chart.marks) {
         const from = Math.max(at(run, first - 1), left);
         const to = Math.min(Math.max(at(run, last), from + 3), left + width);
-        if (to > from) u.ctx.fillRect(from, top, to - from, height);
+        if (to > from) u.ctx.rect(from, top, to - from, height);
       }
+      u.ctx.fill();
       u.ctx.setLineDash([4, 4]);
       for (const { run } of chart.series) {
         u.ctx.strokeStyle = color(data.runs.length > 1 ? "--c" + run % 8 : "--soft");

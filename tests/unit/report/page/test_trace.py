@@ -13,14 +13,18 @@ import pytest
 
 from orchestrator.report.page.run_data import RunData
 from orchestrator.report.page.trace import Slice, _laid_out, trace
-from tests.unit.report.page.world import HEADER, plain_run, preempted_twice, training_steps
+from tests.unit.report.page.world import HEADER, World, plain_run, preempted_twice, training_steps
 
 Event = dict[str, Any]
 
 
+def traced(data: RunData) -> dict[str, Any]:
+    return trace(data, lambda text: text)
+
+
 def lines_of(data: RunData) -> list[tuple[str, list[Event]]]:
     """Return the name of each line and its slices, in the order of their numbers."""
-    events = trace(data)["traceEvents"]
+    events = traced(data)["traceEvents"]
     names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     slices = [event for event in events if event["ph"] == "X"]
     return [(names[line], [event for event in slices if event["tid"] == line]) for line in sorted(names)]
@@ -34,7 +38,7 @@ def overlaps(events: Iterable[Event]) -> list[tuple[str, str]]:
 
 
 def test_the_trace_has_attempts_phases_and_steps_at_their_times(tmp_path: Path) -> None:
-    found = trace(plain_run(tmp_path / "a").data())
+    found = traced(plain_run(tmp_path / "a").data())
     spans = {event["name"]: event for event in found["traceEvents"] if event["ph"] == "X"}
     job = spans["job"]
     assert (job["ts"], job["dur"]) == (65_000_000, 120_000_000)
@@ -50,15 +54,24 @@ def test_a_resumed_training_is_at_the_times_of_its_attempts(tmp_path: Path) -> N
     world = preempted_twice(tmp_path / "a")
     lines = training_lines()
     world.write("worker0/artifacts/timing.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
-    steps = [e for e in trace(world.data())["traceEvents"] if e["ph"] == "X" and e["name"].startswith("step ")]
+    steps = [e for e in traced(world.data())["traceEvents"] if e["ph"] == "X" and e["name"].startswith("step ")]
     ran = [each.running_at - world.data().report.started_at for each in world.data().report.attempts]
     assert [step["ts"] / 1e6 for step in steps] == pytest.approx([ran[1] + 1, ran[2] + 1])
     assert [step["name"] for step in steps] == ["step 1", "step 41"]
 
 
+def test_no_name_of_the_trace_has_a_secret(tmp_path: Path) -> None:
+    world = World(tmp_path / "a", name="sekret")
+    attempt = world.begin()
+    world.refused(attempt, "no sekret capacity")
+    world.end(attempt, world.work(attempt, 3))
+    found = trace(world.data(), lambda text: text.replace("sekret", "[redacted]"))
+    assert "sekret" not in json.dumps(found) and json.dumps(found).count("[redacted]") == 2
+
+
 def test_all_lines_are_of_one_process_and_none_of_them_is_its_main_thread(tmp_path: Path) -> None:
     """Perfetto sorts processes by what happens in them, and shows a thread with the number of its process as another kind."""
-    events = trace(preempted_twice(tmp_path / "a").data())["traceEvents"]
+    events = traced(preempted_twice(tmp_path / "a").data())["traceEvents"]
     assert {event["pid"] for event in events} == {1} and [e["name"] for e in events].count("process_name") == 1
     named = {event["tid"] for event in events if event["name"] == "thread_name"}
     assert {event["tid"] for event in events if event["ph"] == "X"} <= named and 1 not in named
