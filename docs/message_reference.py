@@ -47,7 +47,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         ),
         (r"ledger/ledger", r"no (lease|attempt) |no run \{run_id"),
     ),
-    "Not proven absent": (
+    "Not proven absent: exit code 75": (
         (r"", r"not proven|proven gone|left before|before it was proven"),
         (
             r"client/guarantee/forget|client/slices/adoption|client/session",
@@ -184,7 +184,9 @@ def messages() -> list[Message]:
     program = _Program({path: ast.parse(path.read_text(encoding="utf-8")) for path in paths})
     found = {each for path in paths for each in program.messages(path)}
     shown: dict[tuple[str, str], Message] = {}
-    for each in sorted(found, key=lambda each: (_literal(each.text).strip(" `:").lower(), each)):
+    for each in sorted(
+        found, key=lambda each: (not each.text.strip(UNSAID), _literal(each.text).strip(" `:").lower(), each)
+    ):
         shown.setdefault((each.text, each.hint), each)
     return list(shown.values())
 

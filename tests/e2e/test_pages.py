@@ -1,0 +1,82 @@
+"""What docs/sweeps.md, docs/preemption.md and docs/teams-and-ci.md show works: their files and commands, with the real CLI."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import ROOT
+from tests.cli_fixture import Cli
+
+FILE = re.compile(r"^```\w*\n# (?P<name>[\w/]+\.\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+LEARNER = """
+import json, os, sys
+step, lr, seed = 20, float(sys.argv[2]), int(sys.argv[4])
+with open(os.environ["TPUJOB_ARTIFACTS"] + "/metrics.jsonl", "w") as metrics:
+    print(json.dumps({"step": step, "loss": (1 - lr) ** step + 0.01 * seed}), file=metrics)
+"""
+
+pytestmark = pytest.mark.exhaustive
+
+
+def files_of(page: str, cli: Cli) -> Path:
+    """Return a directory with the files that the page shows."""
+    directory = cli.directory / "project"
+    directory.mkdir()
+    for found in FILE.finditer((ROOT / "docs" / page).read_text(encoding="utf-8")):
+        (directory / found["name"]).write_text(found["text"])
+    return directory
+
+
+def test_the_sweep_of_the_page_is_compared_over_its_seeds(cli: Cli) -> None:
+    directory = files_of("sweeps.md", cli)
+    (directory / "train.py").write_text(LEARNER)
+    swept = cli("run", "project/sweep.yaml")
+    assert (swept.returncode, cli.lived(), cli.alive()) == (0, 2, []), swept.text
+    table = cli("compare", "lr-sweep", "--csv").stdout
+    seeds = [sys.executable, str(directory / "seeds.py")]
+    said = subprocess.run(seeds, input=table, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert [line.partition(":")[0] for line in said] == ["lr 0.01", "lr 0.03", "lr 0.1"]
+    assert said[0] == "lr 0.01: loss 0.8329 ± 0.0071 of 2 seeds"
+    again = cli("run", "project/sweep.yaml")
+    assert (again.returncode, cli.lived()) == (0, 2), "what succeeded is not run again"
+
+
+def test_the_script_of_the_page_goes_on_after_a_preemption(cli: Cli) -> None:
+    files_of("preemption.md", cli)
+    process = cli.start("run", "project/spot.yaml")
+    cli.until("starting after step 0", process)
+    (node,) = (row["node"] for row in json.loads(cli("status", "--json").stdout)["slices"])
+    assert cli("emulator", "preempt", node, "--notice", "2s").returncode == 0
+    _, said = process.communicate()
+    assert process.returncode == 0, said
+    assert re.search(r"restart +attempt 2 (goes on at step|begins at step 0)", said)
+    shown = cli.only_run()
+    assert [row["cause"] for row in shown["attempts"]] == ["preempted", None]
+    checkpoint = json.loads((Path(shown["directory"]) / "worker0/artifacts/checkpoint.json").read_text())
+    assert (checkpoint["step"], cli.alive()) == (300, [])
+
+
+def test_the_tests_of_the_page_pass(cli: Cli) -> None:
+    directory = files_of("teams-and-ci.md", cli)
+    (directory / "job.yaml").write_text("tpu: {accelerator: v5e-8, zone: us-central1-a}\ncommand: echo trained\n")
+    programs = cli.directory / "bin"
+    programs.mkdir()
+    (programs / "tpujob").write_text(f'#!/bin/sh\nexec {shlex.join(cli.program)} "$@"\n')
+    (programs / "tpujob").chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_job.py"],
+        cwd=directory,
+        env={**os.environ, **cli.env, "PATH": f"{programs}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
