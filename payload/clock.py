@@ -76,7 +76,7 @@ class Clock:
         self._profiling = False
         self._profile_began, self._profile_but_s = 0.0, 0.0  # within an epoch; what is counted elsewhere
         self._epoch_began, self._compile_before, self._warm_steps = self._last, 0.0, 0
-        self._apart_s = self._wait_s = self._sum = self._squares = 0.0
+        self._apart_s = self._wait_s = self._wait_before_s = self._sum = self._squares = 0.0
         self._write({"schema": SCHEMA, **(header or {}), "fields": FIELDS})
 
     def total_s(self) -> float:
@@ -111,7 +111,7 @@ class Clock:
         self._epoch_began = self._last = self._monotonic()
         self._compiled = self._compiles()  # programs compiled between two epochs belong to no step
         self._compile_before, self._warm_steps = self.spans["compile"], 0
-        self._apart_s = self._wait_s = self._sum = self._squares = 0.0
+        self._apart_s = self._wait_s = self._wait_before_s = self._sum = self._squares = 0.0
         self._profile_began, self._profile_but_s = self._last, 0.0
 
     def profile(self, on: bool) -> None:
@@ -123,6 +123,7 @@ class Clock:
         self._end_compiling()
         self._profile_began = self._last = self._monotonic()
         self._profile_but_s, self._profiling = 0.0, on
+        self._wait_before_s = self._wait_s
         self._compiled = self._compiles()
 
     def waits(self, batches: Iterable[Item]) -> Iterator[Item]:
@@ -161,6 +162,9 @@ class Clock:
             self._drain()
         now = self._monotonic()
         seconds, self._last = now - self._last, now
+        if warm_up or self._profiling:
+            self._wait_s = self._wait_before_s  # not of the time that counts
+        self._wait_before_s = self._wait_s
         if warm_up:
             self.spans["compile"] += seconds
             self._compiling_s += seconds

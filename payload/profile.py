@@ -43,7 +43,7 @@ class Profile:
         self._found: dict[str, Any] = {}
         self._trace: Trace | None = None
         self._began = 0  # completed steps when the trace began
-        self._warm = False  # the step before compiled nothing
+        self._warm: bool | None = None  # the step before compiled nothing; None: this process has done none
         self._waits = wanted is not None
         if self._waits and self._directory.is_dir():
             self._waits = False
@@ -68,8 +68,9 @@ class Profile:
     def _is_due(self, done: int) -> bool:
         if not self._waits or self._wanted is None:
             return False
-        # A training that was resumed behind `start` compiles anew first; that is not what was asked for.
-        return done == self._wanted.start or (done > self._wanted.start and self._warm)
+        # A training that was resumed at `start` or behind it compiles anew first; that is not what was asked for.
+        resumed = self._warm is None and done > 0
+        return bool(self._warm and done > self._wanted.start) or (done == self._wanted.start and not resumed)
 
     def after(self, done: int, compiled: bool) -> None:
         """End the step in the trace, and the trace with its last step."""

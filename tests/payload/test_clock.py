@@ -181,6 +181,29 @@ def test_waiting_for_data_is_counted_and_stays_part_of_the_epoch() -> None:
     assert clock.data_wait_s == pytest.approx(1.5)
 
 
+def test_waiting_for_the_data_of_a_step_that_is_left_out_is_left_out_with_it() -> None:
+    """The first batch is often the slowest, and the step that compiles takes it."""
+    device = Device()
+    clock = clock_for(device)
+
+    def slow() -> Any:
+        for number in range(1, 6):
+            device.now += 60.0 if number == 1 else 0.5
+            yield number
+
+    clock.begin_epoch()
+    for number in clock.waits(slow()):
+        if number == 3:
+            clock.profile(True)
+        device.send(dispatch_s=0.1, busy_s=0.0, compile_s=5.0 if number == 1 else 0.0)
+        clock.step(1, number)
+        if number == 4:
+            clock.profile(False)
+    took = clock.end_epoch()
+    assert took.seconds == pytest.approx(2 * 0.1 + 3 * 0.5), "steps 2 and 5, and the wait before the profiler started"
+    assert took.wait_s == clock.data_wait_s == pytest.approx(3 * 0.5)
+
+
 def test_the_spread_is_that_of_the_warm_steps() -> None:
     device = Device()
     clock = clock_for(device, drained=True)

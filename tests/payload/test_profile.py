@@ -109,8 +109,11 @@ def test_a_start_behind_the_last_step_is_reported_once(tmp_path: Path) -> None:
     assert not training.steps
 
 
-def test_a_training_that_was_resumed_behind_start_is_traced_when_it_no_longer_compiles(tmp_path: Path) -> None:
-    assert Training(tmp_path, ProfileConfig(5, 3)).run(20, after=10).steps == [14, 15, 16]
+@pytest.mark.parametrize("start", [5, 10])
+def test_a_training_that_was_resumed_at_start_or_behind_it_is_traced_when_it_no_longer_compiles(
+    tmp_path: Path, start: int
+) -> None:
+    assert Training(tmp_path, ProfileConfig(start, 3)).run(20, after=10).steps == [14, 15, 16]
 
 
 def test_what_an_earlier_attempt_has_traced_is_not_traced_again(tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ Lines are added from a file, or as a job writes them. They come from the job, so
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import groupby
 from typing import Any
 
 from orchestrator.core.text.metric_lines import NAMES, is_metric, less_is_better, number, step_of
@@ -118,8 +119,11 @@ def _columns(rows: _Rows) -> Iterator[tuple[str, list[Any], _Rows]]:
         with suppress(KeyError):
             yield from [(name, [row[name] for row in rows], rows) for name in names]
             return
-    for name in dict.fromkeys(chain.from_iterable(rows)):
-        having = [row for row in rows if name in row]
+    columns: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)  # in one pass: a job may name each line anew
+    for row in rows:
+        for name in row:
+            columns[name].append(row)
+    for name, having in columns.items():
         yield name, [row[name] for row in having], having
 
 
@@ -128,7 +132,7 @@ def _step(row: dict[str, Any]) -> int | None:
 
 
 def _all_finite(values: Sequence[float]) -> bool:
-    try:
-        return math.isfinite(sum(values))
+    try:  # the ends, too: two integers that no float can hold may add up to 0
+        return math.isfinite(sum(values)) and math.isfinite(min(values)) and math.isfinite(max(values))
     except OverflowError:
         return False

@@ -85,8 +85,10 @@ class _OfJob:
 def _laid_out(line: int, slices: Iterable[Slice]) -> Iterator[dict[str, Any]]:
     """Yield the events of a line: whole microseconds, each slice after or within those before it."""
     around: list[int] = []  # the ends of the slices that are not over
+    begin = 0
     for each in sorted(slices, key=lambda each: (each.begin, -each.end)):
-        begin, end = _microseconds(each.begin), _microseconds(each.end)
+        # Not before the slice that came last, which may have been moved behind one that it overlapped.
+        begin, end = max(begin, _microseconds(each.begin)), _microseconds(each.end)
         while around and end > around[-1]:
             begin = max(begin, around.pop())
         end = max(begin, end)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from orchestrator.core.text.metric_lines import NAMES, line_of
 from orchestrator.report.files import json_lines, metrics
-from orchestrator.report.files.metric_sums import Metric
+from orchestrator.report.files.metric_sums import Metric, MetricSums
 from orchestrator.report.files.metrics import Followed, summarize
 
 
@@ -64,6 +64,25 @@ def test_only_so_many_names_count(tmp_path: Path) -> None:
     assert len(summarize(path)) == NAMES
 
 
+def test_integers_that_no_float_holds_are_no_finite_values(tmp_path: Path) -> None:
+    found = summarize(write(tmp_path / "m", {"loss": 10**400}, {"loss": -(10**400)}, {"loss": 2}))["loss"]
+    assert (found.last, found.low, found.high, found.count) == (2, 2, 2, 3)
+
+
+def test_a_name_that_is_another_on_each_line_is_looked_for_on_its_line_only() -> None:
+    class Name(str):
+        __slots__ = ()
+        looked_up = 0
+
+        def __hash__(self) -> int:
+            Name.looked_up += 1
+            return super().__hash__()
+
+    sums = MetricSums()
+    sums.add([{Name(f"n{number}"): 1} for number in range(1000)])
+    assert len(sums.metrics()) == NAMES and 1000 < Name.looked_up < 10_000
+
+
 def test_the_collected_file_counts_before_the_followed_one_and_before_the_finds_of_patterns(tmp_path: Path) -> None:
     write(metrics.found_path(tmp_path), {"loss": 1, "rate": 7})
     write(metrics.live_path(tmp_path), {"loss": 2})
@@ -83,7 +102,8 @@ def test_a_long_file_is_read_without_being_held(tmp_path: Path) -> None:
     assert peak < path.stat().st_size / 2
 
 
-VALUES = st.one_of(st.floats(), st.integers(), st.booleans(), st.text(max_size=3), st.none(), st.just([1]))
+HUGE = st.sampled_from([10**400, -(10**400)])  # no float holds them; together they are 0
+VALUES = st.one_of(st.floats(), st.integers(), HUGE, st.booleans(), st.text(max_size=3), st.none(), st.just([1]))
 ROWS = st.dictionaries(st.sampled_from(["loss", "acc", "step", "a\nb"]), VALUES, max_size=4)
 
 

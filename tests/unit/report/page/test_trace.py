@@ -106,8 +106,12 @@ def test_no_slice_ends_after_one_in_which_it_begins(tmp_path: Path, count: int) 
         ([(0.0, 3.0), (1.0, 2.0), (2.0, 3.0)], [(0, 3_000_000), (1_000_000, 2_000_000), (2_000_000, 3_000_000)]),
         ([(0.0, 3.0), (1.0, 2.0), (1.5, 4.0)], [(0, 3_000_000), (1_000_000, 2_000_000), (3_000_000, 4_000_000)]),
         ([(-1.0, 0.5), (2.0, 1.0)], [(0, 500_000), (2_000_000, 2_000_000)]),
+        (
+            [(2.0, 7.0), (3.0, 9.0), (5.0, 8.0)],
+            [(2_000_000, 7_000_000), (7_000_000, 9_000_000), (7_000_000, 8_000_000)],
+        ),
     ],
-    ids=["by rounding", "within", "across two", "before the run, and backwards"],
+    ids=["by rounding", "within", "across two", "before the run, and backwards", "within one that was moved"],
 )
 def test_slices_of_a_line_follow_each_other_or_lie_within_each_other(
     slices: Sequence[tuple[float, float]], laid_out: list[tuple[int, int]]
