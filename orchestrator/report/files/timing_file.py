@@ -22,8 +22,10 @@ MAX_LINE_BYTES = 16 << 10
 MAX_WORKERS = 1024
 MAX_EPOCHS = 100_000
 MAX_SPANS = 10_000
+MAX_SESSIONS = 1_000
 NUMBERS = frozenset((int, float))
 MODES = ("stamped", "drained")
+OTHER_MODE = "the training was resumed with another `timing:`: no spread is known"
 SPANS = ("import", "data", "compile", "profile", "eval", "checkpoint")
 
 
@@ -70,17 +72,16 @@ def read(file: BinaryIO, *, max_bytes: int = MAX_BYTES) -> Timing:
 
 
 class _Reader:
-    """Adds lines to a timing. `step` counts over the whole training, and `clock_s` is how far the clock of the job is."""
+    """Adds lines to a timing. `step` counts over the whole training, and `clock_s` is how far the clock of the job is.
+
+    `is_lost`: after a header of another schema, because what follows has another one, too.
+    """
 
     def __init__(self) -> None:
         self.timing = Timing()
         self.step = 0
         self.clock_s = 0.0
-
-    @property
-    def is_lost(self) -> bool:
-        """True after a header of another schema: what follows has another one, too."""
-        return self.timing.mode is None and bool(self.timing.problems)
+        self.is_lost = False
 
     def add(self, lines: Sequence[Any]) -> int:
         """Add what the lines hold; return how many of them make no sense. All steps between two other lines at once."""
@@ -136,12 +137,14 @@ class _Reader:
         if data["schema"] != SCHEMA:
             known = f"schema {SCHEMA} is what this tpujob reads"
             timing.problems.append(f"{NAME} has schema {str(data['schema'])[:20]!r}, and {known}")
+            self.is_lost = True
             return True
         mode = short_text(data.get("timing"))
-        if mode not in MODES:
+        if mode not in MODES or timing.sessions >= MAX_SESSIONS:
             return False
         if timing.mode is not None and mode != timing.mode:
-            timing.problems.append("the training was resumed with another `timing:`: no spread is known")
+            if OTHER_MODE not in timing.problems:
+                timing.problems.append(OTHER_MODE)
             mode = "stamped"
         timing.mode, timing.device = mode, short_text(data.get("device"))
         timing.processes, timing.batch_size = count(data.get("processes")), count(data.get("batch_size"))

@@ -132,6 +132,21 @@ def test_a_newer_schema_is_said_and_not_guessed_at() -> None:
     assert (found.step_mean_s, found.epochs) == (None, [])
 
 
+def test_of_a_newer_schema_that_follows_an_older_one_nothing_is_read() -> None:
+    found = read(HEADER, step(1.0), {**HEADER, "schema": 2}, step(2.0), {**HEADER, "schema": 3}, step(3.0))
+    assert (found.intervals.count, len(found.problems)) == (1, 1)
+
+
+def test_headers_without_end_are_so_many_sessions_and_one_sentence() -> None:
+    other = {**HEADER, "timing": "drained"}
+    found = read(*[HEADER, other] * timing_file.MAX_SESSIONS)
+    assert found.sessions == len(found.began_s) == timing_file.MAX_SESSIONS
+    assert found.problems == [
+        timing_file.OTHER_MODE,
+        f"{timing_file.MAX_SESSIONS:,} lines of timing.jsonl make no sense and were left out",
+    ]
+
+
 def test_without_a_header_nothing_is_believed() -> None:
     found = read(step(0.5), epoch(1, 1.0))
     assert found.step_mean_s is None and "2 lines" in found.problems[0]
