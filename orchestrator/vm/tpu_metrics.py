@@ -96,6 +96,6 @@ def main(directory: str, every_s: float = EVERY_S) -> None:
 
 
 if __name__ == "__main__":
-    if sys.path[0] == os.path.dirname(os.path.abspath(__file__)):  # noqa: PTH100, PTH120
+    if sys.path[0] == os.path.dirname(os.path.realpath(__file__)):  # noqa: PTH120 - Python resolves links in it
         del sys.path[0]  # its modules are not for the job's packages to import
     main(sys.argv[1], *map(float, sys.argv[2:]))

@@ -14,6 +14,8 @@ from orchestrator.report.page import timeline
 from orchestrator.report.page.html import Hide
 from orchestrator.report.page.run_data import RunData
 
+APART = ("checkpoint", "profile")  # spans within an epoch that its seconds leave out, beside compiling
+ROUNDED_S = 0.001  # times of a job are rounded
 PROCESS = 1
 FIRST_LINE = 11  # a thread with the number of its process would be the main thread
 
@@ -68,10 +70,17 @@ class _OfJob:
         return (self._slice(span.name, span.ended_s, span.seconds) for span in self._timing.all_spans)
 
     def epochs(self) -> Iterator[Slice]:
-        for epoch in self._timing.epochs:
-            if epoch.ended_s is not None:
-                seconds = epoch.seconds + epoch.compile_s
-                yield self._slice(f"epoch {epoch.number}", epoch.ended_s, seconds, epoch.steps)
+        """Yield the epochs, the last one first. The bar of an epoch has what its own seconds leave out, too."""
+        apart = [span for span in self._timing.all_spans if span.name in APART]
+        for epoch in reversed(self._timing.epochs):
+            end_s = epoch.ended_s
+            if end_s is None:
+                continue
+            begin_s = end_s - epoch.seconds - epoch.compile_s
+            while apart and apart[-1].ended_s > begin_s + ROUNDED_S:
+                span = apart.pop()
+                begin_s -= span.seconds if span.ended_s <= end_s else 0.0  # after an epoch: of none
+            yield self._slice(f"epoch {epoch.number}", end_s, end_s - begin_s, epoch.steps)
 
     def steps(self) -> Iterator[Slice]:
         for step in self._timing.steps.compiled:

@@ -160,6 +160,17 @@ def test_without_libtpu_it_writes_why_and_ends(place: Path) -> None:
     assert line["absent"].startswith("the job's python3 has no libtpu.sdk: ModuleNotFoundError")
 
 
+def test_the_packages_of_the_job_do_not_import_what_is_beside_it_also_where_the_home_is_a_link(place: Path) -> None:
+    beside = Path(tpu_metrics.__file__).parent
+    (place / "home").symlink_to(beside)
+    (place / "packages" / "libtpu" / "sdk.py").write_text("import frames\n")
+    assert (beside / "frames.py").exists()
+    script = [sys.executable, str(place / "home" / "tpu_metrics.py"), str(place / "artifacts"), "0.01"]
+    subprocess.run(script, env=_environment(place), timeout=HANG_S, check=True)
+    (line,) = written(place)
+    assert "No module named 'frames'" in line["absent"]
+
+
 def test_a_job_neither_waits_for_the_sampler_nor_hears_of_it(place: Path) -> None:
     sampler = f"bash -c 'echo $$ >pid; exec {sys.executable} {' '.join(_arguments(place))} 0.01'"
     script = scripts.with_tpu_metrics("sleep 0.05 & wait; echo mine; exit 3\n", sampler)

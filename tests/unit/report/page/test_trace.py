@@ -50,6 +50,21 @@ def test_the_trace_has_attempts_phases_and_steps_at_their_times(tmp_path: Path) 
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
+def test_the_bar_of_an_epoch_has_the_checkpoints_and_the_profile_within_it(tmp_path: Path) -> None:
+    def spent(name: str, end_s: float, seconds: float) -> dict[str, Any]:
+        return {"span": name, "t_s": end_s, "s": seconds}
+
+    def epoch(number: int, end_s: float, seconds: float) -> dict[str, Any]:
+        return {"epoch": number, "t_s": end_s, "s": seconds, "compile_s": 1.0, "warm_steps": 5, "steps": 6}
+
+    world = plain_run(tmp_path / "a")
+    within = [spent("checkpoint", 13.0, 2.0), spent("profile", 18.0, 3.0)]
+    between, after = [spent("checkpoint", 24.0, 4.0)], [spent("checkpoint", 40.0, 2.0)]
+    world.timing([*within, epoch(1, 20.0, 4.0), *between, epoch(2, 30.0, 5.0), *after])
+    spans = [each for each in traced(world.data())["traceEvents"] if each["name"].startswith("epoch ")]
+    assert [(span["ts"] / 1e6 - 65, span["dur"] / 1e6) for span in spans] == [(10.0, 10.0), (24.0, 6.0)]
+
+
 def test_a_resumed_training_is_at_the_times_of_its_attempts(tmp_path: Path) -> None:
     world = preempted_twice(tmp_path / "a")
     lines = training_lines()
