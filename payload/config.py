@@ -37,7 +37,7 @@ class EmulatedConfig:
 class ProfileConfig:
     """Which steps a profiler traces (profile.py)."""
 
-    start: int = 10  # so many steps are done before
+    start: int = 10  # the number of the first traced step, from 1
     steps: int = 5
 
 
@@ -119,10 +119,7 @@ _BOOL: Rule = (lambda value: isinstance(value, bool), "true or false")
 
 _EMULATED_RULES: dict[str, Rule] = {name: _or_null(_COUNT) for name in ("cores", "examples", "test_examples", "epochs")}
 _PROFILE_RULES: dict[str, Rule] = {
-    "start": (
-        lambda value: _is_count(value) or (value == 0 and isinstance(value, int) and value is not False),
-        _NATURAL,
-    ),
+    "start": _COUNT,
     "steps": (lambda value: _is_count(value) and value <= MOST_PROFILED, f"a whole number from 1 to {MOST_PROFILED}"),
 }
 _RULES: dict[str, Rule] = {

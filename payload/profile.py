@@ -43,7 +43,8 @@ class Profile:
         self._found: dict[str, Any] = {}
         self._trace: Trace | None = None
         self._began = 0  # completed steps when the trace began
-        self._warm: bool | None = None  # the step before compiled nothing; None: this process has done none
+        self._warm = False  # the step before, of this process, compiled nothing
+        self._resumed: bool | None = None  # the training began in an earlier process; None: no step has begun here
         self._waits = wanted is not None
         if self._waits and self._directory.is_dir():
             self._waits = False
@@ -68,9 +69,10 @@ class Profile:
     def _is_due(self, done: int) -> bool:
         if not self._waits or self._wanted is None:
             return False
-        # A training that was resumed at `start` or behind it compiles anew first; that is not what was asked for.
-        resumed = self._warm is None and done > 0
-        return bool(self._warm and done > self._wanted.start) or (done == self._wanted.start and not resumed)
+        # A training that is resumed at `start` or later compiles anew first; that is not what was asked for.
+        if self._resumed is None:
+            self._resumed = done > 0
+        return done + 1 >= self._wanted.start and (self._warm or not self._resumed)
 
     def after(self, done: int, compiled: bool) -> None:
         """End the step in the trace, and the trace with its last step."""

@@ -75,6 +75,15 @@ Runs = Annotated[
 Name = Annotated[str | None, Argument(help="The slice's name; by default yours.", autocompletion=completion.slices)]
 Worker = Annotated[int | None, Option("--worker", metavar="N", min=0, help="Worker index, from 0.")]
 Markdown = Annotated[bool, Option("--markdown", help="Print the table as Markdown.")]
+KeepOnFailure = Annotated[
+    str | None,
+    Option(
+        "--keep-on-failure",
+        metavar="[DURATION]",
+        alone=KEEP_ON_FAILURE,
+        help=f"Hold the slice of a job or setup that fails ({KEEP_ON_FAILURE}), to look and to run again.",
+    ),
+]
 Csv = Annotated[bool, Option("--csv", help="Print one line a run with every figure as it was measured.")]
 
 
@@ -115,17 +124,8 @@ class JobArguments:
     name: Annotated[str | None, Option(metavar="NAME", help="The job's name.")] = None
     ttl: Annotated[str | None, Option(metavar="DURATION", help="The key limits.max_duration, such as 2h.")] = None
 
-    keep_on_failure: Annotated[
-        str | None,
-        Option(
-            metavar="[DURATION]",
-            alone=KEEP_ON_FAILURE,
-            help=f"Hold the slice of a job or setup that fails ({KEEP_ON_FAILURE}), to look and to run again.",
-        ),
-    ] = None
-
-    def request(self) -> JobRequest:
-        """Return what the client takes."""
+    def request(self, keep_on_failure: str | None = None) -> JobRequest:
+        """Return what the client takes. `keep_on_failure`: the option of commands that stay with the job."""
         from orchestrator.client.jobs.job_files import JobRequest
 
         return JobRequest(
@@ -136,7 +136,7 @@ class JobArguments:
             spot=self.spot,
             name=self.name,
             max_duration=self.ttl,
-            keep_on_failure=self.keep_on_failure,
+            keep_on_failure=keep_on_failure,
             env=tuple(self.env or ()),
             settings=tuple(self.set_ or ()),
         )

@@ -78,7 +78,7 @@ class Emulated(_Values):
 class Profile(_Values):
     """Which steps of the built-in training a profiler traces. The fields are the keys of `train.profile:`."""
 
-    start: int | None = None  #: steps before the trace
+    start: int | None = None  #: the number of the first traced step, from 1
     steps: int | None = None
 
 

@@ -43,13 +43,13 @@ def test_every_key_can_be_given() -> None:
         "resume": False,
         "num_workers": 0,
         "timing": "drained",
-        "profile": {"start": 0, "steps": 3},
+        "profile": {"start": 1, "steps": 3},
         "emulated": {"cores": 2, "examples": None, "epochs": 1},
     }
     config = parse(given)
     assert set(given) == {field.name for field in fields(Config)}
     assert config.emulated == EmulatedConfig(cores=2, epochs=1)
-    assert config.profile == ProfileConfig(start=0, steps=3)
+    assert config.profile == ProfileConfig(start=1, steps=3)
     assert (config.dataset, config.cores, config.lr, config.timing) == ("fashion-mnist", 1, 1, "drained")
 
 
@@ -97,7 +97,7 @@ def test_every_key_can_be_given() -> None:
         ({"eval": 1}, "eval: 1 is not valid; it must be true or false"),
         ({"profile": 100}, "profile: 100 is not valid; it must be an object with start and steps or null"),
         ({"profile": {"begin": 1}}, "profile.begin: unknown key; known: start, steps"),
-        ({"profile": {"start": -1}}, "profile.start: -1 is not valid; it must be a whole number of at least 0"),
+        ({"profile": {"start": 0}}, "profile.start: 0 is not valid; it must be a whole number of at least 1"),
         ({"profile": {"start": False}}, "profile.start: false is not valid"),
         ({"profile": {"steps": 0}}, "profile.steps: 0 is not valid; it must be a whole number from 1 to 100"),
         ({"profile": {"steps": 101}}, "profile.steps: 101 is not valid; it must be a whole number from 1 to 100"),

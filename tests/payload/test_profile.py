@@ -83,8 +83,10 @@ class Training:
         return [step for trace in self.traces for step in trace.steps]
 
 
-@pytest.mark.parametrize(("start", "steps"), [(0, [1, 2, 3]), (1, [2, 3, 4]), (7, [8, 9, 10]), (18, [19, 20])])
-def test_the_steps_after_start_are_traced_up_to_the_last_of_the_training(
+@pytest.mark.parametrize(
+    ("start", "steps"), [(1, [1, 2, 3]), (2, [2, 3, 4]), (8, [8, 9, 10]), (19, [19, 20]), (20, [20])]
+)
+def test_the_steps_from_start_on_are_traced_up_to_the_last_of_the_training(
     tmp_path: Path, start: int, steps: list[int]
 ) -> None:
     training = Training(tmp_path, ProfileConfig(start, 3)).run(20)
@@ -109,7 +111,7 @@ def test_a_start_behind_the_last_step_is_reported_once(tmp_path: Path) -> None:
     assert not training.steps
 
 
-@pytest.mark.parametrize("start", [5, 10])
+@pytest.mark.parametrize("start", [5, 10, 11, 12])
 def test_a_training_that_was_resumed_at_start_or_behind_it_is_traced_when_it_no_longer_compiles(
     tmp_path: Path, start: int
 ) -> None:
@@ -149,7 +151,7 @@ def test_a_profiler_that_writes_nothing_is_reported(tmp_path: Path) -> None:
 
 @needs_xla
 def test_torch_xla_writes_the_traced_steps_and_their_programs_as_xprof_reads_them(tmp_path: Path) -> None:
-    run = play(tmp_path, {**CONFIG, "profile": {"start": 12, "steps": 5}})
+    run = play(tmp_path, {**CONFIG, "profile": {"start": 13, "steps": 5}})
     assert run.code == 0, run.stdout + run.stderr
     assert "profile: steps 13 to 17, " in run.stdout
     found = list((run.artifacts / "profile").glob("plugins/profile/*/*.xplane.pb"))
@@ -162,7 +164,7 @@ def test_torch_xla_writes_the_traced_steps_and_their_programs_as_xprof_reads_the
 
 
 def test_the_profiler_of_pytorch_writes_the_traced_steps_as_trace_events(tmp_path: Path) -> None:
-    run = play(tmp_path, {**CONFIG, "profile": {"start": 3, "steps": 2}}, "--backend", "cpu")
+    run = play(tmp_path, {**CONFIG, "profile": {"start": 4, "steps": 2}}, "--backend", "cpu")
     assert run.code == 0, run.stdout + run.stderr
     (path,) = (run.artifacts / "profile").iterdir()
     assert path.name.endswith(".trace.json.gz")

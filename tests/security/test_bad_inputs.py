@@ -191,9 +191,10 @@ ARGUMENTS: list[tuple[str, tuple[str, ...], str]] = [
     ),
     (
         "33-hold-detached",
-        ("submit", "good.yaml", "--keep-on-failure"),
+        ("run", "good.yaml", "--detach", "--keep-on-failure"),
         "--keep-on-failure 30m: holds the slice of an attached run; the slice of a detached run deletes itself",
     ),
+    ("33-hold-submitted", ("submit", "good.yaml", "--keep-on-failure"), "No such option: --keep-on-failure"),
     ("34-nothing", ("run",), "there is nothing to run: name a job file, or a command after `--`"),
     ("34-no-dashes", ("run", "python", "train.py"), "a command stands after `--`"),
     ("34-a-script", ("run", "train.py"), "train.py is a program, not a job file"),

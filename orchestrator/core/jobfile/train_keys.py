@@ -27,7 +27,7 @@ class EmulatedSection(Section):
 class ProfileSection(Section):
     """A profiler traces some steps of the built-in training on worker 0; the trace is an artifact (docs/reports.md)."""
 
-    start: int = Field(default=10, ge=0, le=10**9, description="Steps before the trace. 0: compiling is in it.")
+    start: int = Field(default=10, ge=1, le=10**9, description="First step to trace, from 1 over all epochs.")
     steps: int = Field(default=5, ge=1, le=100, description="Steps to trace. They are left out of all step times.")
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from orchestrator.cli.console import console, emit_json
-from orchestrator.cli.options import Cloud, JobArguments, Json, Project
+from orchestrator.cli.options import Cloud, JobArguments, Json, KeepOnFailure, Project
 from orchestrator.cli.tables import print_table
-from orchestrator.client.jobs.job_files import environment, parted, read
+from orchestrator.client.jobs.job_files import JobRequest, environment, parted, read
 from orchestrator.client.jobs.planning import PlanPreview, preview
 from orchestrator.client.session import Session
 from orchestrator.client.sweeps.plans import SweepPreview
@@ -13,10 +13,16 @@ from orchestrator.client.sweeps.plans import preview as preview_sweep
 from orchestrator.errors import JobSpecError
 
 
-def plan(job: JobArguments, as_json: Json = False, cloud: Cloud = None, project: Project = None) -> int:
+def plan(
+    job: JobArguments,
+    keep_on_failure: KeepOnFailure = None,
+    as_json: Json = False,
+    cloud: Cloud = None,
+    project: Project = None,
+) -> int:
     """Check a job and show what `run` would do: candidates, prices, the exact request. Creates nothing."""
     session = Session.open(cloud, project, reporter=console().reporter)
-    made = _preview(session, job)
+    made = _preview(session, job.request(keep_on_failure))
     if as_json:
         emit_json(made.shape)
     elif isinstance(made, SweepPreview):
@@ -26,9 +32,9 @@ def plan(job: JobArguments, as_json: Json = False, cloud: Cloud = None, project:
     return session.exit_code()
 
 
-def _preview(session: Session, job: JobArguments) -> PlanPreview | SweepPreview:
+def _preview(session: Session, request: JobRequest) -> PlanPreview | SweepPreview:
     try:
-        found, path = read(job.request())
+        found, path = read(request)
     except JobSpecError as error:
         error.hint = None  # it names `tpujob plan`
         raise

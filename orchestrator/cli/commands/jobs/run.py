@@ -6,7 +6,7 @@ from typing import Annotated
 
 from orchestrator.cli.commands.results.compare import print_comparison
 from orchestrator.cli.console import console
-from orchestrator.cli.options import Cloud, EventStream, JobArguments, Option, Project
+from orchestrator.cli.options import Cloud, EventStream, JobArguments, KeepOnFailure, Option, Project
 from orchestrator.client.arguments import seconds
 from orchestrator.client.events import Reporter
 from orchestrator.client.jobs.job_files import parted, read
@@ -27,6 +27,7 @@ def run(
         str | None,
         Option(metavar="DURATION", help="Hold the slice for so long after a successful run, such as 30m."),
     ] = None,
+    keep_on_failure: KeepOnFailure = None,
     detach: Annotated[
         bool, Option("--detach", "-d", help="Leave once the job has started; `tpujob attach` follows it.")
     ] = False,
@@ -48,7 +49,7 @@ def run(
         console().print_only_ids()
     options = RunOptions(keep_s=None if keep is None else seconds("--keep", keep, "1m", "7d"), detach=detach)
     session = Session.open(cloud, project, reporter=console().reporter)
-    found, path = read(job.request())
+    found, path = read(job.request(keep_on_failure))
     spec, sweep = parted(found)
     if spec is not None:
         if again:

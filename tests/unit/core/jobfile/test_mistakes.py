@@ -352,7 +352,7 @@ def test_a_fallback_on_the_sample_of_mnist_is_refused_for_another_data_set() -> 
     ("setting", "line"),
     [
         ("profile: {steps: 500}", "job.yaml:2: train.profile.steps: must be at most 100, not `500`"),
-        ("profile: {start: -1}", "job.yaml:2: train.profile.start: must be at least 0, not `-1`"),
+        ("profile: {start: 0}", "job.yaml:2: train.profile.start: must be at least 1, not `0`"),
         ("profile: {step: 5}", "job.yaml:2: train.profile.step: unknown key; did you mean `steps`?"),
         ("profile: 100", "job.yaml:2: train.profile: expected a mapping (indented `key: value` lines), got `100`"),
         (
