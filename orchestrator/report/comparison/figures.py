@@ -187,12 +187,17 @@ def _times(metrics: dict[str, Any], timing: Timing | None) -> dict[str, Any]:
 
 
 def _per_chip(run: RunRecord, images_per_s: float | None, accelerator_type: str | None) -> float | None:
-    """Return the throughput of one chip of the slice; None for a training that used some of its cores, and off a TPU."""
+    """Return the throughput of one chip of the slice; None off a TPU, and where it is not known how many whole chips trained.
+
+    One core is a whole chip only of the generations that have one core a chip.
+    """
     kind = catalog.lookup(accelerator_type) if accelerator_type else None
     asked = section(run.spec, "train").get("cores", "all")
-    if images_per_s is None or kind is None or asked not in ("all", 1):
+    if images_per_s is None or kind is None:
         return None
-    return images_per_s / (kind.chips if asked == "all" else 1)
+    if asked == "all":
+        return images_per_s / kind.chips
+    return images_per_s if asked == 1 and kind.cores == kind.chips else None
 
 
 def _device(metrics: dict[str, Any], use: TpuUse | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
@@ -135,6 +136,7 @@ def _hash_of(file: BinaryIO, size_bytes: int) -> bytes:
 
 _Key = tuple[Path, int, int]
 _known: dict[_Key, MetricSums] = {}
+_known_lock = threading.Lock()  # the runs of a sweep end in threads
 
 
 def _of_file(path: Path) -> MetricSums:
@@ -157,9 +159,10 @@ def _key(path: Path, found: os.stat_result) -> _Key:
 
 
 def _remember(key: _Key, sums: MetricSums) -> None:
-    while len(_known) >= MOST_KNOWN:
-        _known.pop(next(iter(_known)), None)
-    _known[key] = sums
+    with _known_lock:
+        while len(_known) >= MOST_KNOWN:
+            del _known[next(iter(_known))]
+        _known[key] = sums
 
 
 def _rows(path: Path) -> Iterator[list[Any]]:

@@ -108,6 +108,8 @@ def test_a_training_on_some_cores_has_no_throughput_per_chip_of_the_whole_slice(
     one = on_a_slice(tmp_path / "a", "v5litepod-8", spec={"train": {"cores": 1}})
     assert one.images_per_s_per_chip == 1234.5
     assert on_a_slice(tmp_path / "b", "v5litepod-8", spec={"train": {"cores": 3}}).images_per_s_per_chip is None
+    half = on_a_slice(tmp_path / "c", "v3-8", spec={"train": {"cores": 1}})
+    assert half.images_per_s_per_chip is None, "a v3 chip has two cores"
 
 
 def test_device_memory_and_duty_cycle_are_the_samples_and_what_the_training_measured_itself(tmp_path: Path) -> None:

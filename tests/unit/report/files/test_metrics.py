@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import tracemalloc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -182,3 +184,22 @@ def test_without_a_collected_file_nothing_is_read_on(tmp_path: Path, make: Calla
     make(metrics.collected_path(tmp_path))
     followed.read_on(tmp_path)
     assert metrics.read(tmp_path) == {}
+
+
+def test_the_runs_of_a_sweep_end_at_the_same_time(tmp_path: Path) -> None:
+    """What is known of files is shared by threads: switched as often as possible, they met within some thousand files."""
+
+    sums = MetricSums()
+
+    def remember(number: int) -> int:
+        for size in range(20_000):
+            metrics._remember((tmp_path / str(number), size, 0), sums)
+        return number
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            assert list(threads.map(remember, range(4))) == [0, 1, 2, 3]
+    finally:
+        sys.setswitchinterval(before)
