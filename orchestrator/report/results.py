@@ -265,9 +265,7 @@ def figure_lines(found: RunReport) -> list[str]:
 
 def profile_lines(found: RunReport) -> list[str]:
     """Return how to look at the traces of profilers among the files."""
-    paths = [file.path for file in found.files]
-    lines = [f"profile  {profiles.command(found.directory, below)}" for below in profiles.log_directories(paths)]
-    return lines or [f"profile  {path} opens in ui.perfetto.dev" for path in profiles.trace_events(paths)]
+    return [f"profile  {how}" for how in profiles.how_to_open(found.directory, [file.path for file in found.files])]
 
 
 def event_table(found: RunReport) -> Table:

@@ -24,3 +24,10 @@ def trace_events(paths: Iterable[str]) -> list[str]:
 def command(directory: str, below: str) -> str:
     """Return the command that opens a directory of `log_directories`. `directory`: that of the run."""
     return f"xprof --logdir {shlex.quote(str(PurePosixPath(directory) / below))}"
+
+
+def how_to_open(directory: str, paths: Iterable[str]) -> list[str]:
+    """Return a line for each trace: a command for those that XProf opens; if there is none, those for Perfetto."""
+    found = list(paths)
+    commands = [command(directory, below) for below in log_directories(found)]
+    return commands or [f"{path} opens in ui.perfetto.dev" for path in trace_events(found)]

@@ -46,7 +46,7 @@ class TpuUse:
         if isinstance(line.get("absent"), str):
             self.absent = printable(line["absent"])[:200]
         used, total = _numbers(line.get("hbm_used_bytes")), _numbers(line.get("hbm_total_bytes"))
-        fits = bool(used) and len(used) == len(total) and 0 not in total
+        fits = bool(used) and len(used) == len(total) and all(u <= t > 0 for u, t in zip(used, total, strict=True))
         duty = [value for value in _numbers(line.get("duty_cycle_percent")) if value <= 100]
         if fits:
             self._add_peak(*max(zip(used, total, strict=True)))
