@@ -86,15 +86,18 @@ def exit_codes() -> str:
 def _section(name: str, command: Any) -> str:
     usage = " ".join(["tpujob", name, *(piece for piece in help_text.usage_pieces(command) if piece != "[OPTIONS]")])
     rows = [*help_text.arguments(command), *help_text.options(command)]
-    table = [f"| `{_cell(words)}` | {_cell(meaning)} |" for words, meaning in rows]
+    table = [f"| `{_cell(words, is_code=True)}` | {_cell(meaning)} |" for words, meaning in rows]
     head = ["| argument or option | meaning |", "|---|---|"] if table else []
     examples = ["```bash", *COMMANDS[name].examples, "```", ""]
     text = [f"### tpujob {name}", "", f"`{usage}`", "", command.help, "", *head, *table, *([""] if table else [])]
     return "\n".join([*text, *examples])
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+def _cell(text: str, *, is_code: bool = False) -> str:
+    """Return the text as it reads in a table: nothing in it is emphasis, but code stays code."""
+    pieces = [text] if is_code else text.split("`")
+    plain = [piece if is_code or number % 2 else piece.replace("*", r"\*") for number, piece in enumerate(pieces)]
+    return "`".join(plain).replace("|", "\\|")
 
 
 if __name__ == "__main__":

@@ -68,7 +68,20 @@ def _kind(part: dict[str, Any]) -> str:
         return f"`{part['const']}`"
     if "enum" in part:
         return ", ".join(f"`{choice}`" for choice in part["enum"])
+    if part["type"] == "array":
+        return f"list of {_several(part['items'])}"
+    if part["type"] == "object":
+        values = part.get("additionalProperties", True)
+        return "names and any values" if values is True else f"names and {_several(values)}"
     return _PLAIN[part["type"]] + _bounds(part)
+
+
+def _several(part: dict[str, Any]) -> str:
+    """Return what the items of a list or the values of names are: texts, or texts, numbers, ..."""
+    kinds = part["type"] if isinstance(part.get("type"), list) else [part.get("type")]
+    kinds = [each["type"] for each in part["anyOf"]] if "anyOf" in part else kinds
+    *others, last = dict.fromkeys(_SEVERAL[kind] for kind in kinds if kind != "null")
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 _PLAIN = {
@@ -76,8 +89,14 @@ _PLAIN = {
     "boolean": "`true` or `false`",
     "integer": "whole number",
     "number": "number",
-    "array": "list of texts",
-    "object": "names and texts",
+}
+_SEVERAL = {
+    "string": "texts",
+    "boolean": "truth values",
+    "integer": "numbers",
+    "number": "numbers",
+    "array": "lists of values",
+    "object": "sections",
 }
 
 

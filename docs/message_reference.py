@@ -18,6 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGE, GUIDE = ROOT / "docs" / "messages.md", ROOT / "docs" / "troubleshooting.md"
 UNSAID = "…"  # a part of a message that the sources alone do not tell
+ANY = "*any message with this hint*"  # where the sources alone do not tell to which error a hint belongs
+OF_IT = "*that of the message*"
 MOST_FORMS = 8  # of one message whose words depend on the case
 JOB_FILE = "orchestrator/core/jobfile/"  # its rules raise ValueError and yield sentences: parts of a JobSpecError
 
@@ -313,7 +315,9 @@ class _Program:
             and isinstance(node.targets[0], ast.Attribute)
             and _last(node.targets[0]) == "hint"
         ):
-            yield None, node.value, ""
+            caught = (each for each in place.around if isinstance(each, ast.ExceptHandler))
+            named = [each for each in caught if each.name == _last(node.targets[0].value)]
+            yield None, node.value, self.errors.codes.get(_last(named[-1].type), "") if named else ""
         elif isinstance(node, ast.Yield) and isinstance(node.value, ast.Tuple) and rule:
             yield node.value.elts[-1], None, "" if "warning" in getattr(place.function, "name", "") else "64"
 
@@ -454,8 +458,9 @@ def page_text() -> str:
         anchor = _anchor(each)
         taken[anchor] += 1
         anchor += f"-{taken[anchor]}" if taken[anchor] > 1 else ""
-        text, hint = _cell(each.text) or UNSAID, _cell(each.hint)
-        found[each.section].append(f'| <a id="{anchor}"></a>{text} | {hint} | {each.code} |')
+        text, hint = _cell(each.text.lstrip(UNSAID)) or ANY, _cell(each.hint)
+        code = each.code or (OF_IT if text == ANY else "")
+        found[each.section].append(f'| <a id="{anchor}"></a>{text} | {hint} | {code} |')
     return "\n".join([HEAD, *(_table(title, rows) for title, rows in found.items() if rows)])
 
 

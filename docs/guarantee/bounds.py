@@ -15,6 +15,7 @@ BEGIN, END = "<!-- bounds: written by docs/guarantee/bounds.py -->", "<!-- end o
 MAIN = (
     "command",
     "guardian",
+    "guardian of a create",
     "watchdog",
     "watchdog of a detached run",
     "watchdog of a held slice",

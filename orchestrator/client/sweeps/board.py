@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from orchestrator.client.events import VariantResult
@@ -118,7 +119,7 @@ class Board:
     def counts(self) -> str:
         """Return how far it is; see `progress.counts_of`."""
         with self._lock:
-            running = dict.fromkeys(self._running, str(AttemptState.RUNNING))
+            running = dict.fromkeys(islice(self._running, self.running), str(AttemptState.RUNNING))
             return counts_of([running.get(each.number, each.state) for each in self.results()])
 
     @property

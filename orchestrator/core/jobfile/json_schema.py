@@ -20,6 +20,7 @@ OR_NULL: dict[str, Any] = {"anyOf": [TEXT, TEXTS, {"type": "null"}]}
 VERSION_OR_NULL: dict[str, Any] = {"anyOf": [TEXT, {"type": "number"}, {"type": "null"}]}
 TEXT_OR_NULL: dict[str, Any] = {"anyOf": [TEXT, {"type": "null"}]}
 VARIABLES: dict[str, Any] = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
+NAMED_TEXTS: dict[str, Any] = {"type": "object", "additionalProperties": TEXT}
 CHANGES: dict[str, Any] = {"type": "object", "additionalProperties": {"type": ["object", "null"]}}
 DOLLARS_OR_NULL: dict[str, Any] = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]}
 

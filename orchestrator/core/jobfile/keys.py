@@ -120,7 +120,7 @@ class JobSpec(Section):
     artifacts: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         default=(), description="Patterns of files to collect besides those that the job writes to $TPUJOB_ARTIFACTS."
     )
-    metrics: Annotated[Mapping[str, str], Shape(shapes.VARIABLES)] = Field(
+    metrics: Annotated[Mapping[str, str], Shape(shapes.NAMED_TEXTS)] = Field(
         default_factory=dict,
         description="Patterns that find figures in the log, by name: regular expressions with one group, around a number, "
         "such as `loss: 'loss ([0-9.]+)'`. Names found in one line belong together; `step` is the step. What the job writes "

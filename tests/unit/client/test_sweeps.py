@@ -15,6 +15,7 @@ from orchestrator.client.events import Event, Failure, Notice, Reporter, RunResu
 from orchestrator.client.jobs.runs import RunOptions
 from orchestrator.client.session import Session
 from orchestrator.client.sweeps import ending, lanes, progress
+from orchestrator.client.sweeps.board import Board
 from orchestrator.client.sweeps.sweeps import SweepRequest, run_sweep
 from orchestrator.core.jobfile import sweep
 from orchestrator.core.jobfile.keys import JobSpec
@@ -386,6 +387,16 @@ def test_progress_is_visible_while_the_sweep_is_alive_and_only_then(world: World
 
 MIXED = "name: m\nparallel: 2\ncommand: x\ntpu: {zone: us-central1-a}\n"
 MIXED += "variants:\n  a:\n  here: {on: local}\n  there: {on: local}\n"
+
+
+def test_a_variant_that_waits_for_the_slice_of_another_one_counts_as_queued() -> None:
+    """It is taken while the one before still releases its results; two slices run two jobs."""
+    found = sweep.load(SIX, path="s.yaml")
+    assert isinstance(found, Sweep)
+    board = Board(found.variants, {}, lanes=2)
+    for _ in range(3):
+        board.take()
+    assert board.counts == "0 of 6 done, 2 running, 4 queued"
 
 
 def test_the_counts_say_how_far_a_sweep_is() -> None:
