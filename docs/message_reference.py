@@ -100,7 +100,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"engine/", r"^the job reached|deadline|too little|reached its end"),
         (r"engine/slices/extend", r""),
     ),
-    "Sweeps": ((r"", r"sweep|variant"), (r"core/jobfile/rules/sweep", r"")),
+    "Sweeps": ((r"", r"sweep|variant"), (r"core/jobfile/rules/sweep|report/comparison/groups", r"")),
     "What is shipped": (
         (r"remote/shipping/(ignore|tree|shipment|sending)", r""),
         (r"client/jobs/job_files", r"shipped"),

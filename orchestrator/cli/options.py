@@ -85,6 +85,14 @@ KeepOnFailure = Annotated[
     ),
 ]
 Csv = Annotated[bool, Option("--csv", help="Print one line a run with every figure as it was measured.")]
+Over = Annotated[
+    list[str] | None,
+    Option(
+        "--over",
+        metavar="PARAM",
+        help="Show mean ± σ over the runs that differ only in this parameter, such as seed, or in a list of them (a,b).",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)

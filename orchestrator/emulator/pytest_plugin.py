@@ -68,9 +68,18 @@ class TpuEmulator:
         )
 
     def environment(self) -> dict[str, str]:
-        """Return variables for child processes, to be added to `os.environ`; gcloud, with its ssh and scp, works in them."""
+        """Return variables for child processes, to be added to `os.environ`.
+
+        gcloud, with its ssh and scp, and tpujob work on this emulator in them; tpujob has state of its own there.
+        """
         path = f"{control.ssh_programs(self.state_dir)}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-        return control.client_environment(self.endpoint, self.state_dir) | {"PATH": path}
+        own = {
+            "TPUJOB_CLOUD": "emulated",
+            "TPUJOB_ENDPOINT": self.url,
+            "TPUJOB_TOKEN_FILE": str(self.state_dir / "token"),
+            "TPUJOB_STATE_DIR": str(self.state_dir / "tpujob"),
+        }
+        return control.client_environment(self.endpoint, self.state_dir) | own | {"PATH": path}
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """Call a path of the API, or of the emulator (`/_emulator/…`, docs/emulator.md). Return the decoded JSON.

@@ -40,11 +40,9 @@ def test_the_sweep_of_the_page_is_compared_over_its_seeds(cli: Cli) -> None:
     (directory / "train.py").write_text(LEARNER)
     swept = cli("run", "project/sweep.yaml")
     assert (swept.returncode, cli.lived(), cli.alive()) == (0, 2, []), swept.text
-    table = cli("compare", "lr-sweep", "--csv").stdout
-    seeds = [sys.executable, str(directory / "seeds.py")]
-    said = subprocess.run(seeds, input=table, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert [line.partition(":")[0] for line in said] == ["lr 0.01", "lr 0.03", "lr 0.1"]
-    assert said[0] == "lr 0.01: loss 0.8329 ± 0.0071 of 2 seeds"
+    table = cli("compare", "lr-sweep", "--over", "seed").stdout.splitlines()
+    assert table[:2] == ["lr\t0.01\t0.03\t0.1", "runs\t2\t2\t2"]
+    assert table[2] == "loss\t0.8329 ± 0.0071\t0.5588 ± 0.0071\t0.1366 ± 0.0071"
     again = cli("run", "project/sweep.yaml")
     assert (again.returncode, cli.lived()) == (0, 2), "what succeeded is not run again"
 

@@ -57,6 +57,13 @@ def test_six_jobs_run_over_two_slices_and_only_what_failed_is_run_again(tpujob: 
     assert table[0][:3] == ["", "lr", "seed"] and table[1][:3] == ["lr-sweep-1", "1e-4", "1"], "the table is on stdout"
     assert table[6][:3] == ["lr-sweep-6", "1e-3", "2"]
 
+    over_seeds = [line.split("\t") for line in tpujob("compare", "lr-sweep", "--over", "seed").stdout.splitlines()]
+    assert over_seeds[:2] == [["lr", "1e-4", "3e-4", "1e-3"], ["runs", "2", "2", "1 of 2"]]
+    over_all = json.loads(tpujob("compare", "lr-sweep", "--over", "seed,lr", "--json").stdout)["groups"]
+    assert [(row["params"], row["runs"], row["left_out"], row["job_s"]["count"]) for row in over_all] == [({}, 5, 1, 5)]
+    mistaken = tpujob("compare", "lr-sweep", "--over", "sed")
+    assert (mistaken.returncode, "did you mean `seed`?" in mistaken.stderr) == (64, True)
+
 
 SLOW = SWEEP.replace("command: ", "command: test ${params.lr} = 1e-4 || { echo waits; sleep 300; }; ")
 

@@ -6,8 +6,6 @@ another batch) are shown side by side all the same, and marked as not comparable
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -18,6 +16,7 @@ from typing import Any
 from orchestrator.core.jobfile.params import text_of
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.report.comparison.figures import EpochMeasure, Measure, RunFigures
+from orchestrator.report.comparison.formats import NOTHING, csv_lines, markdown_lines
 from orchestrator.report.comparison.remarks import SAME_WAY, SAME_WORK, differences, headline, notes, remarks, titles
 from orchestrator.report.files.metric_sums import Metric
 from orchestrator.report.files.metrics import short
@@ -25,7 +24,6 @@ from orchestrator.report.layout import Table, csv_cell, format_cost
 
 Row = tuple[str, Callable[[RunFigures], str]]
 
-NOTHING = "-"
 LEAST = ("on", "device", "memory (MB)")  # left out first where a row for each run does not fit
 LEAST_WAIT = 0.01  # of the training
 PER_CHIP = "images / s / chip"
@@ -108,8 +106,8 @@ def _of_any_run(columns: Sequence[RunFigures]) -> list[Row]:
     return [
         *found,
         ("cost", dollars),
-        ("device", _device),
-        ("on", _place),
+        ("device", device),
+        ("on", place),
         ("run", lambda f: f.run),
     ]
 
@@ -151,11 +149,13 @@ def dollars(column: RunFigures) -> str:
     return format_cost(column.cost_usd, column.cloud)
 
 
-def _device(column: RunFigures) -> str:
+def device(column: RunFigures) -> str:
+    """Return on what it trained, and in how many processes; `-` where that is unknown."""
     return NOTHING if column.device is None else f"{column.device} ×{column.processes or '?'}"
 
 
-def _place(column: RunFigures) -> str:
+def place(column: RunFigures) -> str:
+    """Return the type of its slice, and that it was emulated, or that it was this machine."""
     if column.cloud == LOCAL:
         return "this machine"
     kind = column.accelerator_type or "no slice"
@@ -187,34 +187,26 @@ def _last_and_best(metric: Metric) -> str:
 
 def table(columns: Sequence[RunFigures]) -> Table:
     """Return the table: a row for each figure, a column for each run; the other way round for many runs."""
-    body = tuple((label, *(cell(column) for column in columns)) for label, cell in rows(columns))
-    every = ((headline(columns), *titles(columns)), *body)
-    if len(columns) <= COLUMNS:
-        return Table(every[0], every[1:])
+    body = ((label, *(cell(column) for column in columns)) for label, cell in rows(columns))
+    return turned(((headline(columns), *titles(columns)), *body))
+
+
+def turned(every: Sequence[tuple[str, ...]]) -> Table:
+    """Return the table of these rows, the heading first; where there are many columns, rows and columns change places."""
+    if len(every[0]) <= 1 + COLUMNS:
+        return Table(every[0], tuple(every[1:]))
     head, *lines = zip(*every, strict=True)
     return Table(head, tuple(lines), optional=tuple(number for number, label in enumerate(head) if label in LEAST))
 
 
 def markdown(columns: Sequence[RunFigures]) -> list[str]:
     """Return the lines of a Markdown table, and a list of the notes."""
-    found = table(columns)
-    head, *body = [[_markdown_cell(cell) for cell in line] for line in (found.head, *found.rows)]
-    rule = ["---"] + ["---:"] * (len(head) - 1)
-    return [
-        *(f"| {' | '.join(line)} |" for line in (head, rule, *body)),
-        "",
-        *(f"- {line.replace('<', '&lt;')}" for line in remarks(columns)),
-    ]
+    return markdown_lines(table(columns), remarks(columns))
 
 
 def csv_text(columns: Sequence[RunFigures]) -> str:
     """Return a header and one line for each run, every figure as it was measured; empty where a run has none."""
-    out = io.StringIO()
-    flat = [_flat(column) for column in columns]
-    writer = csv.DictWriter(out, fieldnames=list(dict.fromkeys(chain.from_iterable(flat))), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(flat)
-    return out.getvalue()
+    return csv_lines([_flat(column) for column in columns])
 
 
 def _flat(column: RunFigures) -> dict[str, Any]:
@@ -230,7 +222,3 @@ def _flat(column: RunFigures) -> dict[str, Any]:
         else:
             flat[key] = csv_cell("; ".join(value) if isinstance(value, tuple) else value)
     return flat
-
-
-def _markdown_cell(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("`", "\\`")

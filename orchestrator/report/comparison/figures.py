@@ -27,7 +27,10 @@ FUNCTION_ENTRY = "payload.functions.call:main"  # of a function of the Python AP
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Seconds of one step or epoch: mean and standard deviation of `count` of them."""
+    """Mean and sample standard deviation of `count` values: seconds of steps or epochs, or one value of each run of a group.
+
+    `std`: None of a single value.
+    """
 
     mean: float | None = None
     std: float | None = None
@@ -54,6 +57,8 @@ class RunFigures:
     run: str
     name: str
     title: str  # the name of the variant for a run of a sweep, else the job's
+    job: str  # the name of the sweep for a run of one
+    variant: str | None  # the name below `variants:`
     state: str
     exit_code: int | None
     restarts: int
@@ -106,6 +111,8 @@ def figures(run: RunRecord, attempt: Attempt, lease: Lease | None, whole: WholeR
         run=run.id,
         name=run.name,
         title=_title(run),
+        job=str(section(run.spec, "sweep").get("name") or run.name),
+        variant=_variant(run),
         state=str(attempt.state),
         exit_code=attempt.exit_code,
         restarts=whole.restarts,
@@ -139,6 +146,12 @@ def _title(run: RunRecord) -> str:
     """Return the name of a named variant, else that of the run: the parameters of a variant are figures of their own."""
     variant = section(run.spec, "sweep").get("variant")
     return str(variant) if variant and run.name.endswith(f"-{variant}") else run.name
+
+
+def _variant(run: RunRecord) -> str | None:
+    """Return the name of a named variant: what its label begins with (`core.jobfile.sweep.labels`), before any value."""
+    name, *_ = str(section(run.spec, "sweep").get("variant") or "").split(maxsplit=1) or [""]
+    return None if "=" in name else name.partition("#")[0] or None
 
 
 def _work(run: RunRecord, metrics: dict[str, Any], timing: Timing | None) -> dict[str, Any]:

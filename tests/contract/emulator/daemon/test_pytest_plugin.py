@@ -17,7 +17,7 @@ from tests.waiting import HANG_S, until
 
 CONFTEST = 'pytest_plugins = ["orchestrator.emulator.pytest_plugin"]\n'
 TESTS = """
-import json, os, subprocess
+import json, os, subprocess, sys
 import grpc
 import pytest
 from google.api_core.exceptions import ResourceExhausted
@@ -47,6 +47,13 @@ def test_another_test_has_another_cloud(tpu_emulator):
 def test_child_processes_get_an_environment(tpu_emulator):
     printed = subprocess.check_output(["sh", "-c", "cat $TPUJOB_EMULATOR_TOKEN_FILE"], env=tpu_emulator.environment())
     assert printed.decode() == tpu_emulator.token
+
+def test_tpujob_in_a_child_process_runs_a_job_there_with_state_of_its_own(tpu_emulator, tmp_path):
+    (tmp_path / "job.yaml").write_text("tpu: {accelerator: v5e-8, zone: us-central1-a}\\ncommand: echo trained\\n")
+    argv = [sys.executable, "-m", "orchestrator.cli", "run", "job.yaml"]
+    done = subprocess.run(argv, cwd=tmp_path, env=os.environ | tpu_emulator.environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [row["until"] is None for row in tpu_emulator.billing()] == [False]
 """
 SLEEPS = """
 import json, os, time
@@ -85,7 +92,7 @@ def test_another_test_suite_uses_it_and_nothing_is_left(tmp_path: Path) -> None:
     done = subprocess.run(
         argv, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=HANG_S, check=False
     )
-    assert (done.returncode, "3 passed" in done.stdout) == (0, True), done.stdout + done.stderr
+    assert (done.returncode, "4 passed" in done.stdout) == (0, True), done.stdout + done.stderr
     assert processes_below(tmp_path) == []
 
 
