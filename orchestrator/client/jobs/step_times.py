@@ -22,15 +22,18 @@ class StepTimes:
         self._broken = False
         self._began = self._not_before = time.monotonic()
         self._highest = self._written = -1
+        self._came_at = 0.0  # the highest one, in unix seconds
 
     def note(self, step: int | None, *, now: bool = False) -> None:
         """Take the step that the job is at; None is no step. `now`: write it, however soon after the last one."""
-        self._highest = self._highest if step is None else max(step, self._highest)
+        if step is not None and step > self._highest:
+            self._highest, self._came_at = step, time.time()
         at = time.monotonic()
         if self._highest > self._written and (now or at >= self._not_before):
             self._written = self._highest
             self._not_before = at + max(LEAST_S, SHARE * (at - self._began))
-            self._write({"at": round(time.time(), 3), "step": self._highest})
+            # When it came, not now: the next attempt, which is not as far yet, may be what is noted now.
+            self._write({"at": round(self._came_at, 3), "step": self._highest})
 
     def close(self) -> None:
         """Write the last step, and close the file."""

@@ -69,7 +69,7 @@ def _built_in() -> list[Row]:
         ("s / epoch (mean ± σ)", lambda f: spread(f.epoch_s)),
         ("images / s", lambda f: NOTHING if f.images_per_s is None else f"{f.images_per_s:,.0f}"),
         (
-            "images / s / chip",
+            PER_CHIP,
             lambda f: NOTHING if f.images_per_s_per_chip is None else f"{f.images_per_s_per_chip:,.0f}",
         ),
         ("waited for data (s)", lambda f: seconds(f.data_wait_s) if waits_for_data(f) else NOTHING),
