@@ -80,8 +80,8 @@ class TpuSection(Alternative):
     )
     wait: Annotated[float, BeforeValidator(rules.wait), Shape({"anyOf": [TEXT, {"const": 0}], "default": 0})] = Field(
         default=0.0,
-        description="How long to wait for capacity altogether: up to 7d, such as 6h. `0`: every candidate is tried once, and a "
-        "queued one waits for up to 1h.",
+        description="How long to wait for capacity, at each attempt: up to 7d, such as 6h. `0`: every candidate is tried once, "
+        "and a queued one waits for up to 1h.",
     )
     race: bool = Field(
         default=False,

@@ -46,9 +46,8 @@ async def attempt(job: JobRun, capabilities: Capabilities, progress: JobProgress
     ready_at = await Now()
     await Record(Leased(progress.attempt.id, ready_at, lease.id))
     await progress.enter("connect")
-    waited = progress.fleet is None and (job.wait_s or progress.losses)
-    if waited:  # `limits.max_duration` does not count the wait for capacity
-        began = lease.created_at if lease.ready_by is None else ready_at
+    # `limits.max_duration` does not count the wait for capacity. A slice that was held before was created earlier.
+    began = max(began, lease.created_at if lease.ready_by is None else ready_at)
     end = monitor.end_of(lease, began, job.max_duration_s - progress.used_s)
     if progress.fleet is None:
         await Report("connect", f"waiting for SSH on {lease.name.node}", passing=True)

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.lease.cloud_api import QueueTerms
 from orchestrator.core.lease.lease import CANCEL, Down, LeaseState, Purpose
 from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.engine.jobs.job_run import JobRun
 from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.jobs.run import run_job
+from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.slices.up_and_down import UpRequest, down, up
 from orchestrator.errors import (
     Canceled,
@@ -69,6 +71,27 @@ def test_a_job_that_reaches_its_limit_is_stopped_and_its_slice_deleted(world: Vi
     outcome = run(world, replace(job(world), max_duration_s=3600))
     assert isinstance(outcome.error, DeadlineExceeded) and outcome.exit_code == 124
     assert world.cloud.nodes == {} and world.time - began <= 3600
+
+
+def test_the_wait_in_googles_queue_is_not_part_of_the_duration(world: VirtualWorld) -> None:
+    """Also without `wait:`, where a request may stand in the queue for an hour."""
+    prepared = job(world)
+    ((lease, request),) = prepared.drafts
+    name = replace(lease.name, queued=True)
+    queued = Draft(replace(lease, name=name), replace(request, name=name, queue=QueueTerms(3600.0, "id")))
+    world.cloud.queue_s[ZONE] = 3000.0
+    assert run(world, replace(prepared, drafts=(queued,), max_duration_s=1800)).exit_code == 0
+
+
+def test_a_job_that_might_wait_for_capacity_has_its_whole_duration_on_a_slice_that_was_held_before(
+    world: VirtualWorld,
+) -> None:
+    held = world.drive(
+        up(UpRequest("alice", (lease_and_request(9, now=world.time, purpose=Purpose.HOLD),), None, 36000), CAN)
+    ).lease
+    assert held is not None
+    world.time += 7200
+    assert run(world, replace(job(world, held=held), wait_s=21600, max_duration_s=3600)).exit_code == 0
 
 
 def test_a_preempted_slice_is_noticed_and_what_is_left_of_it_deleted(world: VirtualWorld) -> None:
