@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +95,24 @@ def test_another_test_suite_uses_it_and_nothing_is_left(tmp_path: Path) -> None:
     )
     assert (done.returncode, "4 passed" in done.stdout) == (0, True), done.stdout + done.stderr
     assert processes_below(tmp_path) == []
+
+
+@pytest.mark.parametrize(("without", "result"), [("", "2 passed"), (r", retry=Retry\(.*?\)", "1 failed, 1 passed")])
+def test_the_tests_of_the_page_pass_and_find_a_delete_that_is_not_repeated(
+    tmp_path: Path, without: str, result: str
+) -> None:
+    page = (ROOT / "docs" / "emulator.md").read_text(encoding="utf-8")
+    section = page.split("\n### Test your own program (pytest)\n")[1].split("\n## ")[0]
+    files = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL))
+    argv = project(tmp_path, files["test_trainer.py"])
+    assert files["conftest.py"] == CONFTEST
+    program = re.sub(without, "", files["trainer.py"]) if without else files["trainer.py"]
+    assert (program != files["trainer.py"]) == bool(without)
+    (tmp_path / "trainer.py").write_text(program)
+    done = subprocess.run(
+        argv, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=HANG_S, check=False
+    )
+    assert result in done.stdout, done.stdout + done.stderr
 
 
 def test_the_emulator_ends_with_a_killed_pytest(tmp_path: Path) -> None:
