@@ -32,8 +32,11 @@ def announce_lent_device(main: str) -> str:
 
 
 def with_tpu_metrics(main: str, sampler: str) -> str:
-    """Return the script with a sampler of the TPU's metrics beside it, which no `wait` of the job waits for."""
-    return f"( {sampler} </dev/null >/dev/null 2>&1 & )\n{main}"
+    """Return the script with a sampler of the TPU's metrics beside it, which no `wait` of the job waits for.
+
+    It is on the first line of the job, so that bash names the lines of the job in its errors.
+    """
+    return f"( {sampler} </dev/null >/dev/null 2>&1 & ); {main}"
 
 
 def with_upload(main: str, upload: str) -> str:

@@ -188,6 +188,14 @@ def test_a_job_neither_waits_for_the_sampler_nor_hears_of_it(place: Path) -> Non
     assert (done.returncode, done.stdout, done.stderr) == (3, "mine\n", "")
 
 
+@pytest.mark.parametrize("first", ["", "#!/usr/bin/env bash\n", "\n", "cat <<end\nx\nend\n"])
+def test_errors_of_bash_name_the_lines_of_the_job(place: Path, first: str) -> None:
+    script = place / "main"
+    script.write_text(scripts.with_tpu_metrics(f"{first}no-such-command\n", "true"))
+    done = subprocess.run(["bash", str(script)], capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert f"line {first.count(chr(10)) + 1}: no-such-command" in done.stderr
+
+
 def test_it_ends_with_the_job_on_a_worker_and_its_file_is_among_the_artifacts(place: Path, worker: Worker) -> None:
     wait = f'until grep -q hbm "$TPUJOB_ARTIFACTS/{tpu_metrics.NAME}"; do sleep 0.02; done 2>/dev/null; echo done; exit 3\n'
     sampler = f'{sys.executable} {Path(tpu_metrics.__file__)} "$TPUJOB_ARTIFACTS" 0.01'
