@@ -49,7 +49,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         ),
         (r"ledger/ledger", r"no (lease|attempt) |no run \{run_id"),
     ),
-    "Not proven absent: exit code 75": (
+    "Exit code 75: not proven absent": (
         (r"", r"not proven|proven gone|left before|before it was proven"),
         (
             r"client/guarantee/forget|client/slices/adoption|client/session",

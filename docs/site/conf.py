@@ -46,6 +46,7 @@ extensions = [
     "sphinx_copybutton",
     "navigation",  # these are beside this file
     "listings",
+    "search_codes",
     "api_names",
 ]
 

@@ -16,12 +16,6 @@ from tests import ROOT
 from tests.cli_fixture import Cli
 
 FILE = re.compile(r"^```\w*\n# (?P<name>[\w/]+\.\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-LEARNER = """
-import json, os, sys
-step, lr, seed = 20, float(sys.argv[2]), int(sys.argv[4])
-with open(os.environ["TPUJOB_ARTIFACTS"] + "/metrics.jsonl", "w") as metrics:
-    print(json.dumps({"step": step, "loss": (1 - lr) ** step + 0.01 * seed}), file=metrics)
-"""
 
 pytestmark = pytest.mark.exhaustive
 
@@ -36,8 +30,7 @@ def files_of(page: str, cli: Cli) -> Path:
 
 
 def test_the_sweep_of_the_page_is_compared_over_its_seeds(cli: Cli) -> None:
-    directory = files_of("sweeps.md", cli)
-    (directory / "train.py").write_text(LEARNER)
+    files_of("sweeps.md", cli)
     swept = cli("run", "project/sweep.yaml")
     assert (swept.returncode, cli.lived(), cli.alive()) == (0, 2, []), swept.text
     table = cli("compare", "lr-sweep", "--over", "seed").stdout.splitlines()

@@ -136,6 +136,9 @@ def test_the_python_reference_has_every_public_name(site: Site) -> None:
     ("asked", "answer"),
     [
         ("exit code 75", "docs/cli.html#exit-codes"),
+        ("75", "docs/troubleshooting.html#exit-code-75-not-proven-absent"),
+        ("69", "docs/troubleshooting.html#by-exit-code"),
+        ("stop billing", "docs/faq.html#how-do-i-stop-billing"),
         ("tpujob cancel", "docs/cli.html#tpujob-cancel"),
         ("sweeps", "#sweep"),
         ("Client.submit", "docs/python-reference.html#tpujob.Client.submit"),

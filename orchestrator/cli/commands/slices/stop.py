@@ -10,9 +10,10 @@ from orchestrator.report.layout import day_clock
 
 
 def stop(name: Name = None, cloud: Cloud = None, project: Project = None) -> int:
-    """Stop a held slice: it keeps its disk, its name and its quota. This is not a teardown.
+    """Stop a held slice: it keeps its disk, its name and its quota. This deletes nothing.
 
-    Its end stays. No watchdog runs on it until `tpujob start`: at its end the next tpujob command or a gc timer deletes it.
+    To stop billing for sure, delete the slice: `tpujob down`. The end of the hold stays. No watchdog runs on it until `tpujob
+    start`: at its end the next tpujob command or a gc timer deletes it.
     `tpujob status` counts its full price, as for every slice that is not proven absent; Google documents charges only while a
     TPU is READY, and tpujob cannot check the bill.
     """
