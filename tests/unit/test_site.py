@@ -138,7 +138,7 @@ def test_the_python_reference_has_every_public_name(site: Site) -> None:
         ("exit code 75", "docs/cli.html#exit-codes"),
         ("75", "docs/troubleshooting.html#exit-code-75-not-proven-absent"),
         ("69", "docs/troubleshooting.html#by-exit-code"),
-        ("stop billing", "docs/faq.html#how-do-i-stop-billing"),
+        ("stop billing", "docs/faq.html#how-do-i-check-from-a-phone-or-another-machine-and-stop-billing"),
         ("tpujob cancel", "docs/cli.html#tpujob-cancel"),
         ("sweeps", "#sweep"),
         ("Client.submit", "docs/python-reference.html#tpujob.Client.submit"),
@@ -166,7 +166,7 @@ def test_every_page_fits_a_telephone_and_has_no_error(site: Site, browser: Brows
     page.on("console", lambda message: said.append(f"{page.url}: {message.text}"))
     page.on("pageerror", lambda error: said.append(f"{page.url}: {error}"))
     too_wide = []
-    for path in sorted(site.pages):
+    for path in sorted(set(site.pages) - {site.root / "index.html"}):  # that one leads to docs/index.html at once
         page.goto(path.as_uri())
         if page.evaluate("document.documentElement.scrollWidth") > 400:
             too_wide.append(str(path.relative_to(site.root)))
