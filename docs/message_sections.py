@@ -1,0 +1,130 @@
+"""Which section of docs/troubleshooting.md explains a message: by its module and, where that has several kinds, by words."""
+
+from __future__ import annotations
+
+# What each section of docs/troubleshooting.md explains, as (module, words of the message or its hint). The first section that
+# fits has the message. The module is a path without the leading `orchestrator/`.
+SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
+    "Torch is missing": (
+        (r"cli/|engine/", r"torch of this Python|has no torch"),
+        (r"payload/", r"pip install 'torch"),
+    ),
+    "Built-in training": ((r"payload/", r""),),
+    "Python functions and `with` blocks": (
+        (r"client/functions/", r""),
+        (r"client/(lending|job)\.", r"`with` block|forked|given back|`Client\."),
+    ),
+    "A bug in tpujob, or a reply that it does not know": (
+        (r"", r"a bug in tpujob|without an error|and no error|not installed beside|from this installation"),
+        (r"clouds/google/error_translation", r"^(the call to|\{host\} answered (\{http\} \{status\}|something))"),
+        (r"clouds/tpu/(calls|replies)", r"^(the (API|emulator|queued)|two VMs|worker \{index\}|asked for)"),
+        (
+            r"clouds/tpu/(client|queued_request|calls)",
+            r"differ in|UUID|has to be valid|exclude|an operation|up to 7 days",
+        ),
+        (
+            r"remote/",
+            r"not an object|that this tpujob|not offered|not JSON|not a host key|no worker\{|inside a shipment",
+        ),
+        (r"ledger/ledger", r"no (lease|attempt) |no run \{run_id"),
+    ),
+    "Exit code 75: not proven absent": (
+        (r"", r"not proven|proven gone|left before|before it was proven"),
+        (
+            r"client/guarantee/forget|client/slices/adoption|client/session",
+            r"^\{node\}|\{handle\} \(|slice named|still deleting|is not known",
+        ),
+        (r"engine/leases/release", r""),
+    ),
+    "The watchdog or the guardian does not work": (
+        (r"engine/leases/renewal", r"delete itself|claim of the job"),
+        (r"client/connections", r"GUARDIAN"),
+    ),
+    "Detached runs": ((r"client/jobs/(runs|attach|ending)", r"detached|the process of"),),
+    "No usable credentials": (
+        (r"clouds/google/credentials", r""),
+        (r"clouds/google/config", r"CREDENTIALS|default credentials|cannot be read"),
+        (r"clouds/google/error_translation", r"auth application-default login"),
+        (r"clouds/google/known_errors", r"scope|quota project"),
+    ),
+    "No project": (
+        (r"settings", r"no Google Cloud project"),
+        (r"clouds/google/known_errors", r"CONSUMER"),
+        (r"clouds/tpu/calls|settings", r"project id"),
+    ),
+    "An API or billing is not enabled": ((r"clouds/google/known_errors", r"services enable|billing"),),
+    "Permission denied": ((r"clouds/google/known_errors", r"role|organization|access"),),
+    "Quota exhausted": ((r"clouds/google/known_errors", r"quota|per minute"),),
+    "No capacity": (
+        (r"clouds/google/known_errors", r"capacity|validuntil"),
+        (r"clouds/tpu/replies", r"try another zone"),
+        (r"engine/provision/", r"capacity|not ready|was still"),
+    ),
+    "The type, the zone or the price does not fit": (
+        (r"clouds/google/known_errors", r"does not offer|TPU Node"),
+        (r"core/planning/|clouds/google/storage", r""),
+        (r"client/slices/offers", r"--type|--zone"),
+        (r"client/guarantee/gc|clouds/tpu/calls", r"not a zone"),
+    ),
+    "SSH cannot connect": (
+        (r"remote/fleet/fleet|remote/ssh/(connection|known_hosts|keys)", r""),
+        (r"client/slices/held", r"`ssh`"),
+    ),
+    "Setup fails": (
+        (r"vm/environment|engine/preparation/(checks|requirements)|core/jobfile/requirement_lines", r""),
+        (r"engine/jobs/(local|monitor)", r"^the setup"),
+    ),
+    "The job fails": ((r"engine/jobs/(local|monitor)", r"failed|was lost:"), (r"errors\.", r"ended with code")),
+    "Deadline or budget reached": (
+        (r"engine/", r"^the job reached|deadline|too little|reached its end"),
+        (r"engine/slices/extend", r""),
+    ),
+    "Sweeps": ((r"", r"sweep|variant"), (r"core/jobfile/rules/sweep|report/comparison/groups", r"")),
+    "What is shipped": (
+        (r"remote/shipping/(ignore|tree|shipment|sending)", r""),
+        (r"client/jobs/job_files", r"shipped"),
+    ),
+    "Results not collected": (
+        (
+            r"engine/jobs/collection|remote/(transfer|fleet/local)|client/jobs/ending",
+            r"result|artifact|collect|archive|another",
+        ),
+        (r"engine/leases/recover", r"artifacts"),
+    ),
+    "The emulator": (
+        (r"cli/commands/emulator|clouds/tpu/connect|client/guarantee/teardown_client", r""),
+        (r"settings|clouds/google/error_translation", r"ENDPOINT|SPEED|CORES|restart the emulator"),
+    ),
+    "The ledger": ((r"ledger/file|engine/guardian/world", r""),),
+    "The state directory and the settings": (
+        (r"settings|clouds/google/config|remote/shipping/store", r""),
+        (r"client/session", r"keys"),
+        (r"engine/preparation", r"runs_dir"),
+    ),
+    "Disk full or not writable": ((r"", r"\} cannot be (written|created)|free some space"),),
+    "The API cannot be reached": (
+        (r"clouds/google/error_translation", r"^\{host|network|proxy|sign-in server|TLS|broke off"),
+        (r"clouds/google/(fetch|known_errors)", r"reached|proxy|unable to queue"),
+        (r"client/session|engine/leases/renewal", r"was restarted|labels of"),
+        (r"client/slices/(inventory|status)", r""),
+    ),
+    "Slice lost, preempted, or run canceled": (
+        (r"engine/(jobs/(monitor|lane|run)|leases/(recover|renewal)|provision)", r""),
+        (r"engine/slices/(lend|up_and_down)", r"^\{node|any more"),
+        (r"clouds/(google|tpu/client)", r"taken away|PREEMPTED|does not exist"),
+        (r"errors\.|client/jobs/ending", r"canceled|interrupted"),
+    ),
+    "In use by another command": (
+        (r"client/", r"another (process|tpujob command)|in use by|being run already|running job"),
+    ),
+    "Slices that are held": (
+        (r"client/slices/(up|held|down)|engine/slices/", r"slice|\{handle\}|idle_s|max_duration_s|\{id\}"),
+        (r"clouds/", r"state|no addresses"),
+    ),
+    "No such run or slice": (
+        (r"ledger/ledger|client/(lookup|jobs/attach)|client/slices/adoption", r""),
+        (r"client/results/(logs|pages)", r"run"),
+    ),
+    "Timers and drill": ((r"client/guarantee/(timers|install_gc)|cli/commands/guarantee/(install_gc|drill)", r""),),
+    "Mistakes in a command or a job file": ((r"cli/|client/|core/jobfile/|engine/preparation/|clouds/tpu/calls", r""),),
+}
