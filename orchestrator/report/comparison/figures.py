@@ -200,13 +200,13 @@ def _times(metrics: dict[str, Any], timing: Timing | None) -> dict[str, Any]:
 
 
 def _per_chip(run: RunRecord, images_per_s: float | None, accelerator_type: str | None) -> float | None:
-    """Return the throughput of one chip of the slice; None off a TPU, and where it is not known how many whole chips trained.
+    """Return the throughput of one chip; None off a real TPU, and where it is not known how many whole chips trained.
 
     One core is a whole chip only of the generations that have one core a chip.
     """
     kind = catalog.lookup(accelerator_type) if accelerator_type else None
     asked = section(run.spec, "train").get("cores", "all")
-    if images_per_s is None or kind is None:
+    if images_per_s is None or kind is None or run.cloud == "emulated":  # there a few processes stand for all chips
         return None
     if asked == "all":
         return images_per_s / kind.chips

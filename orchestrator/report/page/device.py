@@ -37,9 +37,12 @@ def facts(data: RunData) -> list[DeviceFact]:
 def _throughput(data: RunData) -> Iterator[DeviceFact]:
     figures = data.report.figures
     if figures.images_per_s_per_chip is not None:
-        where = f"{figures.accelerator_type}{', emulated' if figures.emulated else ''}"
-        text = f"{figures.images_per_s_per_chip:,.0f} of {figures.images_per_s:,.0f} images/s, on {where}"
+        text = f"{figures.images_per_s_per_chip:,.0f} of {figures.images_per_s:,.0f} images/s, on {figures.accelerator_type}"
         yield DeviceFact("Throughput per chip", text)
+    elif figures.emulated and figures.images_per_s is not None:
+        yield DeviceFact(
+            "Throughput per chip", _why_not(data, "processes on the CPU stand for the chips"), is_absent=True
+        )
 
 
 def _wait(data: RunData) -> Iterator[DeviceFact]:
