@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import __version__, errors
+from orchestrator import __version__, errors, settings
 from orchestrator.cli import typer_app
 from orchestrator.cli.command_table import COMMANDS
 from orchestrator.core.jobfile import sweep
@@ -145,6 +145,11 @@ def test_every_job_file_on_a_page_is_one_that_can_be_planned(text: str) -> None:
     for spec in [each.spec for each in loaded.variants] if isinstance(loaded, sweep.Sweep) else [loaded]:
         if spec.on == "tpu":
             assert make([CapacityRequest(each.accelerator, each.zone) for each in spec.tpu.alternatives]).candidates
+
+
+def test_the_page_of_the_settings_has_every_key() -> None:
+    listed = re.findall(r"^\| `([a-z_]+)` \|", page("docs/settings.md"), re.MULTILINE)
+    assert listed == [*settings._KEYS, "quota"]
 
 
 # -- messages --------------------------------------------------------------------------------------------------------
