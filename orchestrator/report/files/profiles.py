@@ -1,4 +1,4 @@
-"""The traces of profilers among the files of a run, whoever wrote them, and how to look at them. Pure."""
+"""The traces of profilers among the files of a run, whatever wrote them, and how to look at them. Pure."""
 
 from __future__ import annotations
 
