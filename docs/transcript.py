@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 README, PICTURE = ROOT / "README.md", ROOT / "docs" / "report.png"
 BEGIN, END = "<!-- transcript: written by docs/transcript.py -->", "<!-- end of transcript -->"
 RUN = ("run", "jobs/mnist.yaml")
-OWN_SETTINGS = ("TPUJOB_", "GOOGLE_", "CLOUDSDK_", "XDG_")  # a stranger has none
+OWN_SETTINGS = ("TPUJOB_", "GOOGLE_", "CLOUDSDK_", "XDG_", "CI", "RUNNER_")  # a stranger at a terminal has none
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDTH, SCALE, COLORS = 1120, 2, 64  # pixels of the page, of the picture for each of them, and colors of the picture
 
