@@ -40,6 +40,10 @@ command: |
   exit ${RC:-0}
 """
 
+SETUP = (
+    "setup: echo early\n"  # `submit` waits for its end, hence has its log; it may leave before the job says anything
+)
+
 
 @pytest.fixture
 def detached(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> Tpujob:
@@ -193,11 +197,10 @@ def test_without_any_command_the_slice_deletes_itself_after_the_job_and_the_next
 
 
 def test_submit_prints_the_id_and_nothing_else_on_stdout(detached: Tpujob) -> None:
-    setup = "setup: echo early\n"
-    said = detached("submit", detached.job(SLOW + setup))
+    said = detached("submit", detached.job(SLOW + SETUP))
     run = said.stdout.removesuffix("\n")
     assert run == detached.only_run()["run"] and "worker0 | early" in said.stderr
-    events = [json.loads(line) for line in detached("submit", detached.job(SLOW + setup), "--json").stdout.splitlines()]
+    events = [json.loads(line) for line in detached("submit", detached.job(SLOW + SETUP), "--json").stdout.splitlines()]
     assert events[-1]["event"] == "result" and "log" in {event["event"] for event in events}
     listed = {row["run"]: row for row in json.loads(detached("list", "--json").stdout)}[events[-1]["run"]]
     for shown in (events[-1], listed):  # it goes on
@@ -207,7 +210,7 @@ def test_submit_prints_the_id_and_nothing_else_on_stdout(detached: Tpujob) -> No
 
 
 def test_cancel_deletes_and_proves(detached: Tpujob) -> None:
-    run = submit(detached, SLOW)
+    run = submit(detached, SLOW + SETUP)
     done = detached("cancel", run)
     assert done.returncode == 0 and "absent" in done.stdout
     assert detached.alive() == []
