@@ -143,11 +143,9 @@ class Clock:
         """Record a step, and return whether it compiled a program. Call after each `Backend.sync`."""
         seconds, compiled = self.lap()
         if self._file is not None:
-            t_s, kind = (
-                self._t(self._last),
-                ',"compile":true' if compiled else ',"profile":true' if self._profiling else "",
-            )
-            self._file.write(f'{{"epoch":{epoch},"step":{step},"t_s":{t_s:.5f},"dt_s":{seconds:.6f}{kind}}}\n')
+            kind = ',"compile":true' if compiled else ',"profile":true' if self._profiling else ""
+            times = f'"t_s":{self._t(self._last):.5f},"dt_s":{seconds:.6f}'
+            self._file.write(f'{{"epoch":{epoch},"step":{step},{times}{kind}}}\n')
             if self._last - self._flushed > FLUSH_S:
                 self._file.flush()
                 self._flushed = self._last

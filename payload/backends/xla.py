@@ -110,7 +110,7 @@ class Xla:
     def peak_bytes(self) -> int | None:
         try:
             return int(xm.get_memory_info(self.device)["peak_bytes_used"])
-        except Exception:  # XLA:CPU does not count; and whatever a runtime answers, a finished training keeps its metrics
+        except Exception:  # XLA:CPU does not count; and whatever a runtime raises, a finished training has metrics
             return None
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
