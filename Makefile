@@ -9,7 +9,7 @@ SOURCES = orchestrator payload tpujob tests docs bench setup.py
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-install:  ## install everything for work on tpujob into the current environment (with torch: about 7.5 GB)
+install:  ## install everything for work on tpujob into the current environment (with torch: more than 8 GB)
 	$(PYTHON) -m pip install -e '.[local,dev]'
 
 wheel:  ## build dist/tpujob-VERSION-py3-none-any.whl, offline

@@ -62,7 +62,7 @@ def main() -> None:
         "not the way to train on a CPU (`backend: cpu` is).",
         f"{'Real images of MNIST' if arguments.data else 'Drawn digits'}; {STEPS} steps of {BATCH}, one process, all cores, "
         "SGD with momentum, no dropout; rounds in alternation, the order changes, compiling left out.",
-        "The tutorials' loops convert and normalise each image at each step, as theirs do with torchvision (here without its "
+        "The tutorials' loops convert and normalize each image at each step, as theirs do with torchvision (here without its "
         "detour by PIL); ours has the bytes on the device.",
     ]
     report.publish(arguments)

@@ -61,7 +61,7 @@ EXIT_CODES = {
     "74": "A detached run was refused, because its slice could not be trusted to delete itself. It is proven absent.",
     "75": "**A teardown is not proven, or cannot be ruled out: something may still be billed.** Outranks every other code.",
     "77": "No usable credentials, or a permission is missing.",
-    "124": "The job reached `limits.max_duration` and was stopped.",
+    "124": "The job reached `limits.max_duration` or `limits.max_cost` and was stopped.",
     "128+n": "Interrupted by signal n (130 is Ctrl-C, 143 SIGTERM); what had to be released is proven absent. But 137 "
     "(`kill -9`, out of memory) proves nothing: guardian and watchdog delete the slice, and `tpujob status` shows it.",
 }

@@ -149,7 +149,7 @@ PROMISES = {
         "", "none: exit code 75 after 10 m; retried", "the same",
     ),
     "frozen": PromisedBound(
-        "C12", "403 to everything: project, billing or organisation is frozen", "",
+        "C12", "403 to everything: project, billing or organization is frozen", "",
         "", "none: exit code 75 after 10 m; retried", "the same",
     ),
 }  # fmt: skip

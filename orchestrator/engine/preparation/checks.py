@@ -26,7 +26,7 @@ def check_local_training(backend: str = "xla", subject: str = "emulated workers 
     if missing:
         raise UserError(
             f"{subject} with the torch of this Python environment, which has no {' and no '.join(missing)}",
-            hint="pip install 'tpujob[local]' (in a checkout: pip install -e '.[local]')",
+            hint="pip install -e '.[local]' in the checkout; docs/install.md has the other ways",
         )
 
 

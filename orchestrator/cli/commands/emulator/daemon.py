@@ -71,7 +71,7 @@ def up(
     if lend_torch and importlib.util.find_spec("torch") is None:
         raise UserError(
             "--lend-torch: tpujob's Python environment has no torch",
-            hint="pip install 'tpujob[local]' (in a checkout: pip install -e '.[local]')",
+            hint="pip install -e '.[local]' in the checkout; docs/install.md has the other ways",
         )
     state = directory()
     endpoint = control.ensure_running(state, port)
