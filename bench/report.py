@@ -165,7 +165,6 @@ def _add(here: Sandbox, job: Path, files: list[Path], found: Measured) -> None:
     found.end_s.append(over_at - ended_at)
     found.peak_mb.append(peak_kb / 1000)
     shutil.rmtree(directory)
-    time.sleep(0.2)  # the guardian of the run ends, too
     read = subprocess.run([sys.executable, "-c", BY_LINE, *map(str, files)], check=True, capture_output=True, text=True)
     found.by_line_s.append(float(read.stdout))
 

@@ -14,6 +14,7 @@ import pytest
 
 from tests import ROOT
 from tests.cli_fixture import Cli
+from tests.waiting import until
 
 FILE = re.compile(r"^```\w*\n# (?P<name>[\w/]+\.\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -45,10 +46,13 @@ def test_the_script_of_the_page_goes_on_after_a_preemption(cli: Cli) -> None:
     process = cli.start("run", "project/spot.yaml")
     cli.until("starting after step 0", process)
     (node,) = (row["node"] for row in json.loads(cli("status", "--json").stdout)["slices"])
-    assert cli("emulator", "preempt", node, "--notice", "2s").returncode == 0
-    _, said = process.communicate()
+    until(lambda: any(cli.emulator_directory.glob("vms/**/artifacts/checkpoint.json")), "a checkpoint")
+    # Long enough on any machine: the script saves its work and ends, which ends the slice, too.
+    assert cli("emulator", "preempt", node, "--notice", "1h").returncode == 0
+    printed, said = process.communicate()
     assert process.returncode == 0, said
-    assert re.search(r"restart +attempt 2 (goes on at step|begins at step 0)", said)
+    (step,) = re.findall(r"restart +attempt 2 goes on at step (\d+), saved", said)
+    assert int(step) >= 10 and f"worker0 | starting after step {step}\n" in printed
     shown = cli.only_run()
     assert [row["cause"] for row in shown["attempts"]] == ["preempted", None]
     checkpoint = json.loads((Path(shown["directory"]) / "worker0/artifacts/checkpoint.json").read_text())
@@ -63,7 +67,7 @@ def test_the_tests_of_the_page_pass(cli: Cli) -> None:
     (programs / "tpujob").write_text(f'#!/bin/sh\nexec {shlex.join(cli.program)} "$@"\n')
     (programs / "tpujob").chmod(0o755)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_job.py"],
+        [sys.executable, "-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", "test_job.py"],
         cwd=directory,
         env={**os.environ, **cli.env, "PATH": f"{programs}:{os.environ['PATH']}"},
         capture_output=True,

@@ -224,7 +224,11 @@ def test_of_a_long_log_its_end_is_seen(browser: Browser, tmp_path: Path) -> None
     for worker in (0, 1):
         world.write(f"logs/worker{worker}.log", "".join(f"line {number}\n" for number in range(500)))
     with opened(browser, written(tmp_path / "page.html", world.page())) as seen:
-        seen.page.click("summary:has-text('worker 1')")
+        summary, second = seen.page.locator("summary:has-text('worker 1')"), seen.page.locator("pre.log").nth(1)
+        summary.click()
+        second.evaluate("log => { log.scrollTop = 0; }")
+        summary.click()
+        summary.click()  # closed and opened again
         hidden = "log => log.scrollHeight - log.clientHeight - log.scrollTop"
         assert [log.evaluate(hidden) < 2 for log in seen.page.locator("pre.log").all()] == [True, True]
 

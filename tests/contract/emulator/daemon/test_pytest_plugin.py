@@ -71,7 +71,16 @@ def test_that_is_killed(tpu_emulator):
 def project(directory: Path, tests: str) -> list[str]:
     (directory / "conftest.py").write_text(CONFTEST)
     (directory / "test_mine.py").write_text(tests)
-    return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={directory / 'tmp'}"]
+    return [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--color=no",
+        "-p",
+        "no:cacheprovider",
+        f"--basetemp={directory / 'tmp'}",
+    ]
 
 
 def environment() -> dict[str, str]:

@@ -96,6 +96,8 @@ def test_the_collected_file_counts_before_the_followed_one_and_before_the_finds_
 def test_a_long_file_is_read_without_being_held(tmp_path: Path) -> None:
     path = tmp_path / "m"
     path.write_text("".join(f'{{"step": {step}, "loss": {1 / (step + 1)}}}\n' for step in range(100_000)))
+    (tmp_path / "short").write_text('{"loss": 1}\n')
+    summarize(tmp_path / "short")  # what is imported for it does not count
     tracemalloc.start()
     found = summarize(path)
     _, peak = tracemalloc.get_traced_memory()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -94,12 +95,13 @@ def test_a_trace_comes_with_the_command_that_opens_it_whoever_wrote_it(tmp_path:
     world = trained(tmp_path / "my run", metrics={"profile": {"first_step": 101, "last_step": 105, "problem": None}})
     world.write("worker0/artifacts/profile/plugins/profile/2026_11_23/vm.xplane.pb", b"1")
     world.write("worker0/artifacts/profile/plugins/profile/2026_11_23/vm.trace.json.gz", b"1")
-    command = f"xprof --logdir '{tmp_path}/my run/worker0/artifacts/profile'"
+    command = f"xprof --logdir {shlex.quote(f'{tmp_path}/my run/worker0/artifacts/profile')}"
+    assert command.endswith("'")
     assert said_of(world)["Profile"] == f"steps 101 to 105; open it with XProf (pip install xprof): {command}"
     assert command in text_of(world.page())
     own = plain_run(tmp_path / "own")
     own.write("worker0/artifacts/traces/plugins/profile/1/host.xplane.pb", b"1")
-    assert said_of(own)["Profile"].endswith(f"xprof --logdir {tmp_path}/own/worker0/artifacts/traces")
+    assert said_of(own)["Profile"].endswith(f"xprof --logdir {shlex.quote(f'{tmp_path}/own/worker0/artifacts/traces')}")
 
 
 def test_a_trace_of_pytorch_opens_in_perfetto(tmp_path: Path) -> None:
