@@ -376,7 +376,7 @@ PAGE = ROOT / "docs" / "emulator.md"
 
 
 def test_the_example_of_the_page_is_a_rehearsal_with_every_part() -> None:
-    [example] = re.findall(r"```yaml\n(settings: .*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    [example] = re.findall(r"```yaml\n(# lean-times.yaml\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     data = yaml.safe_load(example)
     assert set(data) == set(rehearsal.PARTS)
     cloud = cloud_with(**data)
