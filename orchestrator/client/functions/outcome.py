@@ -6,7 +6,6 @@ loses its control characters and its secrets.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import stat
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from orchestrator.client.events import RunResult
+from orchestrator.core.text import json_text
 from orchestrator.core.text.terminal import harmless, printable
 from orchestrator.errors import ArtifactError, PayloadFailed, RemoteFunctionError
 
@@ -94,8 +94,8 @@ def _read(path: Path, most_bytes: int) -> Any:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > most_bytes:
             raise ValueError("is not a file of that size")
-        return json.loads(path.read_bytes().decode(), parse_constant=_refuse, parse_float=_finite)
-    except (OSError, ValueError, RecursionError):
+        return json_text.loads(path.read_bytes(), parse_constant=_refuse, parse_float=_finite)
+    except (OSError, ValueError):
         raise ArtifactError(f"{path} is not JSON that a function leaves") from None
 
 

@@ -6,13 +6,13 @@ The kind follows from code, status, typed details and, where Cloud TPU gives not
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.clouds.google.known_errors import TABLE, KnownError, fill
+from orchestrator.core.text import json_text
 from orchestrator.errors import (
     AlreadyExists,
     AuthError,
@@ -265,8 +265,8 @@ def _error_object(body: str) -> Mapping[str, Any] | None:
 def _parsed(text: str) -> Any:
     """The value of a JSON text; None if it is not JSON."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return json_text.loads(text)
+    except ValueError:
         return None
 
 

@@ -6,10 +6,11 @@ the same on all workers, so a few watchdogs prove it for all.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+from orchestrator.core.text import json_text
 
 ATTRIBUTE = "tpujob/watchdog"
 # Guest attributes may be read 10 times a minute, which is one heartbeat; the VM's own writes count too.
@@ -66,8 +67,8 @@ def problem(statuses: Sequence[WatchdogStatus]) -> str | None:
 def _parse(text: str) -> Mapping[str, Any] | None:
     """None: not a watchdog's record that names its worker."""
     try:
-        record: Any = json.loads(text, parse_int=float)  # an endless integer becomes infinite instead of an error
-    except (ValueError, RecursionError):
+        record: Any = json_text.loads(text, parse_int=float)  # an endless integer becomes infinite instead of an error
+    except ValueError:
         return None
     worker = record.get("worker") if isinstance(record, dict) else None
     return record if isinstance(worker, float) and worker.is_integer() else None

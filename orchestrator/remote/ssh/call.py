@@ -7,7 +7,6 @@ CommandFailed when the command failed (a retry does not help). Everything that i
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 import threading
 import time
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.core.text import json_text
 from orchestrator.core.text.terminal import printable
 from orchestrator.errors import CommandFailed, RemoteError, Unreachable
 from orchestrator.remote.ssh import agent
@@ -213,6 +213,6 @@ def _last_error_line(channel: paramiko.Channel) -> str:
 
 def parse_json(line: bytes) -> Any:
     try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
+        return json_text.loads(line)
+    except ValueError as error:
         raise RemoteError(f"an answer that is not JSON: {printable(repr(line[:100]))}") from error

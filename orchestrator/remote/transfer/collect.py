@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orchestrator.core.text import json_text
 from orchestrator.core.text.terminal import printable
 from orchestrator.errors import RemoteError
 from orchestrator.remote.transfer.disk_space import DiskSpace
@@ -270,11 +271,11 @@ def check_manifest(
     try:
         if files[MANIFEST].size_bytes > MANIFEST_BYTES:
             raise ValueError("too large")
-        manifest = json.loads((root / MANIFEST).read_bytes())
+        manifest = json_text.loads((root / MANIFEST).read_bytes())
         if manifest["schema"] != 1:
             raise ValueError(f"schema {manifest['schema']!r} is not known")
         rows = [(str(row["path"]), IndexEntry(int(row["size_bytes"]), str(row["sha256"]))) for row in manifest["files"]]
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         return [(MANIFEST, printable(f"the manifest cannot be read: {error!r}"))]
     broken = []
     for path, entry in rows:

@@ -8,7 +8,6 @@ one asks for the rest.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Set
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.core.lease.saved_state import SavedState
+from orchestrator.core.text import json_text
 from orchestrator.errors import ArtifactError
 from orchestrator.remote.shipping.shipment import OnProgress, Shipment, shipment_in_place
 from orchestrator.remote.shipping.tree import Source, survey
@@ -93,9 +93,9 @@ class SavedWork:
     def _checkpoint_step(self) -> int | None:
         """The job may write it beside its checkpoint. With a hash it counts only for the very file that is saved."""
         try:
-            told = json.loads(self._read(CHECKPOINT))
+            told = json_text.loads(self._read(CHECKPOINT))
             step, name = told["step"], told.get("file")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
         if name is not None:
             entry = self._kept.get(0, {}).get(f"artifacts/{name}")
@@ -111,8 +111,8 @@ class SavedWork:
             return None
         for line in reversed(lines):
             try:
-                step = _as_step(json.loads(line)["step"])
-            except (ValueError, KeyError, TypeError, RecursionError):
+                step = _as_step(json_text.loads(line)["step"])
+            except (ValueError, KeyError, TypeError):
                 continue
             if step is not None:
                 return step

@@ -6,12 +6,12 @@ value of the wrong type or size is dropped.
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from orchestrator.core.text import json_text
 from orchestrator.core.text.terminal import printable
 
 MAX_JSON_BYTES = 1 << 20
@@ -44,8 +44,8 @@ def read_object(path: Path) -> dict[str, Any]:
 def parse_object(text: bytes) -> dict[str, Any] | None:
     """Return the JSON object; None for anything else."""
     try:
-        data = json.loads(text, parse_int=_integer)
-    except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
+        data = json_text.loads(text, parse_int=_integer)
+    except ValueError:  # UnicodeDecodeError is a ValueError
         return None
     return data if isinstance(data, dict) else None
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
+
+from orchestrator.core.text import json_text
 
 PIECE_BYTES = 64 << 10
 
@@ -51,7 +52,7 @@ def loads(lines: Sequence[bytes], line_bytes: int) -> list[Any]:
     found = []
     for line in fitting:
         try:
-            found.append(json.loads(line))
-        except (ValueError, RecursionError):
+            found.append(json_text.loads(line))
+        except ValueError:
             continue
     return found
