@@ -176,6 +176,12 @@ class Unreachable(RemoteError):
     """No SSH connection to a worker at present. Retry with a new connection."""
 
 
+class TunnelRefused(RemoteError):
+    """The relay to a worker refuses this user: a role or an API is missing. A retry is useless."""
+
+    exit_code = 77
+
+
 class HostKeyMismatch(RemoteError):
     """The worker presented another host key than the cloud published. Stop: it may be another machine."""
 

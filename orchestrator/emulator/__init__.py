@@ -10,6 +10,7 @@ It shares no code with the client, so that both cannot be wrong in the same way;
     state, wire                       the state directory; requests and replies as JSON
     vms                               TPU VMs as local processes, with SSH and metadata servers
     api                               REST, gRPC, authentication, faults on the wire, the request log
+    relay                             the relay of IAP, for tunnels to workers
     admin                             the daemon's own paths, /_emulator/…
     daemon                            the process, and how clients start and stop it
     __main__, pytest_plugin           the command, and the fixture `tpu_emulator` for any test suite

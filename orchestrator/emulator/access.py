@@ -25,7 +25,10 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def is_local_program(request: web.BaseRequest) -> bool:
-    """Return whether the request has one Host header, which names loopback, and no Origin: no web page sent it."""
-    hosts = request.headers.getall("Host", [])
-    return len(hosts) == 1 and is_loopback(hosts[0]) and "Origin" not in request.headers
+def is_local_program(request: web.BaseRequest, origin: str | None = None) -> bool:
+    """Return whether the request has one Host header, which names loopback, and no Origin: no web page sent it.
+
+    `origin`: an Origin that a program sends and no web page can.
+    """
+    hosts, origins = request.headers.getall("Host", []), request.headers.getall("Origin", [])
+    return len(hosts) == 1 and is_loopback(hosts[0]) and origins in ([], [origin])

@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "fork": set(),
     "ledger": {"ledger", "boot_clock", "fork"} | CORE,
     "clouds": {"clouds", "settings", "peers"} | CORE,
-    "remote": {"remote", "fork", "vm.metrics"} | CORE,  # a local job's metrics are read as on a worker
+    "remote": {"remote", "fork", "peers", "vm.metrics"} | CORE,  # a local job's metrics are read as on a worker
     "engine": ENGINE,
     "report": REPORT,
     "promises": set(),  # what is promised knows nothing of what keeps it, and only what measures knows it
@@ -68,8 +68,9 @@ EMULATOR_MAY_IMPORT: dict[str, set[str]] = {
     "wire": _MODEL | {"wire"},
     "vms": _VMS,
     "api": _VMS | {"api"},
+    "relay": _VMS | {"api", "relay"},
     "admin": _VMS | {"api", "admin"},
-    "daemon": _VMS | {"api", "admin", "daemon"},
+    "daemon": _VMS | {"api", "relay", "admin", "daemon"},
     "__main__": {"daemon", "state"},
     "pytest_plugin": {"daemon"},
 }

@@ -1,8 +1,9 @@
 """The middleware that admits only this user's own clients on this machine, on every path.
 
 Three checks: the Host header is loopback (a name that a web page rebinds to 127.0.0.1 is not), there is no Origin header
-(no browser sends requests here), and a 256-bit token, compared in constant time: the user's own, which opens everything, or
-that of an emulated VM, which opens what its service account may do. `request["caller"]` is "client" or "vm".
+(no browser sends requests here; clients of the relay send an Origin that no page can have), and a 256-bit token, compared in
+constant time: the user's own, which opens everything, or that of an emulated VM, which opens what its service account may do.
+`request["caller"]` is "client" or "vm".
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from orchestrator.emulator.vms import service_account
 from orchestrator.emulator.vms.service_account import VmAccount
 
 log = logging.getLogger(__name__)
+TUNNELER = "bot:iap-tunneler"  # the Origin of clients of the relay
 # Google's reply to a path that no API has: a client must not take it for "this resource does not exist".
 NOT_AN_API = (
     "<!DOCTYPE html>\n<html lang=en>\n<title>Error 404 (Not Found)!!1</title>\n"
@@ -60,7 +62,7 @@ def middleware(token: str, account: VmAccount, state: CloudState) -> Middleware:
 
 def caller_of(request: web.Request, token: str, account: VmAccount, state: CloudState) -> Node | None:
     """Return the node whose VM calls; None: the user calls. Raises ApiError for any other caller."""
-    if not access.is_local_program(request):
+    if not access.is_local_program(request, TUNNELER):
         text = "The Host header must name this machine's loopback interface; web pages are refused."
         raise ApiError("PERMISSION_DENIED", text)
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")

@@ -24,6 +24,7 @@ from orchestrator.emulator.api.grpc_api import GrpcApi
 from orchestrator.emulator.api.request_log import RequestLog
 from orchestrator.emulator.api.rest import RestApi
 from orchestrator.emulator.api.rest_queue import QueueApi
+from orchestrator.emulator.relay.relay_api import RelayApi
 from orchestrator.emulator.state.steady_clock import steady_clock
 from orchestrator.emulator.state.store import ENVIRONMENT, Store
 from orchestrator.emulator.vms.driver import Driver
@@ -50,9 +51,9 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
     ]
     app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)
     app.on_response_prepare.append(fault_middleware.date_header(driver))
-    grpc_api = GrpcApi(driver)
+    grpc_api, relay = GrpcApi(driver), RelayApi(driver)
     admins = Admin(driver, shutdown), FaultAdmin(driver, requests), SupplyAdmin(driver)
-    for api in (RestApi(driver), QueueApi(driver), *admins, grpc_api):
+    for api in (RestApi(driver), QueueApi(driver), *admins, grpc_api, relay):
         app.add_routes(api.routes())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, shutdown.set)
@@ -61,6 +62,7 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
     await driver.recover()
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
     await runner.setup()
+    relay.runner = runner
     listener = _listen(host, port, store.last_port())
     await web.SockSite(runner, listener).start()
     name = f"[{host}]" if ":" in host else host
@@ -80,6 +82,7 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
     if store.is_ours():
         store.remove_endpoint()
     await grpc_api.close()
+    await relay.close()
     await runner.cleanup()
     await driver.power_off()
     store.save(driver.state)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from orchestrator.emulator.faults.kinds import CHOICES, KINDS, OPERATIONS, Role
+from orchestrator.emulator.faults.kinds import CHOICES, KINDS, OPERATIONS, RELAY, Role
 from orchestrator.emulator.plain_data import INTERNAL, LARGEST, BadData, check_object, check_value
 from orchestrator.emulator.plain_data import read as read_data
 
@@ -181,8 +181,8 @@ def _operations(kind: str, data: object) -> tuple[str, frozenset[str]]:
     if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
         raise BadData(f"operation must be a string like nodes.delete or nodes.*, or a list of them, not {data!r}.")
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in OPERATIONS):
-            raise BadData(f'There is no operation "{pattern}"; there are {", ".join(OPERATIONS)}.')
+        if not any(fnmatchcase(name, pattern) for name in (*OPERATIONS, *RELAY)):
+            raise BadData(f'There is no operation "{pattern}"; there are {", ".join((*OPERATIONS, *RELAY))}.')
     possible = KINDS[kind].operations
     selected = frozenset(name for name in possible if any(fnmatchcase(name, pattern) for pattern in patterns))
     if not selected:

@@ -27,6 +27,9 @@ CHANGES = ("nodes.create", "nodes.delete", "nodes.patch", *POWER, *CREATES[1:], 
 LISTS = ("nodes.list", "queuedResources.list", "operations.list", "locations.list")
 
 
+RELAY = ("relay.connect", "relay.reconnect")  # WebSockets, which no other fault concerns
+
+
 class Role(StrEnum):
     """Where a fault acts. A call meets at most one EFFECT and one REPLY; every MODIFIER is added."""
 
@@ -96,6 +99,15 @@ KINDS: Mapping[str, Kind] = {
     "page_loop": Kind(Role.EFFECT, LISTS),
     # The second page is a 500.
     "page_error": Kind(Role.EFFECT, LISTS),
+    # At the relay of IAP: in place of the WebSocket an HTTP status, or at once a close code.
+    "relay_reject": Kind(Role.EFFECT, RELAY, {"status": 403}),
+    "relay_refuse": Kind(Role.EFFECT, RELAY, {"close_code": 4003}),
+    # After so many bytes from the worker, this WebSocket is cut, closed with a code (which ends the tunnel), or goes silent
+    # (0: it never answers).
+    "relay_cut": Kind(Role.EFFECT, RELAY, {"after_bytes": 65536}),
+    "relay_close": Kind(Role.EFFECT, RELAY, {"after_bytes": 65536, "close_code": 4000}),
+    "relay_silent": Kind(Role.EFFECT, RELAY, {"after_bytes": 0}),
+    "relay_slow": Kind(Role.EFFECT, RELAY, {"bytes_per_s": 65536.0}),
     # 404: the API has forgotten its operations.
     "operation_gone": Kind(Role.EFFECT, ("operations.get", "operations.list")),
 }

@@ -21,12 +21,12 @@ from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import HostKeyMismatch, Unreachable
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup
 from orchestrator.remote.ssh.known_hosts import KnownHosts, alias
+from orchestrator.remote.ssh.socket_options import SILENCE_S, set_options
 
 if TYPE_CHECKING:
     import paramiko
 
 HANDSHAKE_S = 15.0
-SILENCE_S = 20.0  # a connection on which sent data stays unacknowledged for so long is dead
 # Logging prints the warnings of a logger without a handler to stderr.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # twice as fast as paramiko's default
@@ -98,7 +98,7 @@ class Connection:
         address = (self.worker.host, self.worker.port)
         self._socket = socket.create_connection(address, timeout=HANDSHAKE_S)
         fork.close_in_child(self._socket)  # a child that shut it, or collected its channels, would cut this connection
-        _set_options(self._socket)
+        set_options(self._socket)
         if self._wakeup.canceled.is_set():  # canceled before there was a socket to shut
             self._socket.close()
             raise FanOutAbandoned
@@ -185,19 +185,3 @@ def _transport_with_fast_ciphers(sock: socket.socket, **options: Any) -> paramik
     fast = [cipher for cipher in CIPHERS if cipher in security.ciphers]
     security.ciphers = (*fast, *(cipher for cipher in security.ciphers if cipher not in fast))
     return transport
-
-
-def _set_options(sock: socket.socket) -> None:
-    """Set what paramiko leaves out: NODELAY (a small command would wait 40 ms) and keepalive (to notice a dead peer)."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    wanted = {
-        "TCP_KEEPIDLE": 5,
-        "TCP_KEEPALIVE": 5,  # macOS
-        "TCP_KEEPINTVL": 5,
-        "TCP_KEEPCNT": 3,
-        "TCP_USER_TIMEOUT": int(SILENCE_S * 1000),
-    }
-    for name, value in wanted.items():
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,185 @@
+"""The routes of the relay, /v4/connect and /v4/reconnect, its faults, and its TLS port, which starts on request.
+
+Both routes are on every port of the daemon, behind the same authentication. A refusal is a close code, as with Google's relay,
+or an HTTP status in place of the WebSocket, which a fault gives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+
+from aiohttp import web
+
+from orchestrator.emulator.api.api_call import Api, ApiCall, Json, route
+from orchestrator.emulator.api.authentication import cut
+from orchestrator.emulator.api_errors import ApiError
+from orchestrator.emulator.faults.fault import Fault
+from orchestrator.emulator.model.records import Node
+from orchestrator.emulator.plain_data import check_value
+from orchestrator.emulator.relay import certificate, messages
+from orchestrator.emulator.relay.tunnels import SILENT, Link, RelayTunnel, Tunnels
+from orchestrator.emulator.vms.driver import Driver
+from orchestrator.emulator.vms.metadata_server import hostname
+
+SSH = "22"
+
+
+class RelayApi(Api):
+    """The relay. `runner`: of the daemon's app, for the TLS port; the daemon sets it."""
+
+    def __init__(self, driver: Driver) -> None:
+        super().__init__(driver)
+        self.runner: web.AppRunner | None = None
+        self.tunnels = Tunnels()
+        self._starting = asyncio.Lock()
+        self._address: Json | None = None
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes of the relay, too: their replies are no JSON."""
+        relay = [web.get("/v4/connect", self.connect), web.get("/v4/reconnect", self.reconnect)]
+        return [*super().routes(), *relay]
+
+    # --- the daemon's own paths ---------------------------------------------------------------------------------------
+
+    @route("GET", "/_emulator/relay")
+    async def status(self, call: ApiCall) -> Json:
+        return self._address or {"url": None, "authorities": None}
+
+    @route("POST", "/_emulator/relay")
+    async def start(self, call: ApiCall) -> Json:
+        """Serve TLS on `{"port": 0}` (0: a free port), besides plain HTTP. A port that is served already stays."""
+        port = check_value("port", (await call.body()).get("port", 0), int, most=65535)
+        async with self._starting:
+            if self._address is None:
+                self._address = await self._serve_tls(port)
+        if port != 0 and not self._address["url"].endswith(f":{port}/v4"):
+            raise ApiError("FAILED_PRECONDITION", f"The relay is at {self._address['url']} already.")
+        return self._address
+
+    @route("GET", "/compute/v1/projects/{project}/zones/{zone}/instances/{instance}")
+    async def get_instance(self, call: ApiCall) -> Json:
+        """Reply to what `gcloud compute start-iap-tunnel` asks before it connects."""
+        node, worker = self._find(call.parts["project"], call.parts["zone"], call.parts["instance"])
+        if node is None:
+            raise ApiError("NOT_FOUND", f"The resource '{call.request.path.partition('/v1/')[2]}' was not found")
+        place = f"{self.driver.account.url}/compute/v1/projects/{node.project}/zones/{node.zone}"
+        return {
+            "kind": "compute#instance",
+            "id": str(int(node.uid) + worker),
+            "name": hostname(node, worker),
+            "zone": place,
+            "selfLink": f"{place}/instances/{hostname(node, worker)}",
+            "status": "RUNNING",
+            "networkInterfaces": [{"name": "nic0", "networkIP": "127.0.0.1"}],
+        }
+
+    async def close(self) -> None:
+        """End all tunnels."""
+        await self.tunnels.close()
+
+    async def _serve_tls(self, port: int) -> Json:
+        assert self.runner is not None, "the daemon listens"
+        context, authorities = await asyncio.to_thread(certificate.make, self.driver.store.directory)
+        return {"url": f"wss://localhost:{await self._listen(context, port)}/v4", "authorities": str(authorities)}
+
+    async def _listen(self, context: ssl.SSLContext, port: int) -> int:
+        assert self.runner is not None, "the daemon listens"
+        listener = socket.socket()
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError as error:
+            listener.close()
+            raise ApiError("FAILED_PRECONDITION", f"Port {port} of 127.0.0.1 is not available.") from error
+        await web.SockSite(self.runner, listener, ssl_context=context).start()
+        bound: int = listener.getsockname()[1]
+        return bound
+
+    # --- the relay ----------------------------------------------------------------------------------------------------
+
+    async def connect(self, request: web.Request) -> web.StreamResponse:
+        """Open a tunnel to the instance and the port that the query names."""
+        query = request.query
+        node, worker = self._find(query.get("project", ""), query.get("zone", ""), query.get("instance", ""))
+        fault = self._fault("relay.connect", node.name if node else "")
+        if (refused := await self._refused(request, fault)) is not None:
+            return refused
+        websocket = await _upgrade(request)
+        if node is None:
+            return await _closed(websocket, messages.LOOKUP_FAILED)
+        port = query.get("port", "")
+        try:
+            tunnel = await self.tunnels.open(node.name, node.hosts[worker].ssh_port if port == SSH else int(port))
+        except (OSError, ValueError, OverflowError):
+            return await _closed(websocket, messages.NOT_REACHED)
+        return await self._serve(request, tunnel, Link(websocket, fault), None)
+
+    async def reconnect(self, request: web.Request) -> web.StreamResponse:
+        """Resume the tunnel that the query names, for a client that has so many bytes of it."""
+        tunnel = self.tunnels.get(request.query.get("sid", ""))
+        fault = self._fault("relay.reconnect", tunnel.node if tunnel else "")
+        if (refused := await self._refused(request, fault)) is not None:
+            return refused
+        websocket = await _upgrade(request)
+        if tunnel is None:
+            return await _closed(websocket, messages.SID_UNKNOWN)
+        if tunnel.in_use:
+            return await _closed(websocket, messages.SID_IN_USE)
+        has = request.query.get("ack", "")
+        if not has.isascii() or not has.isdigit():
+            return await _closed(websocket, messages.INVALID_ACK)
+        return await self._serve(request, tunnel, Link(websocket, fault), int(has))
+
+    async def _serve(
+        self, request: web.Request, tunnel: RelayTunnel, link: Link, client_has: int | None
+    ) -> web.StreamResponse:
+        code = await tunnel.serve(link, client_has)
+        if tunnel.ended:
+            await self.tunnels.forget(tunnel)
+        if code is None:
+            cut(request)
+            return link.websocket
+        return await _closed(link.websocket, code)
+
+    def _find(self, project: str, zone: str, instance: str) -> tuple[Node | None, int]:
+        """Return the READY node and the worker that an instance is; None: there is none."""
+        self.driver.advance()
+        for node in self.state.nodes.values():
+            if (node.project, node.zone, node.state) == (project, zone, "READY"):
+                for worker in range(len(node.hosts)):
+                    if hostname(node, worker) == instance:
+                        return node, worker
+        return None, 0
+
+    def _fault(self, operation: str, node: str) -> Fault | None:
+        decision = self.state.decide(operation, "client", node, self.driver.clock())
+        if decision.effect is not None:
+            self.driver.changed()
+        return decision.effect
+
+    async def _refused(self, request: web.Request, fault: Fault | None) -> web.StreamResponse | None:
+        """Return what a fault gives in place of a tunnel; None: nothing."""
+        if fault is None:
+            return None
+        if fault.kind == "relay_reject":
+            return web.Response(status=int(fault.parameters["status"]))
+        if fault.kind == "relay_refuse":
+            return await _closed(await _upgrade(request), int(fault.parameters["close_code"]))
+        if fault.kind == SILENT and not fault.parameters["after_bytes"]:
+            websocket = await _upgrade(request)
+            async for _ in websocket:
+                continue
+            return websocket
+        return None
+
+
+async def _upgrade(request: web.Request) -> web.WebSocketResponse:
+    websocket = web.WebSocketResponse(protocols=(messages.SUBPROTOCOL,), compress=False, max_msg_size=1 << 17)
+    await websocket.prepare(request)
+    return websocket
+
+
+async def _closed(websocket: web.WebSocketResponse, code: int) -> web.WebSocketResponse:
+    await websocket.close(code=code, message=messages.REASONS.get(code, "").encode())
+    return websocket

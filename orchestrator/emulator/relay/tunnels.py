@@ -1,0 +1,212 @@
+"""The relay's tunnels: a TCP connection to a worker each, which outlives the WebSocket that carries it.
+
+A tunnel keeps what the client has not acknowledged, and reads no more from the worker once that is WINDOW_BYTES: a client that
+never acknowledges gets stuck. Without a WebSocket it waits for RESUME_S, then closes its connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections import deque
+from dataclasses import dataclass
+
+from aiohttp import WSMsgType, web
+
+from orchestrator.emulator.faults.fault import Fault
+from orchestrator.emulator.relay import messages
+from orchestrator.emulator.relay.messages import Violation
+
+WINDOW_BYTES = 256 << 10
+ACK_AFTER_BYTES = 2 * messages.MAX_ARRAY
+RESUME_S = 60.0
+SILENT, CUT, CLOSE, SLOW = "relay_silent", "relay_cut", "relay_close", "relay_slow"
+
+
+class Severed(Exception):
+    """A fault ends this WebSocket: without a word, or with this close code."""
+
+    def __init__(self, code: int | None = None) -> None:
+        self.code = code
+
+
+@dataclass(slots=True)
+class Link:
+    """One WebSocket of a tunnel, and the fault that it meets."""
+
+    websocket: web.WebSocketResponse
+    fault: Fault | None = None
+    sent: int = 0  # bytes of data
+
+    async def send_data(self, content: bytes) -> None:
+        """Send what the fault lets through. Raises Severed, ConnectionError."""
+        kind = self.fault.kind if self.fault else None
+        if kind in (SILENT, CUT, CLOSE):
+            assert self.fault is not None, "it has a kind"
+            left = int(self.fault.parameters["after_bytes"]) - self.sent
+            if len(content) > left:
+                if left > 0:
+                    await self._send(content[:left])
+                if kind == SILENT:
+                    await asyncio.Event().wait()
+                raise Severed(int(self.fault.parameters["close_code"]) if kind == CLOSE else None)
+        if kind == SLOW and self.fault is not None:
+            await asyncio.sleep(len(content) / float(self.fault.parameters["bytes_per_s"]))
+        await self._send(content)
+
+    async def _send(self, content: bytes) -> None:
+        self.sent += len(content)
+        await self.websocket.send_bytes(messages.with_array(messages.DATA, content))
+
+
+class RelayTunnel:
+    """One tunnel to a worker of `node`. `serve` carries it over a WebSocket; `close` ends it."""
+
+    def __init__(self, node: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.node, self.sid = node, secrets.token_urlsafe(18)
+        self.in_use = self.ended = False
+        self.detached_at = 0.0
+        self._reader, self._writer = reader, writer
+        self._received = self._acked = 0  # from the client
+        self._sent = self._confirmed = 0  # to the client
+        self._unconfirmed: deque[bytes] = deque()
+        self._confirmation = asyncio.Event()
+
+    async def close(self) -> None:
+        """Close the connection to the worker."""
+        self.ended = True
+        self._writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
+
+    async def serve(self, link: Link, client_has: int | None) -> int | None:
+        """Carry bytes over this WebSocket until it or the tunnel ends. Return the close code; None: cut.
+
+        `client_has`: how many bytes a client that comes back has; None: it is new.
+        """
+        self.in_use = True
+        try:
+            if client_has is None:
+                await link.websocket.send_bytes(messages.with_array(messages.SUCCESS_SID, self.sid.encode()))
+            else:
+                await self._rewind(link, client_has)
+            return await self._carry(link)
+        except Violation as violation:
+            self.ended = True
+            return violation.code
+        except Severed as end:
+            self.ended = end.code is not None
+            return end.code
+        except ConnectionError:
+            return None
+        finally:
+            self.in_use, self.detached_at = False, asyncio.get_running_loop().time()
+
+    async def _rewind(self, link: Link, client_has: int) -> None:
+        if not self._confirmed <= client_has <= self._sent:
+            raise Violation(messages.REWIND_FAILED)
+        self._confirm(client_has)
+        self._acked = self._received
+        await link.websocket.send_bytes(messages.with_count(messages.SUCCESS_ACK, self._received))
+        for content in tuple(self._unconfirmed):
+            await link.send_data(content)
+
+    async def _carry(self, link: Link) -> int | None:
+        tasks = [asyncio.create_task(each) for each in (self._to_client(link), self._from_client(link))]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            return next(iter(done)).result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _to_client(self, link: Link) -> int:
+        """No await parts reading from keeping: what is read is never lost."""
+        while True:
+            while self._sent - self._confirmed >= WINDOW_BYTES:
+                self._confirmation.clear()
+                await self._confirmation.wait()
+            try:
+                content = await self._reader.read(messages.MAX_ARRAY)
+            except ConnectionError:
+                content = b""
+            if not content:
+                self.ended = True
+                return messages.READ_FAILED
+            self._unconfirmed.append(content)
+            self._sent += len(content)
+            await link.send_data(content)
+
+    async def _from_client(self, link: Link) -> int | None:
+        async for message in link.websocket:
+            if message.type is not WSMsgType.BINARY:
+                raise Violation(messages.INVALID_OPCODE)
+            found = messages.read(message.data)
+            if isinstance(found, int):
+                self._confirm(found)
+                continue
+            self._received += len(found)
+            try:
+                self._writer.write(found)
+                await self._writer.drain()
+            except ConnectionError:
+                self.ended = True
+                return messages.READ_FAILED
+            if self._received - self._acked > ACK_AFTER_BYTES:
+                self._acked = self._received
+                await link.websocket.send_bytes(messages.with_count(messages.ACK, self._received))
+        self.ended = link.websocket.close_code == messages.NORMAL
+        return messages.NORMAL if self.ended else None
+
+    def _confirm(self, count: int) -> None:
+        if count < self._confirmed:
+            raise Violation(messages.BAD_ACK)
+        if count > self._sent:
+            raise Violation(messages.INVALID_ACK)
+        left = count - self._confirmed
+        self._confirmed = count
+        while left:
+            first = self._unconfirmed.popleft()
+            if len(first) > left:
+                self._unconfirmed.appendleft(first[left:])
+            left -= min(left, len(first))
+        self._confirmation.set()
+
+
+class Tunnels:
+    """All tunnels, by session id."""
+
+    def __init__(self) -> None:
+        self._by_sid: dict[str, RelayTunnel] = {}
+
+    async def open(self, node: str, port: int) -> RelayTunnel:
+        """Connect to a port of a worker of the node, on loopback. Raises OSError."""
+        self._drop_old()
+        ends = await asyncio.open_connection("127.0.0.1", port, limit=4 * messages.MAX_ARRAY)
+        tunnel = RelayTunnel(node, *ends)
+        self._by_sid[tunnel.sid] = tunnel
+        return tunnel
+
+    def get(self, sid: str) -> RelayTunnel | None:
+        """Return a tunnel that can be resumed; None: there is none."""
+        self._drop_old()
+        return self._by_sid.get(sid)
+
+    async def forget(self, tunnel: RelayTunnel) -> None:
+        """End a tunnel."""
+        self._by_sid.pop(tunnel.sid, None)
+        await tunnel.close()
+
+    async def close(self) -> None:
+        """End all tunnels."""
+        for tunnel in list(self._by_sid.values()):
+            await self.forget(tunnel)
+
+    def _drop_old(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for tunnel in list(self._by_sid.values()):
+            if not tunnel.in_use and now - tunnel.detached_at > RESUME_S:
+                del self._by_sid[tunnel.sid]
+                tunnel._writer.close()

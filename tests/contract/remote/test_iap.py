@@ -1,0 +1,355 @@
+"""Tunnels through the emulator's relay: exact bytes whatever is cut, refusals in their own words, and SSH on top."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import logging
+import os
+import random
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from orchestrator.errors import ConfigError, TunnelRefused, Unreachable
+from orchestrator.remote.iap.dialer import Relay, dial
+from orchestrator.remote.iap.relay_session import RelayTarget
+from tests.contract.remote.fixture import NODES, USER, Slice, one  # noqa: F401
+from tests.emulator_fixture import Emulator
+from tests.waiting import HANG_S, until
+
+MEGABYTE = random.Random(15).randbytes(1 << 20)
+Fault = Callable[..., None]
+
+
+class FixedToken:
+    """The emulator's token. `after`: the tokens that a renewal brings."""
+
+    def __init__(self, value: str, *after: str) -> None:
+        self.values = [value, *after]
+        self.renewed = 0
+
+    @property
+    def renewable(self) -> bool:
+        return len(self.values) > 1
+
+    def token(self) -> str:
+        return self.values[0]
+
+    def renew(self) -> None:
+        self.renewed += 1
+        del self.values[0]
+
+
+@pytest.fixture
+def relay(shared_emulator: Emulator) -> Relay:
+    return Relay(FixedToken(shared_emulator.token), f"{shared_emulator.url.replace('http', 'ws', 1)}/v4", emulated=True)
+
+
+@pytest.fixture
+def fault(shared_emulator: Emulator) -> Iterator[Fault]:
+    added: list[str] = []
+
+    def add(kind: str, **fields: object) -> None:
+        body = {"kind": kind, **fields}
+        added.extend(row["id"] for row in shared_emulator.request("POST", "/_emulator/faults", body)["faults"])
+
+    yield add
+    for name in added:
+        shared_emulator.request("DELETE", f"/_emulator/faults/{name}")
+
+
+@pytest.fixture
+def instance(one: Slice) -> str:  # noqa: F811
+    said = one.emulator.request("POST", f"{NODES}/{one.node}:getGuestAttributes", {})
+    items = said["guestAttributes"][0]["queryValue"]["items"]
+    return next(str(item["value"]) for item in items if item["key"] == "hostname")
+
+
+class Backend:
+    """A server on a port of the VM. It answers every connection with `serve`."""
+
+    def __init__(self, serve: Callable[[socket.socket], None]) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self._serve = serve
+        self.ended = threading.Event()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self.listener.accept()
+                threading.Thread(target=self._one, args=(near,), daemon=True).start()
+
+    def _one(self, near: socket.socket) -> None:
+        with contextlib.suppress(OSError), near:
+            self._serve(near)
+        self.ended.set()
+
+
+@pytest.fixture
+def backend() -> Iterator[Callable[[Callable[[socket.socket], None]], Backend]]:
+    made: list[Backend] = []
+
+    def make(serve: Callable[[socket.socket], None]) -> Backend:
+        made.append(Backend(serve))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.listener.close()
+
+
+def echo(near: socket.socket) -> None:
+    while content := near.recv(65536):
+        near.sendall(content)
+
+
+def send_a_megabyte(near: socket.socket) -> None:
+    near.sendall(MEGABYTE)
+
+
+def read_all(sock: socket.socket) -> bytes:
+    sock.settimeout(HANG_S)
+    return b"".join(iter(lambda: sock.recv(65536), b""))
+
+
+def target(instance: str, port: int = 22) -> RelayTarget:
+    return RelayTarget("emulated", "us-central1-a", instance, port)
+
+
+def test_bytes_go_both_ways_through_the_relay(relay: Relay, instance: str, backend: Callable[..., Backend]) -> None:
+    with dial(relay, target(instance, backend(echo).port)) as tunnel:
+        threading.Thread(target=tunnel.sendall, args=(MEGABYTE,), daemon=True).start()
+        tunnel.settimeout(HANG_S)
+        back = bytearray()
+        while len(back) < len(MEGABYTE):
+            back += tunnel.recv(65536)
+    assert bytes(back) == MEGABYTE
+
+
+def test_the_end_of_the_vms_connection_is_the_end_of_the_socket(
+    relay: Relay, instance: str, backend: Callable[..., Backend]
+) -> None:
+    with dial(relay, target(instance, backend(send_a_megabyte).port)) as tunnel:
+        assert hashlib.sha256(read_all(tunnel)).digest() == hashlib.sha256(MEGABYTE).digest()
+
+
+def test_the_end_of_the_socket_is_the_end_of_the_vms_connection(
+    relay: Relay, instance: str, backend: Callable[..., Backend]
+) -> None:
+    server = backend(echo)
+    with dial(relay, target(instance, server.port)) as tunnel:
+        tunnel.sendall(b"hello")
+        assert tunnel.recv(5) == b"hello"
+    assert server.ended.wait(HANG_S)
+
+
+def test_bytes_are_exact_over_a_tunnel_that_is_cut_three_times(
+    relay: Relay, instance: str, backend: Callable[..., Backend], fault: Fault, shared_emulator: Emulator
+) -> None:
+    fault("relay_cut", operation="relay.connect", after_bytes=100_001, when={"first": 1})
+    fault("relay_cut", operation="relay.reconnect", after_bytes=300_000, when={"first": 2})
+    with dial(relay, target(instance, backend(echo).port)) as tunnel:
+        threading.Thread(target=tunnel.sendall, args=(MEGABYTE,), daemon=True).start()
+        tunnel.settimeout(HANG_S)
+        back = bytearray()
+        while len(back) < len(MEGABYTE):
+            back += tunnel.recv(65536)
+    assert bytes(back) == MEGABYTE
+    faults = shared_emulator.request("GET", "/_emulator/faults")["faults"]
+    assert [row["hits"] for row in faults if row["kind"] == "relay_cut"] == [1, 2]
+
+
+def test_a_tunnel_that_cannot_be_resumed_in_time_ends(
+    relay: Relay, instance: str, backend: Callable[..., Backend], fault: Fault
+) -> None:
+    fault("relay_cut", operation="relay.connect", after_bytes=50_000)
+    fault("relay_reject", operation="relay.reconnect", status=503)
+    with dial(relay, target(instance, backend(send_a_megabyte).port), reconnect_s=0.3) as tunnel:
+        assert read_all(tunnel) == MEGABYTE[:50_000]
+
+
+@pytest.mark.parametrize("close_code", [4001, 4010, 4033, 4074])
+def test_a_tunnel_that_the_relay_closes_ends_without_another_try(
+    relay: Relay,
+    instance: str,
+    backend: Callable[..., Backend],
+    fault: Fault,
+    shared_emulator: Emulator,
+    close_code: int,
+) -> None:
+    fault("relay_close", operation="relay.connect", after_bytes=10, close_code=close_code)
+    before = len(reconnections(shared_emulator))
+    with dial(relay, target(instance, backend(send_a_megabyte).port)) as tunnel:
+        assert read_all(tunnel) == MEGABYTE[:10]
+    assert len(reconnections(shared_emulator)) == before
+
+
+def test_a_relay_that_asks_for_another_sign_in_gets_a_new_token_and_the_tunnel_goes_on(
+    shared_emulator: Emulator, relay: Relay, instance: str, backend: Callable[..., Backend], fault: Fault
+) -> None:
+    tokens = FixedToken(shared_emulator.token, shared_emulator.token)
+    renewing = Relay(tokens, relay.url, emulated=True)
+    fault("relay_refuse", operation="relay.connect", close_code=4004, when={"first": 1})
+    with dial(renewing, target(instance, backend(send_a_megabyte).port)) as tunnel:
+        assert read_all(tunnel) == MEGABYTE
+    assert tokens.renewed == 1
+
+
+def test_a_token_that_has_expired_is_renewed_once(
+    shared_emulator: Emulator, relay: Relay, instance: str, backend: Callable[..., Backend]
+) -> None:
+    tokens = FixedToken("expired", shared_emulator.token)
+    with dial(Relay(tokens, relay.url, emulated=True), target(instance, backend(send_a_megabyte).port)) as tunnel:
+        assert read_all(tunnel) == MEGABYTE
+    assert tokens.renewed == 1
+
+
+def test_a_missing_role_is_named_and_is_not_retried(relay: Relay, instance: str, fault: Fault) -> None:
+    fault("relay_refuse", operation="relay.connect", close_code=4033)
+    with pytest.raises(TunnelRefused) as refused:
+        dial(relay, target(instance))
+    assert "not authorized" in refused.value.message
+    assert "roles/iap.tunnelResourceAccessor" in str(refused.value.hint)
+    assert refused.value.exit_code == 77
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, TunnelRefused), (403, TunnelRefused), (503, Unreachable)])
+def test_an_http_refusal_is_final_or_worth_another_try_by_its_status(
+    relay: Relay, instance: str, fault: Fault, status: int, kind: type[Exception]
+) -> None:
+    fault("relay_reject", operation="relay.connect", status=status)
+    with pytest.raises(kind, match=str(status)):
+        dial(relay, target(instance))
+
+
+def test_a_port_without_a_server_is_worth_another_try_and_names_the_firewall_rule(relay: Relay, instance: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(Unreachable, match=r"4003: failed to connect to backend") as error:
+        dial(relay, target(instance, port))
+    assert "35.235.240.0/20" in str(error.value.hint)
+
+
+def test_an_instance_that_is_not_known_yet_is_worth_another_try(relay: Relay) -> None:
+    with pytest.raises(Unreachable, match="4047: Failed to lookup instance"):
+        dial(relay, target("t1v-n-00000000-w-0"))
+
+
+def test_a_relay_that_never_answers_is_left_in_time(relay: Relay, instance: str, fault: Fault) -> None:
+    fault("relay_silent", operation="relay.connect", after_bytes=0)
+    began = time.monotonic()
+    with pytest.raises(Unreachable, match="does not answer in time"):
+        dial(relay, target(instance), open_s=0.3)
+    assert time.monotonic() - began < HANG_S
+
+
+def test_a_relay_that_is_not_there_is_named(relay: Relay) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    gone = Relay(relay.tokens, f"ws://127.0.0.1:{port}/v4", emulated=True)
+    with pytest.raises(Unreachable, match=f"127.0.0.1:{port}, the relay of IAP, cannot be reached"):
+        dial(gone, target("x"))
+
+
+@pytest.mark.parametrize(
+    ("url", "emulated"),
+    [
+        ("wss://tunnel.example.com/v4", False),
+        ("ws://tunnel.cloudproxy.app/v4", False),
+        ("ws://127.0.0.1:1/v4", False),
+        ("wss://tunnel.cloudproxy.app/v4", True),
+        ("ws://192.0.2.1:1/v4", True),
+    ],
+)
+def test_a_token_goes_to_googles_relay_or_to_loopback_and_nowhere_else(url: str, emulated: bool) -> None:
+    with pytest.raises(ConfigError, match="gets no token"):
+        Relay(FixedToken("t"), url, emulated=emulated)
+
+
+def test_the_token_is_in_no_message_no_traceback_and_no_log(
+    relay: Relay, instance: str, fault: Fault, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    fault("relay_reject", operation="relay.connect", status=403)
+    with pytest.raises(TunnelRefused) as refused:
+        dial(relay, target(instance))
+    shown = "".join(traceback.format_exception(refused.value)) + repr(refused.value) + caplog.text
+    chain: BaseException | None = refused.value
+    while chain is not None:
+        shown += repr(chain) + repr(vars(chain))
+        chain = chain.__cause__ or chain.__context__
+    assert relay.tokens.token() not in shown
+
+
+def test_paramiko_speaks_ssh_through_a_tunnel_that_is_cut(
+    relay: Relay,
+    one: Slice,
+    instance: str,
+    fault: Fault,  # noqa: F811
+) -> None:
+    fault("relay_cut", operation="relay.connect", after_bytes=200_000, when={"first": 1})
+    transport = paramiko.Transport(dial(relay, target(instance)))
+    try:
+        transport.start_client(timeout=HANG_S)
+        assert f"ssh-ed25519 {transport.get_remote_server_key().get_base64()}" == one.workers[0].host_key
+        transport.auth_publickey(USER, paramiko.Ed25519Key.from_private_key_file(str(one.key.private_path)))
+        channel = transport.open_session(timeout=HANG_S)
+        channel.settimeout(HANG_S)
+        channel.exec_command("seq 1 200000")
+        said = b"".join(iter(lambda: channel.recv(65536), b""))
+    finally:
+        transport.close()
+    assert said == b"".join(b"%d\n" % number for number in range(1, 200_001))
+
+
+def test_a_forked_child_keeps_no_tunnel_open(relay: Relay, instance: str, backend: Callable[..., Backend]) -> None:
+    server = backend(echo)
+    tunnel = dial(relay, target(instance, server.port))
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        os.close(writing)
+        os.read(reading, 1)
+        os._exit(0)
+    os.close(reading)
+    try:
+        tunnel.close()
+        assert server.ended.wait(HANG_S)
+    finally:
+        os.close(writing)
+        os.waitpid(child, 0)
+
+
+def test_many_tunnels_need_one_thread_and_leave_no_descriptor(
+    relay: Relay, instance: str, backend: Callable[..., Backend]
+) -> None:
+    server = backend(echo)
+    dial(relay, target(instance, server.port)).close()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    opened = [dial(relay, target(instance, server.port)) for _ in range(20)]
+    assert sum(thread.name == "iap-tunnels" for thread in threading.enumerate()) == 1
+    for number, tunnel in enumerate(opened):
+        tunnel.sendall(b"%d" % number)
+        assert tunnel.recv(10) == b"%d" % number
+        tunnel.close()
+    del tunnel, opened
+
+    def few() -> bool:
+        gc.collect()
+        return len(list(Path("/proc/self/fd").iterdir())) <= before
+
+    until(few)
+
+
+def reconnections(emulator: Emulator) -> list[str]:
+    rows = emulator.request("GET", "/_emulator/requests")["requests"]
+    return [row["path"] for row in rows if row["path"].startswith("/v4/reconnect")]
