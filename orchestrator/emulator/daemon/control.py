@@ -124,6 +124,12 @@ def open_grpc(endpoint: Endpoint, port: int = 0) -> str:
     return str(request(endpoint, "POST", "/_emulator/grpc", {"port": port})["target"])
 
 
+def open_relay(endpoint: Endpoint, port: int = 0) -> tuple[str, str]:
+    """Serve the relay of IAP over TLS, too. Return its address, and the file with its authority. Raises DaemonRefused."""
+    found = request(endpoint, "POST", "/_emulator/relay", {"port": port})
+    return str(found["url"]), str(found["authorities"])
+
+
 def ssh_programs(state_dir: Path) -> Path:
     """Return a directory for the PATH. Its `ssh` and `scp` find emulated workers for gcloud."""
     from orchestrator.emulator.daemon import gcloud_ssh
@@ -136,6 +142,10 @@ def client_environment(endpoint: Endpoint, state_dir: Path) -> dict[str, str]:
     found = {"TPUJOB_EMULATOR_URL": endpoint.url, "TPUJOB_EMULATOR_TOKEN_FILE": str(state_dir / "token")}
     if target := request(endpoint, "GET", "/_emulator/grpc")["target"]:
         found["TPUJOB_EMULATOR_GRPC"] = str(target)
+    relay = request(endpoint, "GET", "/_emulator/relay")
+    if relay["url"]:
+        found["TPUJOB_EMULATOR_RELAY"] = str(relay["url"])
+        found["CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE"] = str(relay["authorities"])
     return found | gcloud_environment(endpoint, state_dir)
 
 

@@ -1,7 +1,8 @@
 """Writes the `ssh` and `scp` through which `gcloud compute tpus … ssh` and `scp` reach emulated workers.
 
 gcloud uses port 22 only, which needs root. It names the worker in HostKeyAlias=tpu.<id>-<worker>-…, so these two programs come
-before OpenSSH's on the PATH and add that worker's port (`ssh_wrapper`). Everything else goes to the real program unchanged.
+before OpenSSH's on the PATH and add that worker's port (`ssh_wrapper`); where gcloud tunnels through IAP, they name the relay
+of this emulator instead. Everything else goes to the real program unchanged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The program between gcloud and OpenSSH: adds the port of the emulated worker that gcloud names. See `gcloud_ssh`."""
+"""The program between gcloud and OpenSSH: adds the port of the emulated worker that gcloud names, or the relay (`gcloud_ssh`).
+
+`gcloud compute tpus tpu-vm ssh --tunnel-through-iap` makes itself the ProxyCommand, and has no option for another relay there.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from orchestrator.emulator.daemon import control
 from orchestrator.emulator.daemon.gcloud_ssh import PROGRAMS
 
 ALIAS = re.compile(r"HostKeyAlias=tpu\.(\d+)-(\d+)(?:-|$)")
+TUNNEL = re.compile(r"ProxyCommand .* start-iap-tunnel ")
 
 
 def main() -> None:
@@ -26,8 +30,19 @@ def main() -> None:
         print(f"{program} is not installed (looked for it in {path}).", file=sys.stderr)
         sys.exit(127)
     os.environ["PATH"] = path  # scp starts ssh, with the port in its arguments
-    port = port_for(Path(state_dir), program, arguments)
-    os.execv(real, [program, *(["-o", f"Port={port}"] if port else []), *arguments])  # noqa: S606  no shell in between
+    tunneled = [through_relay(Path(state_dir), each) if TUNNEL.match(each) else each for each in arguments]
+    port = port_for(Path(state_dir), program, arguments) if tunneled == arguments else None
+    os.execv(real, [program, *(["-o", f"Port={port}"] if port else []), *tunneled])  # noqa: S606  no shell in between
+
+
+def through_relay(state_dir: Path, proxy_command: str) -> str:
+    """Return gcloud's ProxyCommand with the relay of the emulator; as it is, if none runs."""
+    endpoint = control.running(state_dir)
+    if endpoint is None:
+        return proxy_command
+    url, authorities = control.open_relay(endpoint)
+    os.environ["CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE"] = authorities
+    return f"{proxy_command} --iap-tunnel-url-override={url}"
 
 
 def port_for(state_dir: Path, program: str, arguments: list[str]) -> int | None:

@@ -293,9 +293,9 @@ def test_the_token_is_in_no_message_no_traceback_and_no_log(
 
 def test_paramiko_speaks_ssh_through_a_tunnel_that_is_cut(
     relay: Relay,
-    one: Slice,
+    one: Slice,  # noqa: F811
     instance: str,
-    fault: Fault,  # noqa: F811
+    fault: Fault,
 ) -> None:
     fault("relay_cut", operation="relay.connect", after_bytes=200_000, when={"first": 1})
     transport = paramiko.Transport(dial(relay, target(instance)))
