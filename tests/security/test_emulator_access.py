@@ -88,6 +88,8 @@ DOORS = [
     ),
     pytest.param({"Authorization": "Bearer {token}", "Origin": "http://evil.example"}, 403, id="web-page"),
     pytest.param({"Authorization": "Bearer {token}", "Origin": "http://127.0.0.1"}, 403, id="local-web-page"),
+    pytest.param({"Authorization": "Bearer {token}", "Origin": "null"}, 403, id="web-page-without-a-place"),
+    pytest.param({"Authorization": "Bearer guess", "Origin": "bot:iap-tunneler"}, 401, id="tunneler-without-the-token"),
 ]
 
 

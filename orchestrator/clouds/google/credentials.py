@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from orchestrator.clouds.google import error_translation
@@ -12,6 +12,7 @@ from orchestrator.clouds.google.fetch import fetch
 from orchestrator.errors import AuthError, CloudUnavailable
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+EMAIL_SCOPE = "https://www.googleapis.com/auth/userinfo.email"  # also part of a login by gcloud
 REFRESH_TIMEOUT_S = 15.0
 
 
@@ -31,7 +32,9 @@ class GoogleToken:
 
     renewable = True
 
-    def __init__(self) -> None:
+    def __init__(self, *scopes: str) -> None:
+        """`scopes`: what the tokens are for; by default the whole cloud platform."""
+        self._scopes = scopes or (SCOPE,)
         self._credentials: Any = None
 
     def token(self) -> str:
@@ -39,8 +42,15 @@ class GoogleToken:
             self.renew()
         return str(self._credentials.token)
 
+    @property
+    def account(self) -> str | None:
+        """The e-mail address that the login itself names; None: a service has to be asked. Raises as `renew`."""
+        self.token()
+        names = (getattr(self._credentials, name, None) for name in ("service_account_email", "account"))
+        return next((name for name in names if isinstance(name, str) and "@" in name), None)
+
     def renew(self) -> None:
-        self._credentials = google_credentials(_request)
+        self._credentials = google_credentials(_request, self._scopes)
 
 
 def _request(
@@ -64,7 +74,7 @@ def _request(
     return SimpleNamespace(status=reply.status, headers=reply.headers, data=reply.body)
 
 
-def google_credentials(request: Callable[..., Any] | None = None) -> Any:
+def google_credentials(request: Callable[..., Any] | None = None, scopes: Sequence[str] = (SCOPE,)) -> Any:
     """Return Application Default Credentials with a fresh token, so that a missing login is noticed before any create.
 
     `request` is the transport to Google's sign-in server, in google-auth's form; None: requests. Raises AuthError, or
@@ -76,7 +86,7 @@ def google_credentials(request: Callable[..., Any] | None = None) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about quota projects: the API itself reports a missing one
-            credentials, _ = google.auth.default(scopes=[SCOPE])
+            credentials, _ = google.auth.default(scopes=list(scopes))
     except GoogleAuthError as error:
         raise error_translation.auth_error(error) from error
     except (ValueError, TypeError, AttributeError, OSError) as error:  # what google-auth raises for malformed JSON

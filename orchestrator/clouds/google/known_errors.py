@@ -57,6 +57,11 @@ TABLE: tuple[KnownError, ...] = (
         hint="ask for more at https://console.cloud.google.com/iam-admin/quotas, or use another zone, type or tier",
     ),
     KnownError(
+        QuotaError,
+        text=r"login profile size exceeds",
+        hint="too many SSH keys: `gcloud compute os-login ssh-keys list`, and `… remove --key=ID` for unused ones",
+    ),
+    KnownError(
         BadRequest,
         text=r"accelerator configuration .*could not be found|was not found in zone|requested zone .* is not supported",
         statuses=("INVALID_ARGUMENT",),
@@ -82,7 +87,7 @@ TABLE: tuple[KnownError, ...] = (
         AuthError,
         text=r"has not been used in project .* or it is disabled|API .* is not enabled",
         reasons=("SERVICE_DISABLED",),
-        hint="enable it with `gcloud services enable tpu.googleapis.com --project={project}` (or at {link}), "
+        hint="enable it with `gcloud services enable {service} --project={project}` (or at {link}), "
         "wait a few minutes, then try again",
     ),
     KnownError(
@@ -133,20 +138,22 @@ _FACTS = {
     "project": re.compile(r"\bprojects?[ /=:#'\"]+([a-z0-9][\w.:-]*\w)"),
     "link": re.compile(r"(https://console\.[\w./?=&%#:-]*\w)"),
     "account": re.compile(r"([\w.-]+@[\w.-]+\.gserviceaccount\.com)"),
+    "service": re.compile(r"\b([a-z]+\.googleapis\.com)"),
     "permission": re.compile(r"\b((?:tpu|iam|serviceusage|resourcemanager)\.[\w.]+)"),
 }
 _UNKNOWN = {
     "project": "PROJECT",
     "link": "https://console.cloud.google.com/apis/library/tpu.googleapis.com",
     "account": "ACCOUNT",
+    "service": "tpu.googleapis.com",
     "permission": "it",
 }
 
 
 def fill(hint: str | None, message: str, metadata: Mapping[str, Any]) -> str | None:
-    """Return the hint with the project, link, account and permission that the refusal names, else with placeholders."""
+    """Return the hint with the project, link, account, service and permission of the refusal, else with placeholders."""
     if hint is None:
         return None
-    text = f"{message} {metadata.get('consumer', '')} {metadata.get('activationUrl', '')}"
+    text = f"{message} {metadata.get('consumer', '')} {metadata.get('activationUrl', '')} {metadata.get('service', '')}"
     found = {name: pattern.search(text) for name, pattern in _FACTS.items()}
     return hint.format_map({name: match.group(1) if match else _UNKNOWN[name] for name, match in found.items()})

@@ -139,8 +139,10 @@ def method_of(request: web.Request) -> str | None:
 
 
 def resource_of(request: web.Request) -> str:
-    """Return the full name of the node, queued resource, operation or place that the request names."""
+    """Return the full name of the node, queued resource, operation, place or user that the request names."""
     parts = request.match_info
+    if "user" in parts:
+        return f"users/{parts['user']}"
     name = f"projects/{parts['project']}/locations/{parts.get('zone', '-')}"
     for collection, key in (("nodes", "node"), ("queuedResources", "queued"), ("operations", "operation")):
         if key in parts:

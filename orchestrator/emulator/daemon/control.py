@@ -156,6 +156,8 @@ def gcloud_environment(endpoint: Endpoint, state_dir: Path) -> dict[str, str]:
         "CLOUDSDK_CORE_PROJECT": "emulated",
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{endpoint.url}/",
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{endpoint.url}/compute/v1/",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_OSLOGIN": f"{endpoint.url}/",
+        "CLOUDSDK_CORE_ACCOUNT": "developer@emulated.example",  # as api/os_login.py has it
         "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(state_dir / "token"),
         "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
         "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",

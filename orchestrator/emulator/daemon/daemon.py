@@ -21,6 +21,7 @@ from orchestrator.emulator.admin.admin_faults import FaultAdmin
 from orchestrator.emulator.admin.admin_supply import SupplyAdmin
 from orchestrator.emulator.api import authentication, fault_middleware
 from orchestrator.emulator.api.grpc_api import GrpcApi
+from orchestrator.emulator.api.os_login import OsLoginApi
 from orchestrator.emulator.api.request_log import RequestLog
 from orchestrator.emulator.api.rest import RestApi
 from orchestrator.emulator.api.rest_queue import QueueApi
@@ -53,7 +54,7 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
     app.on_response_prepare.append(fault_middleware.date_header(driver))
     grpc_api, relay = GrpcApi(driver), RelayApi(driver)
     admins = Admin(driver, shutdown), FaultAdmin(driver, requests), SupplyAdmin(driver)
-    for api in (RestApi(driver), QueueApi(driver), *admins, grpc_api, relay):
+    for api in (RestApi(driver), QueueApi(driver), OsLoginApi(driver), *admins, grpc_api, relay):
         app.add_routes(api.routes())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, shutdown.set)

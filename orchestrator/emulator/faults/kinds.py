@@ -21,6 +21,8 @@ OPERATIONS = (
     *(*NODES, *POWER, *MAINTENANCE, *QUEUED, "operations.get", "operations.list", "locations.get", "locations.list"),
     *("acceleratorTypes.get", "acceleratorTypes.list", "runtimeVersions.get", "runtimeVersions.list"),
     "reservations.list",
+    *(f"osLogin.{verb}SshPublicKey" for verb in ("import", "get", "update", "delete")),
+    "osLogin.getLoginProfile",
 )
 CREATES, DELETES = ("nodes.create", "queuedResources.create"), ("nodes.delete", "queuedResources.delete")
 CHANGES = ("nodes.create", "nodes.delete", "nodes.patch", *POWER, *CREATES[1:], *DELETES[1:], "queuedResources.reset")

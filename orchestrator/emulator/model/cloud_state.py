@@ -17,6 +17,7 @@ from orchestrator.emulator import api_errors
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.faults.active_faults import NO_FAULT, Decision, Faults, NoReply
 from orchestrator.emulator.faults.fault import Fault
+from orchestrator.emulator.model.login_profiles import LoginProfiles
 from orchestrator.emulator.model.meter import Bill, Meter
 from orchestrator.emulator.model.provider_events import ProviderEvent, ProviderEvents
 from orchestrator.emulator.model.queue import ResourceQueue
@@ -46,6 +47,7 @@ class CloudState(ProviderEvents):
     def __init__(self, seed: str, settings: Settings | None = None) -> None:
         super().__init__(seed, settings)
         self.queue = ResourceQueue(self)
+        self.logins = LoginProfiles()
 
     def advance(self, now: float) -> bool:
         changed = super().advance(now)
@@ -264,6 +266,7 @@ class CloudState(ProviderEvents):
             "queue": self.queue.dump(),
             "supply": self.supply.dump(),
             "events": self.events,
+            "logins": self.logins.dump(),
         }
 
     @classmethod
@@ -279,6 +282,7 @@ class CloudState(ProviderEvents):
         state.supply = supply.load(data["supply"])
         state.events = [ProviderEvent(**row) for row in data["events"]]
         state.queue.load(data["queue"])
+        state.logins = LoginProfiles.load(data["logins"])
         state._timed = {op.name: op for op in state.operations.values() if op.due is not None and not op.done}
         for node in state.nodes.values():
             state.history.note(node, node.created_at)

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from aiohttp import web
@@ -105,6 +105,7 @@ class CloudBackend(Protocol):
 
     state: CloudState
     notifier: Notifier
+    clock: Callable[[], float]
 
     def changed(self) -> None:
         """Note that the state changed."""

@@ -1,4 +1,4 @@
-"""The SSH server of one worker: public keys from the node's metadata, commands, terminals, SFTP and both kinds of scp.
+"""The SSH server of one worker: public keys of the metadata or of OS Login, commands, terminals, SFTP and both kinds of scp.
 
 Imported only when a worker starts, because asyncssh takes a fifth of a second to import.
 """
@@ -32,17 +32,17 @@ def authorized_keys(ssh_keys: str, user: str) -> set[str]:
 
 
 class SshServer:
-    """One listener on loopback. It reads `metadata` at every login, since gcloud patches keys into an existing node."""
+    """One listener on loopback. It asks at every login which keys a user may use: gcloud patches them into an existing node."""
 
     def __init__(
         self,
         key_path: Path,
         home: Path,
-        metadata: Callable[[], Mapping[str, str]],
+        authorized: Callable[[str], set[str]],
         environment: Callable[[str], Mapping[str, str]],
     ) -> None:
         self.key_path, self.home = key_path, home
-        self.metadata, self.environment = metadata, environment
+        self.authorized, self.environment = authorized, environment
         self.connections: set[asyncssh.SSHServerConnection] = set()
         self._sessions: set[asyncio.Task[None]] = set()
         self._listener: asyncssh.SSHAcceptor | None = None
@@ -128,8 +128,7 @@ class _Login(asyncssh.SSHServer):
         return True
 
     def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
-        allowed = authorized_keys(self._server.metadata().get("ssh-keys", ""), username)
-        return base64.b64encode(key.public_data).decode() in allowed
+        return base64.b64encode(key.public_data).decode() in self._server.authorized(username)
 
 
 class _HomeSftp(asyncssh.SFTPServer):

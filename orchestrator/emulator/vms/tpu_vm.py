@@ -33,6 +33,7 @@ class Worker:
         self.node, self.index, self.directory, self.account = node, index, directory, account
         self.home = directory / "home"
         self.watchdog = directory / "watchdog"  # what /run/tpujob is on a real one
+        self.cloud = cloud
         self.metadata = MetadataServer(node, index, account.token(node), cloud)
         self.metadata_port = 0
         self.ssh: SshServer | None = None
@@ -45,9 +46,7 @@ class Worker:
         self.watchdog.mkdir(mode=0o700, exist_ok=True)
         (self.home / ".profile").write_text(PROFILE.format(path=shlex.quote(self.path)))
         self.metadata_port = await self.metadata.open(before.metadata_port if before else 0)
-        self.ssh = SshServer(
-            self.directory / "host_key", self.home, lambda: self.node.spec.get("metadata", {}), self.environment
-        )
+        self.ssh = SshServer(self.directory / "host_key", self.home, self.authorized_keys, self.environment)
         port, key = await self.ssh.open(before.ssh_port if before else 0)
         attributes = dict(before.attributes) if before else {}
         attributes |= {
@@ -73,6 +72,15 @@ class Worker:
     def path(self) -> str:
         """The PATH of its programs."""
         return f"{self.directory / COMMANDS / 'bin'}:{SYSTEM_PATH}"
+
+    def authorized_keys(self, user: str) -> set[str]:
+        """Return the keys (base64) with which the user may log in now. With OS Login, those of the metadata do not count."""
+        from orchestrator.emulator.vms.ssh_server import authorized_keys
+
+        metadata = self.node.spec.get("metadata", {})
+        if metadata.get("enable-oslogin", "").upper() == "TRUE":
+            return self.cloud.state.logins.authorized_keys(user, self.cloud.clock())
+        return authorized_keys(metadata.get("ssh-keys", ""), user)
 
     def environment(self, user: str) -> Mapping[str, str]:
         """Return the environment of a program that `user` runs."""

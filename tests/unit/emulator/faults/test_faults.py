@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.emulator.faults.active_faults import NO_FAULT, Decision, Faults
 from orchestrator.emulator.faults.fault import read
-from orchestrator.emulator.faults.kinds import CHOICES, KINDS, OPERATIONS, Role
+from orchestrator.emulator.faults.kinds import CHOICES, KINDS, OPERATIONS, RELAY, Role
 from orchestrator.emulator.plain_data import BadData
 
 NODE = "projects/p/locations/us-west4-a/nodes/tpujob-x"
@@ -216,7 +216,7 @@ def _plain(decision: Decision) -> tuple[Any, ...]:
 def test_the_defaults_of_every_kind_are_valid(name: str) -> None:
     fault = read({"kind": name})
     assert fault.operations == set(KINDS[name].operations)
-    assert set(KINDS[name].operations) <= set(OPERATIONS)
+    assert set(KINDS[name].operations) <= {*OPERATIONS, *RELAY}
     assert dict(fault.parameters) == dict(KINDS[name].parameters)
     assert (fault.role is Role.EFFECT) == (name in EFFECTS)
 
@@ -233,6 +233,7 @@ EFFECTS = {
         "page_error",
         "operation_gone",
     ),
+    *("relay_reject", "relay_refuse", "relay_cut", "relay_close", "relay_silent", "relay_slow"),
 }
 
 

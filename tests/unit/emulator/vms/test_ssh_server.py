@@ -11,7 +11,7 @@ from tests.death import dies_at
 
 
 def server(home: Path) -> SshServer:
-    return SshServer(home / "host_key", home, dict, lambda user: {})
+    return SshServer(home / "host_key", home, lambda user: set(), lambda user: {})
 
 
 def test_after_a_kill_at_any_line_the_next_daemon_can_create_the_host_key(tmp_path: Path) -> None:

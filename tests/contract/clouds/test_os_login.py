@@ -1,0 +1,211 @@
+"""OS Login on the emulator: the key that is imported opens a worker until it expires or is removed; gcloud sees the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import paramiko
+import pytest
+
+from orchestrator.clouds.google.os_login import OsLogin, account_of
+from orchestrator.clouds.tpu.connect import EmulatorToken
+from orchestrator.emulator.daemon import control
+from orchestrator.errors import AuthError, CloudUnavailable, QuotaError
+from orchestrator.remote.ssh.keys import KeyPair, create_key, ssh_keys_metadata
+from tests.emulator_fixture import Emulator
+from tests.waiting import HANG_S, until
+
+NODES = "/v2/projects/emulated/locations/us-central1-a/nodes"
+PLACE = {"project": "emulated", "region": "us-central1"}
+HOUR_S = 3600.0
+numbers = count(1)
+
+
+@pytest.fixture
+def account(shared_emulator: Emulator) -> str:
+    return account_of(EmulatorToken(shared_emulator.token), endpoint=shared_emulator.url, emulated=True)
+
+
+@pytest.fixture
+def os_login(shared_emulator: Emulator, account: str) -> Iterator[OsLogin]:
+    made = OsLogin(account, EmulatorToken(shared_emulator.token), endpoint=shared_emulator.url, emulated=True)
+    yield made
+    for key in made.keys("emulated"):
+        made.remove_key(key.key_id, project="emulated")
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> KeyPair:
+    return create_key(tmp_path / "key")
+
+
+@pytest.fixture
+def node(shared_emulator: Emulator, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """A node with OS Login, and a key in its metadata, which does not count."""
+    name = f"oslogin{next(numbers)}"
+    listed = ssh_keys_metadata("tester", create_key(tmp_path / "listed").public_line)
+    body = {
+        "acceleratorType": "v5litepod-4",
+        "runtimeVersion": "v2-alpha-tpuv5-lite",
+        "metadata": {"enable-oslogin": "TRUE", "ssh-keys": listed},
+    }
+    shared_emulator.request("POST", f"{NODES}?nodeId={name}", body)
+    until(lambda: shared_emulator.request("GET", f"{NODES}/{name}")["state"] == "READY")
+    (found,) = [row for row in shared_emulator.status()["nodes"] if row["name"].endswith(f"/{name}")]
+    yield found
+    shared_emulator.request("DELETE", f"{NODES}/{name}")
+
+
+def can_log_in(node: dict[str, Any], user: str, key: KeyPair) -> bool:
+    with paramiko.Transport(("127.0.0.1", node["ssh_ports"][0])) as transport:
+        transport.start_client(timeout=HANG_S)
+        try:
+            transport.auth_publickey(user, paramiko.Ed25519Key.from_private_key_file(str(key.private_path)))
+        except paramiko.AuthenticationException:
+            return False
+        return True
+
+
+def test_the_account_is_that_of_the_token(account: str) -> None:
+    assert account == "developer@emulated.example"
+
+
+def test_an_imported_key_opens_the_workers_for_the_profiles_user(
+    os_login: OsLogin, node: dict[str, Any], key: KeyPair
+) -> None:
+    login = os_login.import_key(key.public_line, **PLACE, expires_at=time.time() + HOUR_S)
+    assert login.user == "developer_emulated_example"
+    assert can_log_in(node, login.user, key)
+    assert not can_log_in(node, "tester", key)
+
+
+def test_keys_of_the_metadata_do_not_count_with_os_login(node: dict[str, Any], tmp_path: Path) -> None:
+    assert not can_log_in(node, "tester", create_key(tmp_path / "listed"))
+
+
+def test_a_key_that_is_removed_opens_nothing(os_login: OsLogin, node: dict[str, Any], key: KeyPair) -> None:
+    login = os_login.import_key(key.public_line, **PLACE, expires_at=time.time() + HOUR_S)
+    os_login.remove_key(login.key_id, project="emulated")
+    assert os_login.keys("emulated") == ()
+    assert not can_log_in(node, login.user, key)
+    os_login.remove_key(login.key_id, project="emulated")  # it is gone, which is what was asked for
+
+
+def test_a_key_expires_by_itself(os_login: OsLogin, node: dict[str, Any], key: KeyPair) -> None:
+    login = os_login.import_key(key.public_line, **PLACE, expires_at=time.time() + 0.5)
+    until(lambda: not os_login.keys("emulated"), "the end of the key")
+    assert not can_log_in(node, login.user, key)
+
+
+def test_an_import_that_is_sent_again_moves_the_expiry_of_the_one_key(os_login: OsLogin, key: KeyPair) -> None:
+    first = os_login.import_key(key.public_line, **PLACE, expires_at=time.time() + HOUR_S)
+    later = float(int(time.time())) + 2 * HOUR_S
+    assert os_login.import_key(key.public_line, **PLACE, expires_at=later) == first
+    (found,) = os_login.keys("emulated")
+    assert (found.key_id, found.line, found.expires_at) == (first.key_id, key.public_line, later)
+
+
+def test_an_extended_key_is_the_same_key(os_login: OsLogin, key: KeyPair) -> None:
+    login = os_login.import_key(key.public_line, **PLACE, expires_at=time.time() + HOUR_S)
+    later = float(int(time.time())) + 5 * HOUR_S
+    os_login.extend_key(login.key_id, key.public_line, expires_at=later)
+    assert [(row.key_id, row.expires_at) for row in os_login.keys("emulated")] == [(login.key_id, later)]
+
+
+def test_an_import_whose_reply_is_lost_can_be_repeated(
+    os_login: OsLogin, shared_emulator: Emulator, key: KeyPair
+) -> None:
+    body = {"kind": "lost_reply", "operation": "osLogin.importSshPublicKey", "when": {"first": 1}}
+    (row,) = shared_emulator.request("POST", "/_emulator/faults", body)["faults"]
+    try:
+        with pytest.raises(CloudUnavailable):
+            os_login.import_key(key.public_line, **PLACE, expires_at=time.time() + HOUR_S)
+        login = os_login.import_key(key.public_line, **PLACE, expires_at=time.time() + HOUR_S)
+    finally:
+        shared_emulator.request("DELETE", f"/_emulator/faults/{row['id']}")
+    assert [found.key_id for found in os_login.keys("emulated")] == [login.key_id]
+
+
+def test_a_full_profile_says_what_to_remove(os_login: OsLogin, key: KeyPair) -> None:
+    with pytest.raises(QuotaError, match="32 KiB") as full:
+        for number in range(1000):
+            line = f"{key.public_line} {'x' * 900} {number}"
+            os_login.import_key(line, **PLACE, expires_at=time.time() + HOUR_S)
+    assert "gcloud compute os-login ssh-keys" in str(full.value.hint)
+
+
+def test_another_accounts_profile_is_refused(shared_emulator: Emulator) -> None:
+    other = OsLogin(
+        "root@emulated.example", EmulatorToken(shared_emulator.token), endpoint=shared_emulator.url, emulated=True
+    )
+    with pytest.raises(AuthError):
+        other.keys("emulated")
+
+
+def test_profiles_survive_the_daemon(emulator: Emulator, key: KeyPair) -> None:
+    def profile(running: Emulator) -> OsLogin:
+        return OsLogin("developer@emulated.example", EmulatorToken(running.token), endpoint=running.url, emulated=True)
+
+    login = profile(emulator).import_key(key.public_line, **PLACE, expires_at=time.time() + HOUR_S)
+    control.stop(emulator.state_dir)
+    assert [found.key_id for found in profile(emulator.restarted()).keys("emulated")] == [login.key_id]
+
+
+# -- as gcloud sees it ------------------------------------------------------------------------------------------------
+
+with_gcloud = [
+    pytest.mark.gcloud,
+    pytest.mark.exhaustive,
+    pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed"),
+]
+
+
+@pytest.fixture
+def gcloud(shared_emulator: Emulator, tmp_path: Path) -> Callable[..., str]:
+    path = f"{control.ssh_programs(shared_emulator.state_dir)}{os.pathsep}{os.environ['PATH']}"
+    environment = {"PATH": path, "HOME": str(tmp_path)}
+    environment |= control.gcloud_environment(shared_emulator.endpoint, shared_emulator.state_dir)
+    environment |= {"CLOUDSDK_CONFIG": str(tmp_path / "gcloud")}
+
+    def run(*words: str) -> str:
+        argv = ["gcloud", "compute", *words]
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.parametrize("_", [pytest.param(0, marks=with_gcloud, id="gcloud")])
+def test_gcloud_lists_and_removes_what_tpujob_imported_and_the_other_way_round(
+    gcloud: Callable[..., str], os_login: OsLogin, key: KeyPair, tmp_path: Path, _: int
+) -> None:
+    login = os_login.import_key(key.public_line, **PLACE, expires_at=time.time() + HOUR_S)
+    assert login.key_id in gcloud("os-login", "ssh-keys", "list")
+    profile = json.loads(gcloud("os-login", "describe-profile", "--format=json"))
+    assert [row["username"] for row in profile["posixAccounts"]] == [login.user]
+    gcloud("os-login", "ssh-keys", "remove", f"--key={login.key_id}")
+    assert os_login.keys("emulated") == ()
+    mine = create_key(tmp_path / "mine")
+    gcloud("os-login", "ssh-keys", "add", f"--key={mine.public_line}", "--ttl=1h")
+    (found,) = os_login.keys("emulated")
+    assert found.line == mine.public_line
+    assert found.expires_at is not None and abs(found.expires_at - time.time() - HOUR_S) < HANG_S
+
+
+@pytest.mark.parametrize("_", [pytest.param(0, marks=with_gcloud, id="gcloud")])
+def test_gcloud_logs_in_to_a_node_with_os_login(
+    gcloud: Callable[..., str], os_login: OsLogin, node: dict[str, Any], _: int
+) -> None:
+    name = node["name"].rpartition("/")[2]
+    said = gcloud("tpus", "tpu-vm", "ssh", name, "--zone=us-central1-a", "--command=id -un; echo $USER")
+    assert "developer_emulated_example" in said
+    assert len(os_login.keys("emulated")) == 1  # gcloud's own
