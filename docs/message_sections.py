@@ -42,7 +42,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "Detached runs": ((r"client/jobs/(runs|attach|ending)", r"detached|the process of"),),
     "No usable credentials": (
-        (r"clouds/google/credentials", r""),
+        (r"clouds/google/(credentials|os_login)", r""),
         (r"clouds/google/config", r"CREDENTIALS|default credentials|cannot be read"),
         (r"clouds/google/error_translation", r"auth application-default login"),
         (r"clouds/google/known_errors", r"scope|quota project"),
@@ -54,7 +54,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "An API or billing is not enabled": ((r"clouds/google/known_errors", r"services enable|billing"),),
     "Permission denied": ((r"clouds/google/known_errors", r"role|organization|access"),),
-    "Quota exhausted": ((r"clouds/google/known_errors", r"quota|per minute"),),
+    "Quota exhausted": ((r"clouds/google/known_errors", r"quota|per minute|SSH keys"),),
     "No capacity": (
         (r"clouds/google/known_errors", r"capacity|validuntil"),
         (r"clouds/tpu/replies", r"try another zone"),
@@ -67,7 +67,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"client/guarantee/gc|clouds/tpu/calls", r"not a zone"),
     ),
     "SSH cannot connect": (
-        (r"remote/fleet/fleet|remote/ssh/(connection|known_hosts|keys)", r""),
+        (r"remote/fleet/fleet|remote/iap/|remote/ssh/(connection|known_hosts|keys)", r""),
         (r"client/slices/held", r"`ssh`"),
     ),
     "Setup fails": (

@@ -96,7 +96,7 @@ DOORS = [
 PATHS = [
     *(("POST", f"{NODES}?nodeId=intruder"), ("DELETE", f"{NODES}/x"), ("GET", NODES)),
     *(("POST", "/_emulator/shutdown"), ("PATCH", "/_emulator/settings"), ("GET", "/_emulator/billing")),
-    *(("OPTIONS", NODES), ("GET", "/../token")),
+    *(("OPTIONS", NODES), ("GET", "/../token"), ("GET", "/v4/connect"), ("GET", "/v4/reconnect?sid=x")),
 ]
 
 

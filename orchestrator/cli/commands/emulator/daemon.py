@@ -53,6 +53,9 @@ def up(
     grpc_port: Annotated[
         int, Option("--grpc-port", min=0, max=65535, help="The gRPC port; by default a free one.")
     ] = 0,
+    relay: Annotated[
+        bool, Option("--relay", help="Serve the relay of IAP over TLS too, for `gcloud compute start-iap-tunnel`.")
+    ] = False,
     port: Annotated[
         int,
         Option("--port", min=0, max=65535, help="The REST port; by default the one of last time, or a free one."),
@@ -82,6 +85,8 @@ def up(
     try:
         if grpc or grpc_port:
             control.open_grpc(endpoint, grpc_port)
+        if relay:
+            control.open_relay(endpoint)
         if lend_torch is not None:
             control.request(endpoint, "PATCH", "/_emulator/settings", {"lend_torch": lend_torch})
     except control.DaemonRefused as error:

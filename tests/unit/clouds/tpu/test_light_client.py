@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -113,7 +113,7 @@ class Login:
     def __init__(self, *tokens: str) -> None:
         self.tokens, self.looks = list(tokens), 0
 
-    def __call__(self, request: Callable[..., Any]) -> Any:
+    def __call__(self, request: Callable[..., Any], scopes: Sequence[str]) -> Any:
         self.looks += 1
         token = self.tokens.pop(0)
         if token == "revoked":
