@@ -26,6 +26,7 @@ _LOOPBACK = re.compile(r"127\.\d+\.\d+\.\d+|::1")
 HOST_KEY = "hostkeys/ssh-ed25519"
 HOST_NAME = "hostkeys/hostname"
 _NUMBER = re.compile(r"[^.]*-w-([0-9]{1,6})(?:\..*)?")  # alone, or with the domain
+_INSTANCE = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 EMULATED_PORT = "tpujob-emulator/ssh-port"
 DEADLINE_EXCEEDED = 4  # google.rpc.Code
 
@@ -198,12 +199,15 @@ def _worker(index: int, host: str, internal: str, published: Mapping[str, str], 
     if key and not _KEY.fullmatch(key):
         raise UnexpectedReply(f"worker {index} published an invalid host key", details=key[:200])
     host_key = f"ssh-ed25519 {key}" if key else None
+    instance = published.get(HOST_NAME, "").partition(".")[0]
+    if not _INSTANCE.fullmatch(instance):
+        instance = ""
     if not emulated:
-        return WorkerAddress(index, host, host_key=host_key, internal=internal)
+        return WorkerAddress(index, host, host_key=host_key, internal=internal, instance=instance)
     port = published.get(EMULATED_PORT, "")
     if not _LOOPBACK.fullmatch(host) or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise UnexpectedReply(f"the emulator published no loopback address for worker {index}: {host!r}, {port!r}")
-    return WorkerAddress(index, host, int(port), host_key, internal)
+    return WorkerAddress(index, host, int(port), host_key, internal, instance)
 
 
 def attributes(entry: Mapping[str, Any]) -> dict[str, str]:

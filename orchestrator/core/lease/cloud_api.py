@@ -75,6 +75,7 @@ class WorkerAddress:
     """One host of a slice. `index` is the worker id; `host_key` is an OpenSSH public key line, None if not published.
 
     `internal` is its address in the slice's network, by which the other hosts reach it; empty if the API gives none.
+    `instance` is the name of its VM, which it publishes itself; empty until then.
     """
 
     index: int
@@ -82,6 +83,7 @@ class WorkerAddress:
     port: int = 22
     host_key: str | None = None
     internal: str = ""
+    instance: str = ""
 
 
 @dataclass(frozen=True)

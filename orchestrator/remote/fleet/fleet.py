@@ -24,6 +24,7 @@ from orchestrator.remote.shipping.sending import PushResult, Sending
 from orchestrator.remote.shipping.shipment import OnProgress, Shipment
 from orchestrator.remote.ssh.call import Completed, WorkerCall, run
 from orchestrator.remote.ssh.connection import Connection, Credentials
+from orchestrator.remote.ssh.dial import Dialer
 from orchestrator.remote.ssh.fan_out import Wakeup, fan_out
 from orchestrator.remote.ssh.known_hosts import KnownHosts
 from orchestrator.remote.ssh.openssh import openssh_argv
@@ -60,13 +61,17 @@ class Fleet:
         known_hosts: Path,
         on_notice: Callable[[str], None],
         now: Callable[[], float] = time.time,
+        dialer: Dialer | None = None,
     ) -> None:
-        """`known_hosts` is written here, one file per node. `on_notice` receives messages for the user."""
+        """`known_hosts` is written here, one file per node. `on_notice` receives messages for the user.
+
+        `dialer`: the way to the workers; None: by their addresses.
+        """
         self.workers = tuple(workers)
         self._now = now
         self._wakeup = Wakeup()
         self._credentials = Credentials(user, key_path, KnownHosts(known_hosts, self.workers, on_notice))
-        self._connections = [Connection(worker, self._credentials, self._wakeup) for worker in self.workers]
+        self._connections = [Connection(worker, self._credentials, self._wakeup, dialer) for worker in self.workers]
         self._attempt = self._phase = ""
         self._following = _Following()
         self._streams: dict[int, WorkerCall] = {}
@@ -83,20 +88,21 @@ class Fleet:
         costs a worker some 50 ms of processor time, and the first step shows whether it can run one.
         """
         deadline = time.monotonic() + deadline_s
-        missing: dict[int, str] = {}
+        missing: dict[int, Unreachable] = {}
 
         def connect_one(connection: Connection) -> None:
             try:
                 self._persist(connection, Connection.connect, deadline)
             except Unreachable as error:
-                missing[connection.index] = error.message
+                missing[connection.index] = error
 
         fan_out(self._connections, connect_one, self._wakeup)
         if missing:
-            names = ", ".join(f"worker{index}" for index in sorted(missing))
+            names, first = ", ".join(f"worker{index}" for index in sorted(missing)), missing[min(missing)]
             raise Unreachable(
-                f"{names} of {len(self.workers)} could not be reached within {deadline_s:.0f} s: {missing[min(missing)]}",
-                hint="the network of the slice must allow SSH (TCP port 22) from this machine: see docs/troubleshooting.md",
+                f"{names} of {len(self.workers)} could not be reached within {deadline_s:.0f} s: {first.message}",
+                hint=first.hint
+                or "the network of the slice must allow SSH (TCP port 22) from this machine: see docs/troubleshooting.md",
             )
 
     def send_heartbeats(self, every_s: float, *, everywhere: bool = False) -> None:

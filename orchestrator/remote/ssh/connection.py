@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator import fork
 from orchestrator.core.lease.cloud_api import WorkerAddress
-from orchestrator.errors import HostKeyMismatch, Unreachable
+from orchestrator.errors import HostKeyMismatch, TunnelRefused, Unreachable
+from orchestrator.remote.ssh.dial import Dialer, Direct, last_words
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup
 from orchestrator.remote.ssh.known_hosts import KnownHosts, alias
-from orchestrator.remote.ssh.socket_options import SILENCE_S, set_options
+from orchestrator.remote.ssh.socket_options import SILENCE_S
 
 if TYPE_CHECKING:
     import paramiko
@@ -44,17 +44,21 @@ class Credentials:
 class Connection:
     """Safe to use from several threads; the first one that needs the connection opens it."""
 
-    def __init__(self, worker: WorkerAddress, credentials: Credentials, wakeup: Wakeup) -> None:
+    def __init__(
+        self, worker: WorkerAddress, credentials: Credentials, wakeup: Wakeup, dialer: Dialer | None = None
+    ) -> None:
+        """`dialer`: the way to the worker; None: by its address."""
         self.worker, self.index, self.name = worker, worker.index, alias(worker.index)
         self._credentials = credentials
         self._wakeup = wakeup
+        self._dialer = dialer or Direct()
         self._opening = threading.Lock()
         self._connection: Any = None  # fabric.Connection
         self._socket: socket.socket | None = None
         self.agent_shipped = False  # over the present connection
 
     def connect(self) -> None:
-        """Open the connection; one try. Raises Unreachable and HostKeyMismatch."""
+        """Open the connection; one try. Raises Unreachable, and HostKeyMismatch and TunnelRefused, which are final."""
         self._transport()
 
     def channel(self, command: str, *, timeout_s: float) -> paramiko.Channel:
@@ -87,7 +91,7 @@ class Connection:
                 raise FanOutAbandoned
             if self._connection is None or not self._connection.is_connected:
                 self.agent_shipped = False
-                with self.translating_errors():
+                with self.translating_errors(), self._dialer.turn():
                     self._connection = self._open()
             return self._connection.transport
 
@@ -95,10 +99,10 @@ class Connection:
         import fabric
         import paramiko
 
-        address = (self.worker.host, self.worker.port)
-        self._socket = socket.create_connection(address, timeout=HANDSHAKE_S)
-        fork.close_in_child(self._socket)  # a child that shut it, or collected its channels, would cut this connection
-        set_options(self._socket)
+        try:
+            self._socket = self._dialer.dial(self.worker)
+        except (Unreachable, TunnelRefused) as error:
+            raise type(error)(f"{self.name}: {error.message}", hint=error.hint) from error
         if self._wakeup.canceled.is_set():  # canceled before there was a socket to shut
             self._socket.close()
             raise FanOutAbandoned
@@ -123,9 +127,14 @@ class Connection:
         self._expect_host_key(connection.client)
         try:
             connection.open()
-        except BaseException:
+        except BaseException as error:
+            cut = isinstance(error, (paramiko.SSHException, OSError, EOFError))
+            answered = isinstance(error, (paramiko.AuthenticationException, paramiko.BadHostKeyException))
+            why = last_words(self._socket) if cut and not answered else ""
             connection.client.close()
             self._socket.close()
+            if why:
+                raise Unreachable(f"{self.name}: the way to it failed: {why}") from error
             raise
         connection.transport.set_keepalive(int(SILENCE_S))
         return connection

@@ -14,6 +14,7 @@ import pytest
 
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.remote.fleet.fleet import Fleet, FleetStatus
+from orchestrator.remote.ssh.dial import Dialer
 from orchestrator.remote.ssh.keys import KeyPair, create_key, ssh_keys_metadata
 from tests.emulator_fixture import Emulator
 from tests.waiting import until
@@ -35,13 +36,19 @@ class Slice:
     notices: list[str] = field(default_factory=list)
     fleets: list[Fleet] = field(default_factory=list)
 
-    def fleet(self, workers: Sequence[WorkerAddress] | None = None, known_hosts: str = "known_hosts") -> Fleet:
+    def fleet(
+        self,
+        workers: Sequence[WorkerAddress] | None = None,
+        known_hosts: str = "known_hosts",
+        dialer: Dialer | None = None,
+    ) -> Fleet:
         made = Fleet(
             self.workers if workers is None else workers,
             user=USER,
             key_path=self.key.private_path,
             known_hosts=self.directory / known_hosts,
             on_notice=self.notices.append,
+            dialer=dialer,
         )
         self.fleets.append(made)
         return made
@@ -78,7 +85,8 @@ def _workers(emulator: Emulator, node: str) -> Iterator[WorkerAddress]:
         items = attributes["queryValue"]["items"]
         values = {(item["namespace"], item["key"]): item["value"] for item in items}
         port = int(values["tpujob-emulator", "ssh-port"])
-        yield WorkerAddress(index, "127.0.0.1", port, f"ssh-ed25519 {values['hostkeys', 'ssh-ed25519']}")
+        key, name = f"ssh-ed25519 {values['hostkeys', 'ssh-ed25519']}", values["hostkeys", "hostname"]
+        yield WorkerAddress(index, "127.0.0.1", port, key, instance=name)
 
 
 @pytest.fixture(scope="module")

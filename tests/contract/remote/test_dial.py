@@ -1,0 +1,259 @@
+"""The fleet on other ways than an address: through the relay of IAP, and through a command, as a bastion needs one."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from orchestrator.errors import ConfigError, HostKeyMismatch, TunnelRefused, Unreachable
+from orchestrator.remote.iap.dialer import Relay
+from orchestrator.remote.ssh import dial
+from orchestrator.remote.ssh.dial import Direct, Piped, Relayed
+from orchestrator.remote.transfer.collect import CollectRequest
+from tests.contract.remote.fixture import USER, Slice, four, one, until_ended
+from tests.contract.remote.test_iap import FixedToken
+from tests.contract.remote.test_remote import OTHER_KEY, Log, request, shipment
+from tests.emulator_fixture import Emulator
+from tests.waiting import HANG_S, until
+
+__all__ = ["four", "one"]
+
+# Connects, and copies both ways until the far end closes: it does not notice that its own stdin has ended.
+PROXY = """
+import os, socket, sys, threading
+print("connecting", file=sys.stderr)
+far = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+def up():
+    while data := os.read(0, 65536):
+        far.sendall(data)
+threading.Thread(target=up, daemon=True).start()
+while data := far.recv(65536):
+    os.write(1, data)
+"""
+Fault = Callable[..., None]
+
+
+@pytest.fixture
+def relayed(shared_emulator: Emulator) -> Relayed:
+    url = f"{shared_emulator.url.replace('http', 'ws', 1)}/v4"
+    relay = Relay(FixedToken(shared_emulator.token), url, emulated=True)
+    return Relayed(relay, "emulated", "us-central1-a")
+
+
+@pytest.fixture
+def fault(shared_emulator: Emulator) -> Iterator[Fault]:
+    added: list[str] = []
+
+    def add(kind: str, **fields: object) -> None:
+        body = {"kind": kind, **fields}
+        added.extend(row["id"] for row in shared_emulator.request("POST", "/_emulator/faults", body)["faults"])
+
+    yield add
+    for name in added:
+        shared_emulator.request("DELETE", f"/_emulator/faults/{name}")
+
+
+@pytest.fixture
+def proxy(tmp_path: Path) -> str:
+    """A ProxyCommand."""
+    path = tmp_path / "a proxy.py"
+    path.write_text(PROXY)
+    return f"{shlex.quote(sys.executable)} -IS {shlex.quote(str(path))} %h %p"
+
+
+def proxies(tmp_path: Path) -> list[psutil.Process]:
+    """The processes that run the proxy of this test, and those that keep them."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if any(str(tmp_path) in word for word in process.cmdline()) and process.pid != os.getpid():
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+# -- the relay --------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_runs_through_the_relay_from_its_code_to_its_artifacts_while_tunnels_are_cut(
+    four: Slice, relayed: Relayed, fault: Fault, tmp_path: Path
+) -> None:
+    fault("relay_cut", after_bytes=6_000, when={"first": 8})
+    fleet = four.fleet(dialer=relayed)
+    fleet.connect(HANG_S)
+    content = os.urandom(2 << 20)
+    code = shipment(tmp_path, {"code/noise": content})
+    fleet.push(code)
+    script = "sha256sum < code/noise; seq 1 50000; cp code/noise $TPUJOB_ARTIFACTS/noise"
+    fleet.start(replace(request("relayed", script, 4), manifest=code.id))
+    log = Log()
+    fleet.follow(log)
+    assert until_ended(fleet).all_succeeded
+    assert {len(text.splitlines()) for text in log.of.values()} == {50_001}
+    collected = fleet.collect(CollectRequest("", tmp_path / "run", ())).within(HANG_S)
+    assert collected.problems == ()
+    assert all((tmp_path / f"run/worker{i}/artifacts/noise").read_bytes() == content for i in range(4))
+    assert four.notices == []
+
+
+def test_a_tunnel_that_cannot_be_resumed_is_a_new_tunnel_and_the_log_is_byte_exact(
+    one: Slice, relayed: Relayed, fault: Fault
+) -> None:
+    fault("relay_cut", operation="relay.connect", after_bytes=12_000, when={"calls": "1-3"})
+    fault("relay_refuse", operation="relay.reconnect", close_code=4001)
+    fleet = one.fleet(known_hosts="relay_hosts", dialer=relayed)
+    fleet.start(request("newtunnel", "for i in $(seq 4000); do echo line $i; done; exit 5"))
+    log = Log()
+    fleet.follow(log)
+    assert until_ended(fleet).first_failure == (0, 5)
+    assert log.of[0] == "".join(f"line {number}\n" for number in range(1, 4001)).encode()
+
+
+def test_a_role_that_is_lost_in_the_middle_of_a_run_is_waited_for(one: Slice, relayed: Relayed, fault: Fault) -> None:
+    fleet = one.fleet(known_hosts="role_hosts", dialer=relayed)
+    fleet.connect(HANG_S)
+    for connection in fleet._connections:
+        connection.drop()
+    fault("relay_refuse", operation="relay.connect", close_code=4033, when={"first": 2})
+    fleet.connect(HANG_S)
+    assert fleet.run(0, ["true"]).rc == 0
+
+
+def test_a_missing_role_ends_the_wait_for_workers_at_once(one: Slice, relayed: Relayed, fault: Fault) -> None:
+    fault("relay_refuse", operation="relay.connect", close_code=4033)
+    with pytest.raises(TunnelRefused, match=r"worker0: .*not authorized"):
+        one.fleet(known_hosts="refused_hosts", dialer=relayed).connect(HANG_S)
+
+
+def test_a_vm_whose_ssh_server_is_not_up_yet_is_waited_for(one: Slice, relayed: Relayed, fault: Fault) -> None:
+    fault("relay_refuse", operation="relay.connect", close_code=4003, when={"first": 3})
+    one.fleet(known_hosts="booting_hosts", dialer=relayed).connect(HANG_S)
+
+
+def test_a_vm_that_never_answers_names_the_firewall_rule(one: Slice, relayed: Relayed, fault: Fault) -> None:
+    fault("relay_refuse", operation="relay.connect", close_code=4003)
+    with pytest.raises(Unreachable, match="worker0 of 1 could not be reached") as error:
+        one.fleet(known_hosts="silent_hosts", dialer=relayed).connect(0.3)
+    assert "35.235.240.0/20" in str(error.value.hint)
+
+
+def test_a_worker_that_has_not_published_its_name_says_which_policy_may_forbid_it(one: Slice, relayed: Relayed) -> None:
+    nameless = replace(one.workers[0], instance="")
+    with pytest.raises(TunnelRefused) as error:
+        one.fleet([nameless], "nameless_hosts", relayed).connect(HANG_S)
+    assert "disableGuestAttributesAccess" in str(error.value.hint)
+
+
+def test_another_machine_at_the_end_of_a_tunnel_is_noticed(one: Slice, relayed: Relayed) -> None:
+    impostor = replace(one.workers[0], host_key=OTHER_KEY)
+    with pytest.raises(HostKeyMismatch):
+        one.fleet([impostor], "impostor_hosts", relayed).connect(HANG_S)
+
+
+# -- a command --------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_runs_through_a_command(four: Slice, proxy: str, tmp_path: Path) -> None:
+    fleet = four.fleet(dialer=Piped(proxy, USER))
+    fleet.connect(HANG_S)
+    code = shipment(tmp_path, {"code/noise": os.urandom(1 << 20)})
+    fleet.push(code)
+    fleet.start(replace(request("piped", "seq 1 20000; exit $TPUJOB_WORKER", 4), manifest=code.id))
+    log = Log()
+    fleet.follow(log)
+    status = until_ended(fleet)
+    assert [worker.rc for worker in status.workers] == [0, 1, 2, 3]
+    assert {len(text.splitlines()) for text in log.of.values()} == {20_000}
+    assert len(proxies(tmp_path)) >= 4
+    fleet.cancel()
+    until(lambda: not proxies(tmp_path), "the end of the commands")
+
+
+def test_the_tokens_of_a_command_are_those_of_openssh(one: Slice, tmp_path: Path) -> None:
+    worker = replace(one.workers[0], internal="10.0.0.7")
+    piped = Piped(f"printf '%%s|' %h %p %r %n 100%% > {shlex.quote(str(tmp_path / 'said'))}", "ada")
+    with piped.dial(worker) as sock:
+        assert sock.recv(1) == b""
+    assert (tmp_path / "said").read_text() == f"10.0.0.7|{worker.port}|ada|10.0.0.7|100%|"
+
+
+@pytest.mark.parametrize("command", ["", "  ", "nc %x", "ssh bastion %"])
+def test_a_command_that_cannot_work_is_refused_before_it_runs(command: str) -> None:
+    with pytest.raises(ConfigError, match="ssh_proxy_command"):
+        Piped(command, USER)
+
+
+def test_a_command_that_fails_is_quoted(one: Slice) -> None:
+    said = "echo first >&2; printf 'bastion: \\033[31mPermission denied\\n' >&2; exit 255"
+    failing = Piped(f"sh -c {shlex.quote(said)}", USER)
+    with pytest.raises(Unreachable, match="worker0: the way to it failed: bastion: Permission denied") as error:
+        one.fleet(known_hosts="failing_hosts", dialer=failing).connect(0.0)
+    assert error.value.message.isprintable()
+
+
+def test_a_command_ends_with_the_process_that_wanted_it_also_when_that_is_killed(
+    one: Slice, proxy: str, tmp_path: Path
+) -> None:
+    program = f"""
+        import time
+        from orchestrator.core.lease.cloud_api import WorkerAddress
+        from orchestrator.remote.ssh.dial import Piped
+        sock = Piped({proxy!r}, "ada").dial(WorkerAddress(0, "127.0.0.1", {one.workers[0].port}))
+        print(sock.recv(4), flush=True)
+        time.sleep(3600)
+    """
+    argv = [sys.executable, "-c", textwrap.dedent(program)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"b'SSH-'\n"
+        process.send_signal(signal.SIGKILL)
+    until(lambda: not proxies(tmp_path), "the end of the command")
+
+
+def test_no_more_logins_are_under_way_than_a_bastion_lets_through(
+    four: Slice, proxy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dial, "BASTION_AT_ONCE", 2)
+
+    class Counting(Piped):
+        inside = most = 0
+        lock = threading.Lock()
+
+        @contextmanager
+        def turn(self) -> Iterator[None]:
+            with super().turn():
+                with self.lock:
+                    self.inside += 1
+                    self.most = max(self.most, self.inside)
+                yield
+                with self.lock:
+                    self.inside -= 1
+
+    counting = Counting(proxy, USER)
+    four.fleet(dialer=counting).connect(HANG_S)
+    assert (counting.most, counting.inside) == (2, 0)
+
+
+# -- an address -------------------------------------------------------------------------------------------------------
+
+
+def test_the_internal_address_is_taken_where_it_is_asked_for(one: Slice) -> None:
+    worker = replace(one.workers[0], host="192.0.2.1", internal="127.0.0.1")
+    one.fleet([worker], "internal_hosts", Direct(internal=True)).connect(HANG_S)
+
+
+def test_a_worker_without_an_internal_address_says_so(one: Slice) -> None:
+    with pytest.raises(Unreachable, match="no address for it in its network"):
+        one.fleet([one.workers[0]], "internal_hosts", Direct(internal=True)).connect(0.0)
