@@ -115,6 +115,13 @@ def permission_denied(permission: str, name: str) -> ApiError:
     return ApiError("PERMISSION_DENIED", f"Permission '{permission}' denied on '{name}' (or it may not exist).")
 
 
+def policy_violated(constraint: str, project: str, text: str) -> ApiError:
+    """Return the error of a create that an organization policy forbids, in the words of Compute Engine."""
+    return ApiError(
+        "FAILED_PRECONDITION", f"Constraint constraints/{constraint} violated for project {project}. {text}"
+    )
+
+
 def internal() -> ApiError:
     """Return an INTERNAL error."""
     return ApiError("INTERNAL", "an internal error has occurred")

@@ -10,6 +10,7 @@ from orchestrator import catalog
 from orchestrator.emulator import api_errors
 from orchestrator.emulator.api.api_call import ZONE, Api, ApiCall, Json, route
 from orchestrator.emulator.api_errors import ApiError, bad_field
+from orchestrator.emulator.model import policies
 from orchestrator.emulator.model.records import OperationRecord
 from orchestrator.emulator.wire import node_request
 from orchestrator.emulator.wire.json_body import NUMBER
@@ -73,6 +74,7 @@ class RestApi(Api):
     async def create_node(self, call: ApiCall) -> OperationRecord:
         node_id, body = call.query.get("nodeId", ""), await call.body()
         node = node_request.parse_create(*call.project_and_zone, node_id, body, call.version)
+        policies.check(node.spec, node.project, node.zone, node.node_id, self.state.settings)
         return self.state.create(node, call.version, self.driver.clock(), call.effect)
 
     @route("GET", ZONE + "/nodes", "nodes.list")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestrator.emulator import api_errors
 from orchestrator.emulator.api.api_call import ZONE, Api, ApiCall, Json, route
 from orchestrator.emulator.api_errors import bad_field
+from orchestrator.emulator.model import policies
 from orchestrator.emulator.model.records import OperationRecord
 from orchestrator.emulator.wire import node_request
 from orchestrator.emulator.wire.node_json import unreachable_field
@@ -24,6 +25,8 @@ class QueueApi(Api):
         node_request.check_zone(project, zone)
         body, now = await call.body(), self.driver.clock()
         row = parse_queued(project, zone, call.query.get("queuedResourceId", ""), body, call.version, now)
+        for each in row.node_specs:
+            policies.check(each.node, project, zone, each.node_ids[0], self.state.settings)
         return self.state.queue.create(row, call.version, now, call.effect, call.query.get("requestId", ""))
 
     @route("GET", ZONE + "/queuedResources", "queuedResources.list")

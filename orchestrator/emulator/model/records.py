@@ -81,6 +81,10 @@ class Settings:
     vm_may: list[str] = field(default_factory=lambda: ["get", "delete"])
     vm_route: bool = True  # False: the API does not reply to the VMs
     startup_script: bool = True  # False: it never runs
+    forbid_external_ips: bool = False  # the policy constraints/compute.vmExternalIpAccess
+    require_os_login: bool = False  # the policy constraints/compute.requireOsLogin
+    # True: this machine is in the slices' network, and reaches workers that have no external address.
+    client_inside: bool = False
     # Writes of guest attributes beyond so many times Google's rate are dropped; 0: none is.
     attribute_limits: float = 0.0
     lend_torch: bool = False  # True: commands on nodes that are created from then on find this machine's torch

@@ -9,19 +9,23 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from orchestrator.emulator.api.api_call import Api, ApiCall, Json, route
 from orchestrator.emulator.api.authentication import cut
-from orchestrator.emulator.api_errors import ApiError
+from orchestrator.emulator.api_errors import ApiError, bad_field
 from orchestrator.emulator.faults.fault import Fault
 from orchestrator.emulator.model.records import Node
-from orchestrator.emulator.plain_data import check_value
+from orchestrator.emulator.plain_data import check_list, check_value
 from orchestrator.emulator.relay import certificate, messages
 from orchestrator.emulator.relay.tunnels import SILENT, Link, RelayTunnel, Tunnels
 from orchestrator.emulator.vms.driver import Driver
 from orchestrator.emulator.vms.metadata_server import hostname
+
+if TYPE_CHECKING:
+    from orchestrator.emulator.relay.bastion import Bastion
 
 SSH = "22"
 
@@ -32,7 +36,8 @@ class RelayApi(Api):
     def __init__(self, driver: Driver) -> None:
         super().__init__(driver)
         self.runner: web.AppRunner | None = None
-        self.tunnels = Tunnels()
+        self.tunnels = Tunnels(driver)
+        self._bastion: Bastion | None = None
         self._starting = asyncio.Lock()
         self._address: Json | None = None
 
@@ -58,6 +63,26 @@ class RelayApi(Api):
             raise ApiError("FAILED_PRECONDITION", f"The relay is at {self._address['url']} already.")
         return self._address
 
+    @route("GET", "/_emulator/bastion")
+    async def bastion_status(self, call: ApiCall) -> Json:
+        return {} if self._bastion is None else self._bastion.as_json()
+
+    @route("POST", "/_emulator/bastion")
+    async def start_bastion(self, call: ApiCall) -> Json:
+        """Start a bastion, in place of an older one: `{"keys": ["ssh-ed25519 AAAA…"], "max_startups": 10}`."""
+        from orchestrator.emulator.relay.bastion import Bastion
+
+        body = await call.body()
+        most = check_value("max_startups", body.get("max_startups", 10), int, least=1, most=1000)
+        keys = [str(line).split() for line in check_list("keys", body.get("keys", []))]
+        if not all(len(parts) >= 2 for parts in keys):
+            raise bad_field("keys are lines like ssh-ed25519 AAAA….")
+        if self._bastion is not None:
+            await self._bastion.close()
+        self._bastion = Bastion(self.driver, {parts[1] for parts in keys}, most)
+        await self._bastion.open()
+        return self._bastion.as_json()
+
     @route("GET", "/compute/v1/projects/{project}/zones/{zone}/instances/{instance}")
     async def get_instance(self, call: ApiCall) -> Json:
         """Reply to what `gcloud compute start-iap-tunnel` asks before it connects."""
@@ -76,8 +101,10 @@ class RelayApi(Api):
         }
 
     async def close(self) -> None:
-        """End all tunnels."""
+        """End all tunnels, and the bastion."""
         await self.tunnels.close()
+        if self._bastion is not None:
+            await self._bastion.close()
 
     async def _serve_tls(self, port: int) -> Json:
         assert self.runner is not None, "the daemon listens"

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from aiohttp import WSMsgType, web
 
 from orchestrator.emulator.faults.fault import Fault
-from orchestrator.emulator.relay import messages
+from orchestrator.emulator.relay import inside, messages
 from orchestrator.emulator.relay.messages import Violation
+from orchestrator.emulator.vms.driver import Driver
 
 WINDOW_BYTES = 256 << 10
 ACK_AFTER_BYTES = 2 * messages.MAX_ARRAY
@@ -61,24 +62,17 @@ class Link:
 
 
 class RelayTunnel:
-    """One tunnel to a worker of `node`. `serve` carries it over a WebSocket; `close` ends it."""
+    """One tunnel to a worker of `node`. `serve` carries it over a WebSocket; `Tunnels.forget` ends it."""
 
     def __init__(self, node: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.node, self.sid = node, secrets.token_urlsafe(18)
         self.in_use = self.ended = False
         self.detached_at = 0.0
-        self._reader, self._writer = reader, writer
+        self._reader, self.writer = reader, writer
         self._received = self._acked = 0  # from the client
         self._sent = self._confirmed = 0  # to the client
         self._unconfirmed: deque[bytes] = deque()
         self._confirmation = asyncio.Event()
-
-    async def close(self) -> None:
-        """Close the connection to the worker."""
-        self.ended = True
-        self._writer.close()
-        with contextlib.suppress(ConnectionError):
-            await self._writer.wait_closed()
 
     async def serve(self, link: Link, client_has: int | None) -> int | None:
         """Carry bytes over this WebSocket until it or the tunnel ends. Return the close code; None: cut.
@@ -149,8 +143,8 @@ class RelayTunnel:
                 continue
             self._received += len(found)
             try:
-                self._writer.write(found)
-                await self._writer.drain()
+                self.writer.write(found)
+                await self.writer.drain()
             except ConnectionError:
                 self.ended = True
                 return messages.READ_FAILED
@@ -178,13 +172,14 @@ class RelayTunnel:
 class Tunnels:
     """All tunnels, by session id."""
 
-    def __init__(self) -> None:
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
         self._by_sid: dict[str, RelayTunnel] = {}
 
     async def open(self, node: str, port: int) -> RelayTunnel:
         """Connect to a port of a worker of the node, on loopback. Raises OSError."""
         self._drop_old()
-        ends = await asyncio.open_connection("127.0.0.1", port, limit=4 * messages.MAX_ARRAY)
+        ends = await inside.open_connection(self._driver, port, limit=4 * messages.MAX_ARRAY)
         tunnel = RelayTunnel(node, *ends)
         self._by_sid[tunnel.sid] = tunnel
         return tunnel
@@ -197,7 +192,10 @@ class Tunnels:
     async def forget(self, tunnel: RelayTunnel) -> None:
         """End a tunnel."""
         self._by_sid.pop(tunnel.sid, None)
-        await tunnel.close()
+        tunnel.ended = True
+        inside.forget(self._driver, tunnel.writer)
+        with contextlib.suppress(ConnectionError):
+            await tunnel.writer.wait_closed()
 
     async def close(self) -> None:
         """End all tunnels."""
@@ -209,4 +207,4 @@ class Tunnels:
         for tunnel in list(self._by_sid.values()):
             if not tunnel.in_use and now - tunnel.detached_at > RESUME_S:
                 del self._by_sid[tunnel.sid]
-                tunnel._writer.close()
+                inside.forget(self._driver, tunnel.writer)

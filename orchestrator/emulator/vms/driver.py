@@ -36,6 +36,7 @@ class Driver:
         self.account = VmAccount()
         self.hosts: dict[str, SliceHosts] = {}
         self.worker_faults = WorkerFaults()
+        self.inside: set[int] = set()  # local ports of connections from inside the slices' network
         self.notifier = Notifier()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._waits: set[asyncio.Task[int]] = set()  # for startup scripts

@@ -106,6 +106,7 @@ class CloudBackend(Protocol):
     state: CloudState
     notifier: Notifier
     clock: Callable[[], float]
+    inside: set[int]
 
     def changed(self) -> None:
         """Note that the state changed."""

@@ -40,8 +40,10 @@ class SshServer:
         home: Path,
         authorized: Callable[[str], set[str]],
         environment: Callable[[str], Mapping[str, str]],
+        admits: Callable[[int], bool] = lambda port: True,
     ) -> None:
-        self.key_path, self.home = key_path, home
+        """`admits`: whether a connection from this port of the machine has a way here."""
+        self.key_path, self.home, self.admits = key_path, home, admits
         self.authorized, self.environment = authorized, environment
         self.connections: set[asyncssh.SSHServerConnection] = set()
         self._sessions: set[asyncio.Task[None]] = set()
@@ -117,6 +119,8 @@ class _Login(asyncssh.SSHServer):
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self._connection = conn
         self._server.connections.add(conn)
+        if not self._server.admits(conn.get_extra_info("peername")[1]):
+            conn.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.discard(self._connection)

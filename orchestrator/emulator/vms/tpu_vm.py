@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.emulator.model import policies
 from orchestrator.emulator.model.records import HostRecord, Node
 from orchestrator.emulator.vms import processes
 from orchestrator.emulator.vms.metadata_server import CloudBackend, MetadataServer, hostname
@@ -46,7 +47,8 @@ class Worker:
         self.watchdog.mkdir(mode=0o700, exist_ok=True)
         (self.home / ".profile").write_text(PROFILE.format(path=shlex.quote(self.path)))
         self.metadata_port = await self.metadata.open(before.metadata_port if before else 0)
-        self.ssh = SshServer(self.directory / "host_key", self.home, self.authorized_keys, self.environment)
+        ways = (self.authorized_keys, self.environment, self.admits)
+        self.ssh = SshServer(self.directory / "host_key", self.home, *ways)
         port, key = await self.ssh.open(before.ssh_port if before else 0)
         attributes = dict(before.attributes) if before else {}
         attributes |= {
@@ -77,10 +79,14 @@ class Worker:
         """Return the keys (base64) with which the user may log in now. With OS Login, those of the metadata do not count."""
         from orchestrator.emulator.vms.ssh_server import authorized_keys
 
-        metadata = self.node.spec.get("metadata", {})
-        if metadata.get("enable-oslogin", "").upper() == "TRUE":
+        if policies.has_os_login(self.node.spec):
             return self.cloud.state.logins.authorized_keys(user, self.cloud.clock())
-        return authorized_keys(metadata.get("ssh-keys", ""), user)
+        return authorized_keys(self.node.spec.get("metadata", {}).get("ssh-keys", ""), user)
+
+    def admits(self, port: int) -> bool:
+        """Return whether a connection from this port of the machine reaches the worker."""
+        from_outside = not (self.cloud.state.settings.client_inside or port in self.cloud.inside)
+        return policies.has_external_address(self.node.spec) or not from_outside
 
     def environment(self, user: str) -> Mapping[str, str]:
         """Return the environment of a program that `user` runs."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from orchestrator.emulator.model.policies import has_external_address
 from orchestrator.emulator.model.records import HostRecord, Maintenance, Node, is_spot
 from orchestrator.emulator.wire.node_schema import NODE
 
@@ -43,7 +44,9 @@ def node_json(node: Node, api_version: str) -> dict[str, Any]:
     if node.state == "READY":
         ongoing = node.maintenance is not None and node.maintenance.ongoing
         result["health"] = "UNHEALTHY_MAINTENANCE" if ongoing else "HEALTHY"
-        endpoint = {"ipAddress": "127.0.0.1", "port": 8470, "accessConfig": {"externalIp": "127.0.0.1"}}
+        endpoint: dict[str, Any] = {"ipAddress": "127.0.0.1", "port": 8470}
+        if has_external_address(node.spec):
+            endpoint["accessConfig"] = {"externalIp": "127.0.0.1"}
         result["networkEndpoints"] = [endpoint for _ in node.hosts]
     if node.maintenance is not None:
         result["upcomingMaintenance"] = maintenance_json(node.maintenance, node.can_reschedule)

@@ -68,7 +68,7 @@ def slice_of(emulator: Emulator, accelerator_type: str, directory: Path) -> Iter
     }
     emulator.request("POST", f"{NODES}?nodeId={node}", body)
     until(lambda: emulator.request("GET", f"{NODES}/{node}")["state"] == "READY")
-    made = Slice(emulator, node, tuple(_workers(emulator, node)), key, directory)
+    made = Slice(emulator, node, tuple(workers_of(emulator, node)), key, directory)
     for worker in made.workers:
         assert made.fleet().run(worker.index, ["touch", f".tpujob-test-{node}"]).rc == 0
     try:
@@ -79,7 +79,7 @@ def slice_of(emulator: Emulator, accelerator_type: str, directory: Path) -> Iter
         emulator.request("DELETE", f"{NODES}/{node}")
 
 
-def _workers(emulator: Emulator, node: str) -> Iterator[WorkerAddress]:
+def workers_of(emulator: Emulator, node: str) -> Iterator[WorkerAddress]:
     said = emulator.request("POST", f"{NODES}/{node}:getGuestAttributes", {})
     for index, attributes in enumerate(said["guestAttributes"]):
         items = attributes["queryValue"]["items"]

@@ -1,0 +1,146 @@
+"""Workers without an external address: nothing reaches them but the relay, a bastion, and a machine in their network."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.core.lease.cloud_api import WorkerAddress
+from orchestrator.emulator.daemon.control import DaemonRefused
+from orchestrator.errors import Unreachable
+from orchestrator.remote.iap.dialer import Relay
+from orchestrator.remote.ssh.dial import Dialer, Direct, Piped, Relayed
+from orchestrator.remote.ssh.keys import create_key, ssh_keys_metadata
+from tests.contract.remote.fixture import NODES, USER, Slice, workers_of
+from tests.contract.remote.test_iap import FixedToken
+from tests.emulator_fixture import Emulator
+from tests.waiting import HANG_S, until
+
+numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def hidden(shared_emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slice]:
+    directory = tmp_path_factory.mktemp("hidden")
+    key = create_key(directory / "key")
+    name = f"hidden{next(numbers)}"
+    body = {
+        **node(enableExternalIps=False),
+        "acceleratorType": "v5litepod-16",
+        "metadata": {"ssh-keys": ssh_keys_metadata(USER, key.public_line)},
+    }
+    shared_emulator.request("POST", f"{NODES}?nodeId={name}", body)
+    until(lambda: shared_emulator.request("GET", f"{NODES}/{name}")["state"] == "READY")
+    made = Slice(shared_emulator, name, tuple(workers_of(shared_emulator, name)), key, directory)
+    yield made
+    for fleet in made.fleets:
+        fleet.cancel()
+    shared_emulator.request("DELETE", f"{NODES}/{name}")
+
+
+def node(**network: Any) -> dict[str, Any]:
+    shape = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
+    return {**shape, "networkConfig": {"network": "default", **network}}
+
+
+def rc_through(hidden: Slice, dialer: Dialer, workers: tuple[WorkerAddress, ...] | None = None) -> int:
+    fleet = hidden.fleet(workers, dialer=dialer)
+    fleet.connect(HANG_S)
+    return fleet.run(3, ["true"]).rc
+
+
+def test_the_api_shows_no_external_address(hidden: Slice, shared_emulator: Emulator) -> None:
+    endpoints = shared_emulator.request("GET", f"{NODES}/{hidden.node}")["networkEndpoints"]
+    assert endpoints == [{"ipAddress": "127.0.0.1", "port": 8470}] * 4
+
+
+def test_a_program_of_this_machine_does_not_reach_them(hidden: Slice) -> None:
+    with pytest.raises(Unreachable, match="worker0, worker1, worker2, worker3 of 4 could not be reached"):
+        hidden.fleet(dialer=Direct()).connect(0.2)
+
+
+def test_the_relay_reaches_them(hidden: Slice, shared_emulator: Emulator) -> None:
+    url = f"{shared_emulator.url.replace('http', 'ws', 1)}/v4"
+    relay = Relay(FixedToken(shared_emulator.token), url, emulated=True)
+    assert rc_through(hidden, Relayed(relay, "emulated", "us-central1-a")) == 0
+
+
+def test_a_machine_in_their_network_reaches_them(hidden: Slice, shared_emulator: Emulator) -> None:
+    inside = tuple(WorkerAddress(w.index, "", w.port, w.host_key, "127.0.0.1") for w in hidden.workers)
+    with shared_emulator.settings(client_inside=True):
+        assert rc_through(hidden, Direct(internal=True), inside) == 0
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH is not installed")
+def test_a_bastion_reaches_them_through_openssh_and_drops_no_login(
+    hidden: Slice, shared_emulator: Emulator, tmp_path: Path
+) -> None:
+    """Four workers at once through a bastion that lets as many begin as sshd lets for sure: nine."""
+    bastion = shared_emulator.request(
+        "POST", "/_emulator/bastion", {"keys": [hidden.key.public_line], "max_startups": 9}
+    )
+    known = tmp_path / "known_hosts"
+    known.write_text(f"[127.0.0.1]:{bastion['port']} {bastion['host_key']}\n")
+    options = ["-F", "/dev/null", "-o", f"UserKnownHostsFile={known}", "-o", "StrictHostKeyChecking=yes", "-o"]
+    options += ["BatchMode=yes", "-i", str(hidden.key.private_path), "-p", str(bastion["port"])]
+    command = f"{shlex.join(['ssh', *options])} -W %h:%p jump@127.0.0.1"
+    assert rc_through(hidden, Piped(command, USER)) == 0
+    assert shared_emulator.request("GET", "/_emulator/bastion")["dropped"] == 0
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH is not installed")
+def test_a_bastion_that_refuses_the_key_is_quoted(hidden: Slice, shared_emulator: Emulator, tmp_path: Path) -> None:
+    bastion = shared_emulator.request("POST", "/_emulator/bastion", {"keys": []})
+    known = tmp_path / "known_hosts"
+    known.write_text(f"[127.0.0.1]:{bastion['port']} {bastion['host_key']}\n")
+    options = ["-F", "/dev/null", "-o", f"UserKnownHostsFile={known}", "-o", "BatchMode=yes"]
+    options += ["-i", str(hidden.key.private_path), "-p", str(bastion["port"])]
+    command = f"{shlex.join(['ssh', *options])} -W %h:%p jump@127.0.0.1"
+    with pytest.raises(Unreachable, match=r"the way to it failed: jump@127\.0\.0\.1: Permission denied"):
+        hidden.fleet(hidden.workers[:1], dialer=Piped(command, USER)).connect(0.0)
+
+
+@pytest.mark.parametrize(
+    ("setting", "body", "constraint"),
+    [
+        ("forbid_external_ips", node(enableExternalIps=True), "constraints/compute.vmExternalIpAccess"),
+        ("require_os_login", node(enableExternalIps=False), "constraints/compute.requireOsLogin"),
+    ],
+)
+def test_a_create_that_a_policy_forbids_names_the_constraint(
+    shared_emulator: Emulator, setting: str, body: dict[str, Any], constraint: str
+) -> None:
+    queued = {"tpu": {"nodeSpec": [{"parent": NODES.removeprefix("/v2/").removesuffix("/nodes"), "nodeId": "no"}]}}
+    queued["tpu"]["nodeSpec"][0]["node"] = body  # type: ignore[assignment]
+    with shared_emulator.settings(**{setting: True}):
+        for path, sent in (
+            (f"{NODES}?nodeId=forbidden", body),
+            (f"{NODES.replace('nodes', 'queuedResources')}?queuedResourceId=forbidden", queued),
+        ):
+            with pytest.raises(DaemonRefused, match=constraint) as refused:
+                shared_emulator.request("POST", path, sent)
+            assert refused.value.args
+    assert all("forbidden" not in row["name"] for row in shared_emulator.status()["nodes"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "body"),
+    [
+        ("forbid_external_ips", node(enableExternalIps=False)),
+        ("require_os_login", node() | {"metadata": {"enable-oslogin": "TRUE"}}),
+    ],
+)
+def test_a_create_that_a_policy_allows_is_accepted(
+    shared_emulator: Emulator, setting: str, body: dict[str, Any]
+) -> None:
+    name = f"allowed{next(numbers)}"
+    with shared_emulator.settings(**{setting: True}):
+        shared_emulator.request("POST", f"{NODES}?nodeId={name}", body)
+    until(lambda: shared_emulator.request("GET", f"{NODES}/{name}")["state"] == "READY")
+    shared_emulator.request("DELETE", f"{NODES}/{name}")
