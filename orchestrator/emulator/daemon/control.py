@@ -143,7 +143,7 @@ def client_environment(endpoint: Endpoint, state_dir: Path) -> dict[str, str]:
     if target := request(endpoint, "GET", "/_emulator/grpc")["target"]:
         found["TPUJOB_EMULATOR_GRPC"] = str(target)
     relay = request(endpoint, "GET", "/_emulator/relay")
-    if relay["url"]:
+    if relay.get("url"):
         found["TPUJOB_EMULATOR_RELAY"] = str(relay["url"])
         found["CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE"] = str(relay["authorities"])
     return found | gcloud_environment(endpoint, state_dir)

@@ -175,7 +175,8 @@ def test_a_tunnel_that_cannot_be_resumed_in_time_ends(
     fault("relay_cut", operation="relay.connect", after_bytes=50_000)
     fault("relay_reject", operation="relay.reconnect", status=503)
     with dial(relay, target(instance, backend(send_a_megabyte).port), reconnect_s=0.3) as tunnel:
-        assert read_all(tunnel) == MEGABYTE[:50_000]
+        came = read_all(tunnel)
+    assert len(came) <= 50_000 and MEGABYTE.startswith(came)  # what was under way is lost with the cut
 
 
 @pytest.mark.parametrize("close_code", [4001, 4010, 4033, 4074])
