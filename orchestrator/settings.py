@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.lease import timings as claim_timings
+from orchestrator.core.lease.access import NO_WISH, AccessWish
 from orchestrator.core.lease.timings import Timings
 from orchestrator.core.text import names
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, JobSpecError
 
 if TYPE_CHECKING:
     from orchestrator.clouds.google.config import Found
@@ -38,7 +39,7 @@ class Target:
     zone: str | None = None
     why: str = ""
     source: str = "default"
-    network: str = "default"
+    access: AccessWish = NO_WISH
     service_account: str | None = None
     runs_dir: str | None = None
     emulated_cores: int | None = None
@@ -65,7 +66,7 @@ def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) ->
         _project(cli_project, "--project") if cli_project else EMULATED_PROJECT,
         _zone(environ["TPUJOB_ZONE"], "TPUJOB_ZONE") if environ.get("TPUJOB_ZONE") else own.get("zone"),
         source=asked_by,
-        network=own.get("network", "default"),
+        access=own.get("access", NO_WISH),
         service_account=own.get("service_account"),
         runs_dir=own.get("runs_dir"),
         emulated_cores=own.get("emulated_cores"),
@@ -174,7 +175,7 @@ def settings_path(environ: Environ) -> Path:
 
 
 def read_settings(path: Path, environ: Environ) -> dict[str, Any]:
-    """Return the keys that are set, checked: lines `key: value`, and one list, `quota:`. Raises ConfigError.
+    """Return the keys that are set, checked: lines `key: value`, a list `quota:`, a section `access:`. Raises ConfigError.
 
     A file that does not exist sets none. Nodes are composed, not constructed: tags and aliases have no effect, and every
     value is its text.
@@ -188,13 +189,15 @@ def read_settings(path: Path, environ: Environ) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, node in _composed(text, str(path)):
         where = f"{path}:{key.start_mark.line + 1}: {key.value}"
-        if key.id == "scalar" and key.value not in _KEYS and key.value != "quota":
-            known = ", ".join([*_KEYS, "quota"])
+        if key.id == "scalar" and key.value not in _KEYS and key.value not in _SECTIONS:
+            known = ", ".join([*_KEYS, *_SECTIONS])
             raise ConfigError(f"{where}: unknown setting", hint=f"the settings are {known}")
         if key.id == "scalar" and key.value in found:
             raise ConfigError(f"{where}: set twice", hint="keep one of the two")
         if key.id == "scalar" and key.value == "quota":
             found[key.value] = _grants(node, str(path), where)
+        elif key.id == "scalar" and key.value == "access":
+            found[key.value] = _access(text, str(path))
         elif key.id != "scalar" or node.id != "scalar" or not node.value:
             raise ConfigError(f"{where}: needs one plain value", hint="remove the line to unset it")
         else:
@@ -217,6 +220,15 @@ def _composed(text: str, file: str) -> list[tuple[Any, Any]]:
     if top is not None and top.id != "mapping":
         raise ConfigError(f"{file}: settings are lines of the form `key: value`")
     return [] if top is None else list(top.value)
+
+
+def _access(text: str, file: str) -> AccessWish:
+    from orchestrator.core.jobfile import access_keys
+
+    try:
+        return access_keys.of_settings(text, file)
+    except JobSpecError as error:
+        raise ConfigError(error.message, hint="docs/settings.md lists the keys of `access:`") from error
 
 
 def _grants(node: Any, file: str, where: str) -> tuple[Grant, ...]:
@@ -258,7 +270,7 @@ def _zone(text: str, source: str, _environ: Environ | None = None) -> str:
 
 
 def _name(text: str, source: str, _environ: Environ) -> str:
-    """A network's name or path, or a service account: harmless in a URL and a command line."""
+    """A service account: harmless in a URL and a command line."""
     if text.startswith("-") or not all(char.isascii() and (char.isalnum() or char in "-_./@:") for char in text):
         raise ConfigError(f"{source}: {text!r} is not a name that Google Cloud knows")
     return text
@@ -282,10 +294,10 @@ _KEYS: dict[str, Callable[[str, str, Environ], Any]] = {
     "project": _project,
     "zone": _zone,
     "service_account": _name,
-    "network": _name,
     "runs_dir": _directory,
     "emulated_cores": _cores,
 }
+_SECTIONS = ("access", "quota")
 
 # -- state -----------------------------------------------------------------------------------------------------------
 

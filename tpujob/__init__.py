@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from orchestrator.client.functions.function import RemoteFunction as RemoteFunction
     from orchestrator.client.functions.function import function as function
     from orchestrator.client.guarantee.gc import GcResult as GcResult
+    from orchestrator.client.job import Access as Access
     from orchestrator.client.job import Emulated as Emulated
     from orchestrator.client.job import Job as Job
     from orchestrator.client.job import Limits as Limits
@@ -72,7 +73,7 @@ _NAMES = {  # module of each name
     ),
     "client.functions.function": ("RemoteFunction", "function"),
     "client.guarantee.gc": ("GcResult",),
-    "client.job": ("Emulated", "Job", "Limits", "Profile", "Tpu", "TpuAlternative", "Train"),
+    "client.job": ("Access", "Emulated", "Job", "Limits", "Profile", "Tpu", "TpuAlternative", "Train"),
     "client.jobs.planning": ("Plan",),
     "client.lending": ("CommandResult", "Slice"),
     "client.results.history": ("RunSummary",),
@@ -96,8 +97,8 @@ _NAMES = {  # module of each name
             "RemoteFunctionError",
             "SliceLost",
         ),
-        *("TeardownUnproven", "TpujobError", "UnexpectedReply", "UnknownLease", "UnknownRun", "Unreachable"),
-        *("UserError", "Vanished", "WatchdogNotArmed", "WrongState"),
+        *("TeardownUnproven", "TpujobError", "TunnelRefused", "UnexpectedReply", "UnknownLease", "UnknownRun"),
+        *("Unreachable", "UserError", "Vanished", "WatchdogNotArmed", "WrongState"),
     ),
     "report.results": ("RunReport",),
     "report.money.spending": ("CloudCost", "CostReport", "CostRow", "OpenSlice"),

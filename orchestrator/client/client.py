@@ -18,7 +18,7 @@ from orchestrator.client.events import Reporter, RunResult, SweepResult
 from orchestrator.client.functions import mapping
 from orchestrator.client.functions.function import FunctionOptions, RemoteFunction
 from orchestrator.client.guarantee.gc import GcResult, collect_garbage
-from orchestrator.client.job import Job, ProvisioningKind, path_of, spec_of, sweep_of
+from orchestrator.client.job import Job, ProvisioningKind, ViaKind, path_of, spec_of, sweep_of
 from orchestrator.client.jobs import attach, ending
 from orchestrator.client.jobs.job_files import environment
 from orchestrator.client.jobs.planning import PlanPreview, preview
@@ -41,6 +41,7 @@ from orchestrator.client.sweeps.plans import SweepPreview
 from orchestrator.client.sweeps.plans import preview as preview_sweep
 from orchestrator.client.sweeps.sweeps import SweepRequest, run_sweep
 from orchestrator.core.jobfile.sweep import Sweep
+from orchestrator.core.lease.access import Via
 from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.report.money.spending import By, CostReport
 from orchestrator.report.results import RunReport
@@ -286,13 +287,14 @@ class Client:
         wait: Duration | None = None,
         max_duration: Duration = "24h",
         name: str = DEFAULT_NAME,
+        via: ViaKind | None = None,
         on_event: OnEvent | None = None,
     ) -> Slice:
         """Return a slice for a `with` block: READY when the block begins, proven absent when it ends, however it ends.
 
         The slice belongs to this process: if the process is killed, the guardian deletes the slice. `wait` is for capacity (1s
-        to 7d; None: every zone is asked once); the slice exists for `max_duration` at most (6m to 7d). `run` does not use it: a
-        job gets a slice of its own, or one that `up` holds.
+        to 7d; None: every zone is asked once); the slice exists for `max_duration` at most (6m to 7d). `via` is the way to its
+        workers (None: as your settings say). `run` does not use it: a job gets a slice of its own, or one that `up` holds.
         """
         options = SliceOptions(
             accelerator=accelerator,
@@ -302,6 +304,7 @@ class Client:
             wait_s=0.0 if wait is None else seconds("wait", wait, "1s", "7d"),
             max_duration_s=seconds("max_duration", max_duration, "6m", "7d"),
             name=name,
+            via=None if via is None else Via(via),
         )
         return Slice(lambda: self._session(on_event), options)
 
@@ -317,6 +320,7 @@ class Client:
         max_duration: Duration = "24h",
         idle: Duration | None = DEFAULT_IDLE,
         recreate: bool = False,
+        via: ViaKind | None = None,
         on_event: OnEvent | None = None,
     ) -> UpResult:
         """Bring a slice to READY and hold it until `down`, also beyond this process. Doing it twice changes nothing.
@@ -335,6 +339,7 @@ class Client:
             max_duration_s=seconds("max_duration", max_duration, "6m", "7d"),
             idle_s=_idle_s(idle),
             recreate=recreate,
+            via=None if via is None else Via(via),
         )
         with self._session(on_event) as session:
             return bring_up(session, options)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 StrPath = str | os.PathLike[str]
 Param = str | int | float | bool
 ProvisioningKind = Literal["on-demand", "spot", "reserved", "flex-start", "queued"]
+ViaKind = Literal["external", "internal", "iap"]
 
 
 class _Values:
@@ -116,6 +117,18 @@ class Train(_Values):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
+class Access(_Values):
+    """How the workers are reached. The fields are the keys of `access:`; what is None is as the settings say."""
+
+    via: Literal["auto", "external", "internal", "iap"] | None = None
+    ssh_proxy_command: str | None = None  #: such as "ssh -W %h:%p bastion"
+    os_login: Literal["auto", "on", "off"] | None = None
+    network: str | None = None
+    subnetwork: str | None = None
+    tags: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Limits(_Values):
     """Where the job ends, whatever happens. The fields are the keys of `limits:`."""
 
@@ -141,6 +154,7 @@ class Job(_Values):
     train: Train | None = None
     name: str = ""  #: "": the name of the file, or "job"
     on: Literal["tpu", "local"] | None = None
+    access: Access | None = None
     setup: str | Sequence[str] | None = None
     requirements: StrPath | Sequence[str] | None = None  #: a file, or packages
     python: str | None = None  #: such as "3.12"
@@ -248,7 +262,7 @@ def _make_relative(keys: Any, key: str, directory: Path) -> None:
 def _arguments(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Return the checked keys of a file as arguments of a Job."""
     found: dict[str, Any] = {name: value for name, value in keys.items() if value is not None}
-    for name, section in (("tpu", Tpu), ("train", Train), ("limits", Limits)):
+    for name, section in (("tpu", Tpu), ("access", Access), ("train", Train), ("limits", Limits)):
         if name in keys:
             inner = {key: value for key, value in (keys[name] or {}).items() if value is not None}
             if name == "tpu" and "any_of" in inner:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal
 from orchestrator import catalog
 from orchestrator.client import plans
 from orchestrator.client.jobs.sleep_inhibitor import inhibit_sleep
+from orchestrator.core.lease.access import AccessWish, Via
 from orchestrator.core.lease.lease import Purpose
 from orchestrator.core.planning.capacity_request import CapacityRequest, Provisioning
 from orchestrator.core.planning.plan import make
@@ -64,6 +65,7 @@ class SliceOptions:
     wait_s: float = 0.0  # for capacity
     max_duration_s: float = 24 * 3600.0
     name: str = DEFAULT_NAME
+    via: Via | None = None  # the way to its workers; None: the settings' own
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +282,9 @@ def _lend(
     plan = make([request], default_zone=session.target.zone, wait_s=options.wait_s, inputs=plans.known_to(session))
     plans.show_plan(session, plan)
     session.recover()
-    drafter = PlanDrafter(plan, plans.place(session), handle=options.name, purpose=Purpose.RUN)
+    drafter = PlanDrafter(
+        plan, plans.place(session, AccessWish(via=options.via)), handle=options.name, purpose=Purpose.RUN
+    )
     search = Search(drafter.make(), wait_s=options.wait_s, drafter=drafter)
     with ExitStack() as stack:
         if session.target.kind != EMULATED and not stack.enter_context(inhibit_sleep("a slice is in use")):

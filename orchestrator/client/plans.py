@@ -18,6 +18,7 @@ from orchestrator.report.plan import dropped_lines, plan_lines
 
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec
+    from orchestrator.core.lease.access import AccessWish
     from orchestrator.core.planning.egress import Bucket
 
 DEFAULT_EMULATED_CORES = 2
@@ -60,8 +61,8 @@ def _bucket(session: Session, spec: JobSpec) -> Bucket | None:
     return found
 
 
-def place(session: Session) -> Place:
-    """Return where the slices of this session are created."""
+def place(session: Session, wish: AccessWish) -> Place:
+    """Return where the slices of this session are created. `wish`: of the job or the command, before the settings' own."""
     return Place(
         cloud=session.target.kind,
         project=session.target.project,
@@ -69,7 +70,7 @@ def place(session: Session) -> Place:
         lease_directory=session.lease_directory,
         timings=session.target.timings,
         now=session.certain_now,
-        network=session.target.network,
+        access=wish.over(session.target.access),
         service_account=session.target.service_account,
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from orchestrator.core.lease.access import route_of
 from orchestrator.core.lease.cloud_api import SliceName
 from orchestrator.core.lease.lease import HeldFor, Lease, LeaseState, Purpose
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
@@ -41,7 +42,8 @@ class SweepRecord:
 
 def lease_row(lease: Lease) -> list[Any]:
     """Return the values of LEASE_COLUMNS."""
-    return [getattr(lease.name if column in _NAME_COLUMNS else lease, column) for column in LEASE_COLUMNS]
+    row = {column: getattr(lease.name if column in _NAME_COLUMNS else lease, column) for column in LEASE_COLUMNS}
+    return [*(row | {"route": json.dumps(lease.route.as_values())}).values()]
 
 
 def lease_of(row: tuple[Any, ...]) -> Lease:
@@ -51,6 +53,7 @@ def lease_of(row: tuple[Any, ...]) -> Lease:
     name = SliceName(project, zone, node, bool(queued))
     data |= {"purpose": Purpose(data["purpose"]), "state": LeaseState(data["state"])}
     data |= {"spot": bool(data["spot"]), "settled": bool(data["settled"])}
+    data["route"] = route_of(json.loads(data["route"]))
     data["held_for"] = HeldFor(data["held_for"]) if data["held_for"] else None
     return Lease(name=name, **data)
 

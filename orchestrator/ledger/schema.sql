@@ -32,7 +32,8 @@ create table lease (
   down_at real,
   gone_at real,
   reason text not null,
-  idle_s real
+  idle_s real,
+  route text not null                  -- how its workers are reached: core/lease/access.py
 ) strict;
 create index lease_open on lease (state) where state not in ('gone', 'forgotten');
 create index lease_of_run on lease (run);

@@ -404,6 +404,7 @@ class Vm:
     def __init__(self, config: dict[str, Any]) -> None:
         self.timeout_s = max(2.0, min(15.0, config["heartbeat_s"] / 4))
         self.emulated = os.environ.get("TPUJOB_WATCHDOG_DIR")
+        self.user = str(config["user"])
         self.directory = self.emulated or "/run/tpujob"
         self.api = os.environ.get("TPUJOB_TPU_API", "https://tpu.googleapis.com")
         self.metadata = f"http://{os.environ.get('GCE_METADATA_HOST', 'metadata.google.internal')}"
@@ -496,7 +497,7 @@ class Vm:
         return (self._ask_metadata("GET", "preempted", None) or b"").strip().upper() == b"TRUE"
 
     def _main_phase(self) -> str | None:
-        home = os.environ["HOME"] if self.emulated else os.path.expanduser("~tpujob")  # noqa: PTH111
+        home = os.environ["HOME"] if self.emulated else os.path.expanduser("~" + self.user)  # noqa: PTH111
         phases = []
         for attempt in _names(f"{home}/tpujob/runs"):
             lock = f"{home}/tpujob/runs/{attempt}/main/lock"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import settings
+from orchestrator.core.lease.access import AccessWish
 from orchestrator.errors import ConfigError
 from orchestrator.settings import Target, resolve
 
@@ -186,19 +187,19 @@ def test_a_mistyped_zone_gets_the_nearest_one(home: Home) -> None:
 def test_the_settings_file_has_these_keys(home: Home) -> None:
     home.own(
         "# mine\nproject: my-project\nzone: us-central1-a\nservice_account: vm@my-project.iam.gserviceaccount.com\n"
-        "network: projects/host-proj/global/networks/shared\nruns_dir: ~/runs\nemulated_cores: 4\n"
+        "access: {network: projects/host-proj/global/networks/shared}\nruns_dir: ~/runs\nemulated_cores: 4\n"
     )
     target = home.resolve()
     assert (target.kind, target.project, target.zone) == ("google", "my-project", "us-central1-a")
     assert target.service_account == "vm@my-project.iam.gserviceaccount.com"
-    assert target.network == "projects/host-proj/global/networks/shared"
+    assert target.access.network == "projects/host-proj/global/networks/shared"
     assert (target.runs_dir, target.emulated_cores) == (str(home.path / "runs"), 4)
 
 
 def test_an_empty_settings_file_sets_nothing(home: Home) -> None:
     home.own("# nothing yet\n")
     assert home.resolve() == Home(home.path).resolve()
-    assert home.resolve().network == "default"
+    assert home.resolve().access == AccessWish()
 
 
 @pytest.mark.parametrize(
@@ -218,7 +219,13 @@ def test_an_empty_settings_file_sets_nothing(home: Home) -> None:
         ("emulated_cores: 2.5\n", "whole number from 1 to 64"),
         ("runs_dir: runs\n", "relative"),
         ("service_account: '-x'\n", "not a name"),
-        ("network: 'a b'\n", "not a name"),
+        ("access: {network: 'a b'}\n", "access.network: `a b` is not a name"),
+        ("access:\n  via: ipa\n", ":2: access.via: must be"),
+        ("access:\n  vai: iap\n", ":2: access.vai: unknown key; did you mean `via`?"),
+        ("access: iap\n", "access: expected a mapping"),
+        ("access: {via: iap, ssh_proxy_command: nc %h %p}\n", "`via: iap` uses none"),
+        ("access: {ssh_proxy_command: 'nc %q'}\n", "`%q` means nothing here"),
+        ("access: {tags: [A]}\n", "not a network tag"),
     ],
 )
 def test_a_mistake_in_the_settings_file_is_reported_with_its_place(home: Home, text: str, message: str) -> None:

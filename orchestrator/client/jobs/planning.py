@@ -85,7 +85,7 @@ def preview(session: Session, spec: JobSpec, path: Path) -> PlanPreview:
     checks.check_bucket(spec, session.target.kind, os.environ)
     checks.check_python(spec, session.target.kind)
     plan = plan_of(session, spec)
-    drafter = PlanDrafter(plan, plans.place(session), handle=str(spec.name), purpose=Purpose.RUN)
+    drafter = PlanDrafter(plan, plans.place(session, spec.access.wish), handle=str(spec.name), purpose=Purpose.RUN)
     requests = tuple(session.preview(draft.request) for draft in drafter.make())
     session.forget_drafts(drafter.made)
     return PlanPreview(

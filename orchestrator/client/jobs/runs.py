@@ -111,7 +111,7 @@ def _run_on_slice(
     )
     drafter = PlanDrafter(
         plan,
-        plans.place(session),
+        plans.place(session, spec.access.wish),
         handle=run.name,
         purpose=Purpose.RUN,
         linger_s=spec.limits.linger,

@@ -13,6 +13,7 @@ from typing import Any
 from orchestrator import catalog
 from orchestrator.client import lookup, plans
 from orchestrator.client.session import Session, default_handle
+from orchestrator.core.lease.access import AccessWish, Via
 from orchestrator.core.lease.lease import Lease, LeaseState, Purpose
 from orchestrator.core.planning.capacity_request import CapacityRequest, Provisioning
 from orchestrator.core.planning.plan import Plan, make
@@ -40,6 +41,7 @@ class UpOptions:
     max_duration_s: float = 24 * 3600.0
     idle_s: float | None = None  # deleted when unused for so long; infinity: never
     recreate: bool = False  # delete and create again a slice that was preempted, without NeedsConsent
+    via: Via | None = None  # the way to its workers; None: the settings' own
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,9 @@ def _drafter(session: Session, options: UpOptions, handle: str, *, report_always
     idle_s = _idle_s(options, existing)
     if existing is None or report_always:
         _report_plan(session, plan, idle_s, options.max_duration_s)
-    drafter = PlanDrafter(plan, plans.place(session), handle=handle, purpose=Purpose.HOLD, idle_s=idle_s)
+    drafter = PlanDrafter(
+        plan, plans.place(session, AccessWish(via=options.via)), handle=handle, purpose=Purpose.HOLD, idle_s=idle_s
+    )
     session.recover(spare=handle)
     return drafter
 
@@ -173,6 +177,7 @@ def _check_same(existing: Lease, options: UpOptions) -> None:
         "accelerator": (options.accelerator, existing.accelerator_type),
         "runtime": (options.runtime, existing.runtime_version),
         "provisioning": (options.provisioning, existing.provisioning),
+        "via": (options.via, existing.route.via),
     }
     for what, (asked, there) in wanted.items():
         if asked is not None and asked != there:

@@ -122,7 +122,12 @@ def create_request(request: SliceRequest) -> dict[str, Any]:
         "runtime_version": request.runtime_version,
         "labels": dict(request.labels),
         "metadata": dict(request.metadata),
-        "network_config": {"network": request.network, "enable_external_ips": True},
+        "network_config": {
+            "network": request.network,
+            **({"subnetwork": request.subnetwork} if request.subnetwork else {}),
+            "enable_external_ips": request.external_ips,
+        },
+        **({"tags": list(request.tags)} if request.tags else {}),
         "scheduling_config": {"spot": request.spot, **({"reserved": True} if request.reserved else {})},
     }
     if request.service_account is not None:

@@ -16,6 +16,7 @@ from pydantic import WithJsonSchema as Shape
 
 from orchestrator.core.jobfile import json_schema as shapes
 from orchestrator.core.jobfile import values, yaml_source
+from orchestrator.core.jobfile.access_keys import AccessSection
 from orchestrator.core.jobfile.json_schema import Section, schema_of
 from orchestrator.core.jobfile.mistakes import Sections, explain, messages, refusal
 from orchestrator.core.jobfile.overrides import Override, apply
@@ -32,14 +33,14 @@ from orchestrator.errors import JobSpecError
 MAX_BYTES = yaml_source.MAX_BYTES  # no need to read more of a file than one byte beyond
 NAMELESS = "job"  # the name of a job that has neither a name nor a file
 
-_OF_A_CLOUD = ("tpu", "tpu_metrics", "allow_egress", "keep_on_failure", "on_preemption", "max_restarts")
+_OF_A_CLOUD = ("tpu", "access", "tpu_metrics", "allow_egress", "keep_on_failure", "on_preemption", "max_restarts")
 
 _OF_A_SWEEP = ("matrix", "variants", "parallel")
 _A_SWEEP = "makes this a sweep, where one job is expected; `tpujob run` (in Python `Client.sweep`) runs its variants"
 _NO_SWEEP = "only counts with `matrix:` or `variants:`; add one of them, or remove this"
 
 # `train:` with nothing below it means the default training, not its absence.
-_EMPTY_IS_DEFAULT = ("tpu", "train", "emulated", "env", "limits", "params", "metrics")
+_EMPTY_IS_DEFAULT = ("tpu", "access", "train", "emulated", "env", "limits", "params", "metrics")
 
 
 class LimitsSection(Section):
@@ -83,6 +84,9 @@ class JobSpec(Section):
         description="`tpu`: a TPU VM that is created for the job. `local`: this machine's GPU or CPU, without any cloud.",
     )
     tpu: TpuSection = Field(default=TpuSection(), description="The TPU to run on.")
+    access: AccessSection = Field(
+        default=AccessSection(), description="How the workers are reached, where that is not by external addresses."
+    )
     train: TrainSection | None = Field(
         default=None, description="The built-in training. A job has either this or `command`."
     )
@@ -294,5 +298,6 @@ def _sections() -> Sections:
         ("train",): list(TrainSection.model_fields),
         ("train", "emulated"): list(EmulatedSection.model_fields),
         ("train", "profile"): list(ProfileSection.model_fields),
+        ("access",): list(AccessSection.model_fields),
         ("limits",): list(LimitsSection.model_fields),
     }

@@ -66,6 +66,9 @@ class SliceRequest:
     labels: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
     network: str = "default"
+    subnetwork: str | None = None  # None: the network's own in the region
+    external_ips: bool = True
+    tags: tuple[str, ...] = ()
     service_account: str | None = None
     queue: QueueTerms | None = None  # set if and only if `name.queued`
 

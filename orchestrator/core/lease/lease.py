@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from orchestrator.core.lease.access import DIRECT, Route
 from orchestrator.core.lease.cloud_api import SliceName
 
 
@@ -89,6 +90,7 @@ class Lease:
     reason: str = ""  # why it is to be deleted
     idle_s: float | None = None  # its watchdog deletes it when it is held and unused for so long; None: never
     run: str | None = None  # the id of its run; None: created by `up`
+    route: Route = DIRECT  # to its workers
 
     @property
     def billed_from(self) -> float | None:
@@ -136,6 +138,13 @@ class LeaseChange:
 
 class Sent(LeaseChange):
     """Recorded before every create call, retries included: from here on the slice may exist."""
+
+
+@dataclass(frozen=True)
+class LoginGranted(LeaseChange):
+    """OS Login has the key of the lease, and says whom to log in as. Recorded before the first create call."""
+
+    user: str
 
 
 @dataclass(frozen=True)
@@ -214,6 +223,7 @@ LeaseEvent = Intent | LeaseChange
 
 # Event → the states in which it may happen. Down is allowed in DOWN (a second `down`); Sent and Settled change no state.
 _ALLOWED: dict[type[LeaseEvent], frozenset[LeaseState]] = {
+    LoginGranted: frozenset({LeaseState.INTENT}),
     Sent: frozenset({LeaseState.INTENT}),
     CreateRefused: frozenset({LeaseState.INTENT, LeaseState.DOWN}),
     Created: frozenset({LeaseState.INTENT, LeaseState.DOWN}),
@@ -243,6 +253,8 @@ def apply(lease: Lease, event: LeaseEvent) -> Lease:
     match event:
         case Sent(at=at):
             return replace(lease, sent_at=at, sends=lease.sends + 1, settled=False)
+        case LoginGranted(user=user):
+            return replace(lease, route=replace(lease.route, user=user))
         case CreateRefused():
             return replace(lease, sends=lease.sends - 1)
         case Created(operation=operation):

@@ -47,7 +47,7 @@ async def create_slice(lease: Lease, request: SliceRequest, capabilities: Capabi
     labels = {**request.labels, **claim_labels.labels(lease, now, capabilities.timings, skew_s=skew_s)}
     metadata = dict(request.metadata)
     if SCRIPT_KEY in metadata:  # the watchdog starts with the same claim, until it can read the labels
-        metadata[SCRIPT_KEY] = with_claim(metadata[SCRIPT_KEY], labels)
+        metadata[SCRIPT_KEY] = with_claim(metadata[SCRIPT_KEY], labels, lease.route.user)
     await _create(lease, replace(request, labels=labels, metadata=metadata), give_up_at=now + PATIENCE_S)
     return await ReadLease(lease.id)
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from orchestrator.core.lease import claim_labels
+from orchestrator.core.lease import access, claim_labels
+from orchestrator.core.lease.access import NO_WISH, AccessWish, Via
 from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceRequest
 from orchestrator.core.lease.lease import Lease, Purpose
 from orchestrator.core.lease.timings import Timings
@@ -18,7 +19,6 @@ from orchestrator.core.planning.plan import Candidate, Plan
 from orchestrator.core.text import names
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.engine.provision.startup_script import startup_script, watchdog_config
-from orchestrator.engine.runtime.world import LOGIN_USER
 from orchestrator.errors import DeadlineExceeded
 
 DEFAULT_WAIT_S = 3600.0  # how long a queued request of a job without `wait` is valid
@@ -53,7 +53,7 @@ class Place:
     lease_directory: Callable[[str], Path]
     timings: Timings
     now: Callable[[], float]
-    network: str = "default"
+    access: AccessWish = NO_WISH
     service_account: str | None = None
 
 
@@ -85,7 +85,7 @@ class PlanDrafter:
         return left_s
 
     def _draft(self, candidate: Candidate, life_s: float) -> Draft:
-        from orchestrator.remote.ssh.keys import create_key, ssh_keys_metadata
+        from orchestrator.remote.ssh.keys import create_key
 
         place, now = self.place, self.place.now()
         timings = place.timings if self.linger_s is None else replace(place.timings, linger_s=self.linger_s)
@@ -108,6 +108,7 @@ class PlanDrafter:
             budget_usd=self.plan.max_cost,
             run=self.run,
             idle_s=self.idle_s,
+            route=access.route(place.access),
         )
         self.made.append(lease_id)
         labels = claim_labels.labels(lease, now, timings)
@@ -120,12 +121,14 @@ class PlanDrafter:
             reserved=candidate.provisioning is Provisioning.RESERVED,
             labels=labels,
             metadata={
-                "ssh-keys": ssh_keys_metadata(LOGIN_USER, key.public_line),
+                **_login(lease, key.public_line),
                 "enable-guest-attributes": "TRUE",  # workers publish their host keys there
                 "startup-script": startup_script(watchdog_config(lease, labels, timings, idle_s=self.idle_s)),
-                "enable-oslogin": "FALSE",  # with OS Login on, the image would ignore ssh-keys
             },
-            network=place.network,
+            network=place.access.network or "default",
+            subnetwork=place.access.subnetwork,
+            external_ips=lease.route.via is Via.EXTERNAL,
+            tags=place.access.tags or (),
             service_account=place.service_account,
             queue=self._queue(candidate, life_s) if candidate.queued else None,
         )
@@ -135,3 +138,11 @@ class PlanDrafter:
         flex_start_s = life_s if candidate.provisioning is Provisioning.FLEX_START else None
         valid_for_s = self.plan.wait_s or DEFAULT_WAIT_S
         return QueueTerms(valid_for_s, request_id=str(uuid.uuid4()), flex_start_s=flex_start_s)
+
+
+def _login(lease: Lease, public_line: str) -> dict[str, str]:
+    from orchestrator.remote.ssh.keys import ssh_keys_metadata
+
+    if lease.route.os_login:  # with OS Login on, the image ignores ssh-keys
+        return {"enable-oslogin": "TRUE"}
+    return {"ssh-keys": ssh_keys_metadata(lease.route.user, public_line), "enable-oslogin": "FALSE"}

@@ -96,12 +96,15 @@ def watchdog_config(
         "idle_s": idle_s,
         "spot": lease.spot,
         "heartbeats": lease.purpose is Purpose.RUN,
+        "user": lease.route.user,
         **{period: getattr(timings, period) for period in PERIODS},
     }
 
 
-def with_claim(script: str, labels: Mapping[str, str]) -> str:
-    """Return the script with the times of these labels, which are the server's."""
+def with_claim(script: str, labels: Mapping[str, str], user: str) -> str:
+    """Return the script with the times of these labels, which are the server's, and the user whose jobs it watches."""
+    script, count = re.subn(r'\n "user": "[^"]*"', f'\n "user": {json.dumps(user)}', script)
+    assert count == 1, "the configuration in the startup-script has one user"
     for key, label in (("claimed_until", names.CLAIMED_UNTIL), ("deadline", names.DEADLINE)):
         script, count = re.subn(rf'\n "{key}": \d+', f'\n "{key}": {int(labels[label])}', script)
         assert count == 1, f"the configuration in the startup-script has one {key}"

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from orchestrator.ledger.clocks import Clocks
     from orchestrator.remote.fleet.fleet import Fleet
 
-LOGIN_USER = "tpujob"
 LOOK_S = 1.0  # between two looks at the ledger whether a connected slice is still claimed
 
 
@@ -93,7 +92,7 @@ class RealWorld:
 
     def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Fleet:
         notice = lambda text: self.report(Report("ssh", text))  # noqa: E731
-        fleet = open_fleet(self.lease_directory(lease.id), workers, notice, self.now)
+        fleet = open_fleet(lease, self.lease_directory(lease.id), workers, notice, self.now)
         self._fleets.append(fleet)
         if self._closed:  # this effect was abandoned
             fleet.cancel()
@@ -113,14 +112,18 @@ class RealWorld:
 
 
 def open_fleet(
-    directory: Path, workers: Sequence[WorkerAddress], notice: Callable[[str], None], now: Callable[[], float]
+    lease: Lease,
+    directory: Path,
+    workers: Sequence[WorkerAddress],
+    notice: Callable[[str], None],
+    now: Callable[[], float],
 ) -> Fleet:
     """The workers of a lease, with the key that was made for it. Connects nothing yet."""
     from orchestrator.remote.fleet.fleet import Fleet
 
     return Fleet(
         workers,
-        user=LOGIN_USER,
+        user=lease.route.user,
         key_path=directory / "id_ed25519",
         known_hosts=directory / "known_hosts",
         on_notice=notice,

@@ -143,5 +143,5 @@ def slow_reply_is_clock_skew() -> Iterator[None]:
 
 @mutant("the watchdog starts with times of the client's clock", "clock_behind_and_create_hidden")
 def watchdog_starts_with_client_times() -> Iterator[None]:
-    with patch.object(acquire, "with_claim", lambda script, labels: script):
+    with patch.object(acquire, "with_claim", lambda script, labels, user: script):
         yield

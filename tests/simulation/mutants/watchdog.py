@@ -67,7 +67,7 @@ def watchdog_only_failing_deletes() -> Plays:
 
 @mutant("the watchdog is not part of the create call (SkyPilot#5946)", "watchdog_only")
 def watchdog_not_in_create() -> Iterator[None]:
-    with patch.object(acquire, "with_claim", lambda script, labels: ""):
+    with patch.object(acquire, "with_claim", lambda script, labels, user: ""):
         yield
 
 

@@ -402,7 +402,9 @@ def test_a_process_that_was_started_over_ssh_is_a_login(vm: Vm, tmp_path: Path) 
 
 def test_it_survives_exceptions_and_only_one_instance_runs(server: Server, tmp_path: Path, python: str) -> None:
     """Its configuration lacks every key that the program needs, so that each start fails at once."""
-    (tmp_path / "watchdog.json").write_text(json.dumps({"node": "projects/p/locations/z/nodes/n", "heartbeat_s": 60.0}))
+    (tmp_path / "watchdog.json").write_text(
+        json.dumps({"node": "projects/p/locations/z/nodes/n", "heartbeat_s": 60.0, "user": "u"})
+    )
     argv = [python, "-IS", watchdog.__file__, str(tmp_path / "watchdog.json")]
     environment = {
         "TPUJOB_WATCHDOG_DIR": str(tmp_path),
@@ -449,7 +451,7 @@ def test_it_is_small_and_imports_little(server: Server) -> None:
     code = f"""
 import runpy, sys
 before = set(sys.modules)
-vm = runpy.run_path({watchdog.__file__!r})["Vm"]({{"heartbeat_s": 60.0}})
+vm = runpy.run_path({watchdog.__file__!r})["Vm"]({{"heartbeat_s": 60.0, "user": "u"}})
 vm.perform(("publish", "watchdog", {{}}))
 heavy = {{"ssl", "_hashlib", "asyncio", "subprocess", "threading", "logging", "pathlib"}}
 print(sorted(name for name in heavy & set(sys.modules) - before if sys.modules[name]))

@@ -28,6 +28,7 @@ def config(**changes: Any) -> dict[str, Any]:
         "claimed_until": EPOCH + 3300,
         "deadline": EPOCH + 24 * HOUR,
         "idle_s": None,
+        "user": "tpujob",
         **{period: getattr(GOOGLE, period) for period in PERIODS},
         **changes,
     }

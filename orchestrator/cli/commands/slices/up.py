@@ -15,6 +15,7 @@ from orchestrator.cli.options import Argument, Cloud, Json, Option, Project
 from orchestrator.client.arguments import seconds
 from orchestrator.client.session import Session
 from orchestrator.client.slices.up import UpOptions, UpResult, bring_up, preview_up
+from orchestrator.core.lease.access import Via
 from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.core.text.durations import format_duration
 from orchestrator.errors import NeedsConsent, UserError
@@ -65,6 +66,12 @@ def up(
             "by default 1h. It cannot be changed later.",
         ),
     ] = None,
+    via: Annotated[
+        Via | None,
+        Option(
+            help="How to reach its workers; by default what `access:` in your settings says, else external addresses."
+        ),
+    ] = None,
     yes: Annotated[
         bool, Option("--yes", "-y", help="Delete and create again a preempted slice without asking.")
     ] = False,
@@ -86,6 +93,7 @@ def up(
         wait_s=seconds("--wait", wait, "1s", "7d") if wait is not None else 0.0,
         provisioning=_provisioning(spot, provisioning),
         recreate=yes,
+        via=via,
     )
     session = Session.open(cloud, project, reporter=console().reporter)
     if dry_run:

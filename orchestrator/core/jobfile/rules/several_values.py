@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from orchestrator.core.jobfile.rules.access import access_problems
 from orchestrator.core.jobfile.rules.env import env_problems, secret_problems
 from orchestrator.core.jobfile.rules.metrics import metric_problems
 from orchestrator.core.jobfile.rules.tpu import tpu_problems
@@ -22,6 +23,7 @@ def cross_field_problems(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     if local and data.get("bucket") is not None:
         yield ("bucket",), "has no use with `on: local`: the artifacts are on this machine anyway; remove it"
     yield from tpu_problems(_mapping(data, "tpu"), {} if local else _mapping(data, "train"))
+    yield from access_problems(_mapping(data, "access"))
     yield from train_problems(data)
     yield from _restarts(data)
     yield from env_problems(_mapping(data, "env"))

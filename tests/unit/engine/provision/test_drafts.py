@@ -6,6 +6,7 @@ import json
 import time
 from pathlib import Path
 
+from orchestrator.core.lease.access import AccessWish, Route, Via
 from orchestrator.core.lease.lease import Purpose
 from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.core.planning.capacity_request import CapacityRequest
@@ -14,13 +15,13 @@ from orchestrator.engine.provision import startup_script
 from orchestrator.engine.provision.drafts import Place, PlanDrafter
 
 
-def place(directory: Path) -> Place:
+def place(directory: Path, wish: AccessWish = AccessWish()) -> Place:  # noqa: B008 - a constant
     def of(lease_id: str) -> Path:
         found = directory / lease_id
         found.mkdir(exist_ok=True)
         return found
 
-    return Place("google", "my-project", "0wner0", of, GOOGLE, time.time)
+    return Place("google", "my-project", "0wner0", of, GOOGLE, time.time, wish)
 
 
 def test_every_create_request_contains_the_watchdog_pinned_by_its_hash(tmp_path: Path) -> None:
@@ -61,3 +62,23 @@ def test_no_private_key_is_in_the_request(tmp_path: Path) -> None:
     private = (tmp_path / lease.id / "id_ed25519").read_text()
     assert "PRIVATE KEY" in private
     assert not any(line in json.dumps(dict(request.metadata)) for line in private.splitlines() if len(line) > 40)
+
+
+def test_a_slice_without_external_addresses_is_requested_as_such_and_its_lease_says_how_to_reach_it(
+    tmp_path: Path,
+) -> None:
+    plan = make([CapacityRequest("v5litepod-8", ("us-central1-a",))])
+    wish = AccessWish(via="iap", network="shared", subnetwork="small", tags=("ssh", "tpu"))
+    ((lease, request),) = PlanDrafter(plan, place(tmp_path, wish), handle="mnist", purpose=Purpose.RUN).make()
+    assert lease.route == Route(Via.IAP)
+    assert (request.external_ips, request.network, request.subnetwork) == (False, "shared", "small")
+    assert request.tags == ("ssh", "tpu")
+    assert request.metadata["enable-oslogin"] == "FALSE" and request.metadata["ssh-keys"].startswith("tpujob:ssh-")
+
+
+def test_with_os_login_no_key_is_in_the_metadata(tmp_path: Path) -> None:
+    plan = make([CapacityRequest("v5litepod-8", ("us-central1-a",))])
+    wish = AccessWish(os_login="on")
+    ((lease, request),) = PlanDrafter(plan, place(tmp_path, wish), handle="mnist", purpose=Purpose.RUN).make()
+    assert lease.route == Route(os_login=True, user="")
+    assert request.metadata["enable-oslogin"] == "TRUE" and "ssh-keys" not in request.metadata

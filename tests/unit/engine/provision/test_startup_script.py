@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from orchestrator.core.lease import claim_labels
+from orchestrator.core.lease.access import Route
 from orchestrator.core.lease.cloud_api import SliceName
 from orchestrator.core.lease.lease import Lease, Purpose
 from orchestrator.core.lease.timings import GOOGLE
@@ -61,7 +62,7 @@ def test_the_configuration_has_the_claim_of_the_create_request() -> None:
             "deadline": 1800007200,
             "idle_s": None,
         },
-        **{"spot": False, "heartbeats": True},
+        **{"spot": False, "heartbeats": True, "user": "tpujob"},
         **{"heartbeat_s": 60.0, "ttl_s": 900.0, "grace_s": 180.0, "poll_s": 60.0, "linger_s": 3600.0},
         **{"margin_s": 120.0, "stagger_s": 60.0},
     }
@@ -222,8 +223,10 @@ def test_a_real_vm_gets_a_unit_that_is_always_restarted_and_never_killed_for_mem
     assert (directory / "watchdog.py").read_text() == watchdog_source()
 
 
-def test_with_claim_replaces_the_times_by_those_of_the_labels() -> None:
+def test_with_claim_replaces_the_times_by_those_of_the_labels_and_the_user_by_the_one_that_os_login_named() -> None:
     labels = {"tpujob-mode": "run", "tpujob-claimed-until": "1800000320", "tpujob-deadline": "1800001200"}
     script = startup_script(watchdog_config(LEASE, labels, GOOGLE, idle_s=None))
     later = {**labels, "tpujob-claimed-until": "1800086720", "tpujob-deadline": "1800087600"}
-    assert with_claim(script, later) == startup_script(watchdog_config(LEASE, later, GOOGLE, idle_s=None))
+    logged_in = replace(LEASE, route=Route(user="ada_example_com"))
+    wanted = startup_script(watchdog_config(logged_in, later, GOOGLE, idle_s=None))
+    assert with_claim(script, later, "ada_example_com") == wanted

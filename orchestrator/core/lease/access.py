@@ -1,0 +1,75 @@
+"""How this machine reaches the workers of a slice: what the user wishes, and the route that a slice was created for. Pure.
+
+A wish comes from the job file, from options and from the settings, key by key. A route is fixed when its slice is created,
+since the create request depends on it, and is part of the lease: every later connection takes it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from enum import StrEnum
+from typing import Any
+
+LOGIN_USER = "tpujob"  # without OS Login, whose profiles have login names of their own
+
+
+class Via(StrEnum):
+    """A way to the SSH port of a worker."""
+
+    EXTERNAL = "external"  # its external address
+    INTERNAL = "internal"  # its address in the slice's network, directly or through `ssh_proxy_command`
+    IAP = "iap"  # the relay of Identity-Aware Proxy
+
+
+@dataclass(frozen=True)
+class AccessWish:
+    """What is wished. None leaves the choice to the next wish, at last to tpujob: as `auto` does, which outranks that wish."""
+
+    via: str | None = None  # `auto`, or a value of Via
+    ssh_proxy_command: str | None = None
+    os_login: str | None = None  # auto, on, off
+    network: str | None = None
+    subnetwork: str | None = None
+    tags: tuple[str, ...] | None = None
+
+    def over(self, other: AccessWish) -> AccessWish:
+        """Return this wish, and `other` where it says nothing."""
+        said = {each.name: getattr(self, each.name) for each in fields(self)}
+        return replace(other, **{name: value for name, value in said.items() if value is not None})
+
+
+@dataclass(frozen=True)
+class Route:
+    """The way that a slice is created for."""
+
+    via: Via = Via.EXTERNAL
+    ssh_proxy_command: str | None = None
+    os_login: bool = False
+    user: str = LOGIN_USER  # empty until OS Login has told it
+
+    def as_values(self) -> dict[str, Any]:
+        """Return what `route_of` reads."""
+        return asdict(self)
+
+
+NO_WISH, DIRECT = AccessWish(), Route()
+
+
+def route_of(values: Mapping[str, Any]) -> Route:
+    """Return the route that `Route.as_values` wrote."""
+    return Route(**{**values, "via": Via(values["via"])})
+
+
+def route(wish: AccessWish, *, external_refused: bool = False, os_login_required: bool = False) -> Route:
+    """Return the route to take. The flags: what the project is known to refuse; what the user says outranks them."""
+    asked = wish.via or "auto"
+    command = wish.ssh_proxy_command if asked in ("auto", "internal") else None
+    if asked != "auto":
+        via = Via(asked)
+    elif command is not None:
+        via = Via.INTERNAL
+    else:
+        via = Via.IAP if external_refused else Via.EXTERNAL
+    os_login = os_login_required if wish.os_login in (None, "auto") else wish.os_login == "on"
+    return Route(via, command, os_login, "" if os_login else LOGIN_USER)

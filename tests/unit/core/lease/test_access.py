@@ -1,0 +1,43 @@
+"""Wishes about access, and the route that follows from them."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.core.lease.access import AccessWish, Route, Via, route, route_of
+
+BASTION = "ssh -W %h:%p bastion"
+
+
+@pytest.mark.parametrize(
+    ("wish", "known", "taken"),
+    [
+        (AccessWish(), {}, Route()),
+        (AccessWish(), {"external_refused": True}, Route(Via.IAP)),
+        (AccessWish(via="auto"), {"external_refused": True}, Route(Via.IAP)),
+        (AccessWish(via="external"), {"external_refused": True}, Route()),
+        (AccessWish(via="internal"), {}, Route(Via.INTERNAL)),
+        (AccessWish(ssh_proxy_command=BASTION), {}, Route(Via.INTERNAL, BASTION)),
+        (AccessWish(ssh_proxy_command=BASTION), {"external_refused": True}, Route(Via.INTERNAL, BASTION)),
+        (AccessWish(via="iap", ssh_proxy_command=BASTION), {}, Route(Via.IAP)),
+        (AccessWish(), {"os_login_required": True}, Route(os_login=True, user="")),
+        (AccessWish(os_login="off"), {"os_login_required": True}, Route()),
+        (AccessWish(os_login="on"), {}, Route(os_login=True, user="")),
+    ],
+)
+def test_the_route_is_what_was_asked_for_else_what_the_project_allows(
+    wish: AccessWish, known: dict[str, bool], taken: Route
+) -> None:
+    assert route(wish, **known) == taken
+
+
+def test_a_wish_outranks_the_next_one_key_by_key_and_auto_is_a_wish() -> None:
+    settings = AccessWish(via="iap", network="shared", tags=("ssh",), os_login="on")
+    job = AccessWish(via="auto", network="own", tags=())
+    assert job.over(settings) == AccessWish(via="auto", network="own", tags=(), os_login="on")
+    assert AccessWish().over(settings) == settings
+
+
+def test_a_route_survives_the_ledger() -> None:
+    taken = Route(Via.INTERNAL, BASTION, os_login=True, user="ada_example_com")
+    assert route_of(taken.as_values()) == taken
