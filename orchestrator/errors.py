@@ -98,6 +98,18 @@ class BadRequest(CloudError):
     reason = "bad-request"
 
 
+class ExternalAddressRefused(BadRequest):
+    """A policy of the organization forbids workers with external addresses."""
+
+    reason = "external-address-refused"
+
+
+class OsLoginRequired(BadRequest):
+    """A policy of the organization forbids SSH keys in the metadata: OS Login is required."""
+
+    reason = "os-login-required"
+
+
 class AlreadyExists(CloudError):
     """409: the name is taken. After a retried create it usually means that the first try took effect."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from orchestrator import settings
+from orchestrator.client.reach import Emulator
 from orchestrator.errors import TpujobError
 from orchestrator.settings import EMULATED, Target
 
@@ -51,6 +52,18 @@ class Connections:
         if kind == EMULATED:
             self._reporter.secrets.add(read_token(target.token_file))
         return connector(target)
+
+    def emulator(self, kind: str) -> Emulator | None:
+        """Return where the emulated cloud answers, which is started if need be; None: the cloud is Google's."""
+        from orchestrator.client.guarantee.teardown_client import embedded_emulator
+        from orchestrator.clouds.tpu.connect import read_token
+
+        if kind != EMULATED:
+            return None
+        if self._target.kind == EMULATED and self._target.endpoint is not None:
+            return Emulator(self._target.endpoint, read_token(self._target.token_file))
+        endpoint = embedded_emulator(self.emulator_directory)
+        return Emulator(endpoint.url, endpoint.token)
 
     def still_there(self, kind: str) -> bool:
         """Return whether the cloud is the one that was connected: the emulator may have ended, and another one begun."""

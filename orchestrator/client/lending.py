@@ -280,7 +280,7 @@ def _lend(
         max_duration_s=options.max_duration_s,
     )
     plan = make([request], default_zone=session.target.zone, wait_s=options.wait_s, inputs=plans.known_to(session))
-    plans.show_plan(session, plan)
+    plans.show_plan(session, plan, wish=AccessWish(via=options.via))
     session.recover()
     drafter = PlanDrafter(
         plan, plans.place(session, AccessWish(via=options.via)), handle=options.name, purpose=Purpose.RUN

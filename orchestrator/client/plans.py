@@ -6,8 +6,11 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from orchestrator.client.project_rules import RulesFile
 from orchestrator.client.session import Session
 from orchestrator.client.slices import availability
+from orchestrator.core.lease import access
+from orchestrator.core.lease.access import AccessWish
 from orchestrator.core.planning import egress, grants
 from orchestrator.core.planning.capacity_request import PlanInputs
 from orchestrator.core.planning.plan import Plan
@@ -18,7 +21,6 @@ from orchestrator.report.plan import dropped_lines, plan_lines
 
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec
-    from orchestrator.core.lease.access import AccessWish
     from orchestrator.core.planning.egress import Bucket
 
 DEFAULT_EMULATED_CORES = 2
@@ -61,8 +63,14 @@ def _bucket(session: Session, spec: JobSpec) -> Bucket | None:
     return found
 
 
+def rules_of(session: Session) -> RulesFile:
+    """Return what is known of the policies of this session's project."""
+    return RulesFile(session.directory / "access.json", session.target.kind, session.target.project, session.now)
+
+
 def place(session: Session, wish: AccessWish) -> Place:
     """Return where the slices of this session are created. `wish`: of the job or the command, before the settings' own."""
+    rules = rules_of(session)
     return Place(
         cloud=session.target.kind,
         project=session.target.project,
@@ -71,18 +79,33 @@ def place(session: Session, wish: AccessWish) -> Place:
         timings=session.target.timings,
         now=session.certain_now,
         access=wish.over(session.target.access),
+        rules=rules.known,
+        learn=rules.learn,
         service_account=session.target.service_account,
     )
 
 
-def show_plan(session: Session, plan: Plan, emulated_cores: int | None = None, spec: JobSpec | None = None) -> None:
-    """Report the plan. `spec`: of the job that is to run there."""
-    for line in lines_of(session, plan, emulated_cores, spec):
+def show_plan(
+    session: Session,
+    plan: Plan,
+    emulated_cores: int | None = None,
+    spec: JobSpec | None = None,
+    wish: AccessWish = access.NO_WISH,
+) -> None:
+    """Report the plan. `spec`: of the job that is to run there, or `wish`, without a job."""
+    for line in lines_of(session, plan, emulated_cores, spec, wish):
         session.reporter.notice("plan", line)
 
 
-def lines_of(session: Session, plan: Plan, emulated_cores: int | None = None, spec: JobSpec | None = None) -> list[str]:
+def lines_of(
+    session: Session,
+    plan: Plan,
+    emulated_cores: int | None = None,
+    spec: JobSpec | None = None,
+    wish: AccessWish = access.NO_WISH,
+) -> list[str]:
     """Return the plan in sentences."""
+    wish = (wish if spec is None else spec.access.wish).over(session.target.access)
     emulated = session.target.kind == "emulated"
     has_code = spec is not None and (spec.train is None or spec.train.entry is not None)
     has_python = spec is not None and spec.python is not None
@@ -95,6 +118,8 @@ def lines_of(session: Session, plan: Plan, emulated_cores: int | None = None, sp
         python="{}.{}".format(*sys.version_info) if emulated and has_code and not has_python else None,
         torch_tpu=spec is not None and spec.train is not None and spec.train.backend == "tpu" and not has_python,
     )
+    if (taken := access.route(wish, rules_of(session).known())) != access.DIRECT:
+        lines.append(f"the workers are reached {access.describe(taken)}")
     if spec is not None and spec.keep_on_failure is not None:
         for_s = format_duration(spec.keep_on_failure)
         lines.append(f"keeps the slice of a job that fails for {for_s} (keep_on_failure), which end and price include")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from orchestrator import fork, settings
 from orchestrator.client.connections import Connections
 from orchestrator.client.events import Reporter
+from orchestrator.client.reach import Reach
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.text import names
 from orchestrator.engine.runtime.locks import FileLocks
@@ -140,6 +141,7 @@ class Session:
                 lease_directory=self.lease_directory,
                 start_guardian=self._connections.guardian(),
                 open_cloud=partial(self._connections.connect, kind),
+                reach=Reach(partial(self._connections.emulator, kind), self.lease_directory),
                 still_there=partial(self._connections.still_there, kind),
             )
         return self._worlds[kind]

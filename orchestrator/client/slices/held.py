@@ -114,7 +114,14 @@ def ssh_argv(session: Session, name: str | None, worker: int, command: Sequence[
     if worker >= len(workers):
         raise UserError(f"{lease.handle} has no worker {worker}; its last one is worker {len(workers) - 1}")
     notice = lambda text: session.reporter.notice("ssh", text)  # noqa: E731
-    fleet = open_fleet(lease, session.lease_directory(lease.id), workers, notice, session.now)
+    fleet = open_fleet(
+        lease,
+        session.lease_directory(lease.id),
+        workers,
+        notice,
+        session.now,
+        session.world(lease.cloud).reach.dialer(lease),
+    )
     if len(command) == 1:
         command = ["bash", "-c", command[0]]  # one word is a line for the shell, as with ssh itself
     return fleet.openssh_argv(worker, list(command))

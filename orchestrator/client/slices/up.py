@@ -109,7 +109,7 @@ def _drafter(session: Session, options: UpOptions, handle: str, *, report_always
     plan = _plan(session, options, handle, existing)
     idle_s = _idle_s(options, existing)
     if existing is None or report_always:
-        _report_plan(session, plan, idle_s, options.max_duration_s)
+        _report_plan(session, plan, idle_s, options)
     drafter = PlanDrafter(
         plan, plans.place(session, AccessWish(via=options.via)), handle=handle, purpose=Purpose.HOLD, idle_s=idle_s
     )
@@ -197,8 +197,8 @@ def _describe_idle(idle_s: float | None) -> str:
     return "never deleted as unused" if idle_s is None else f"deleted after {format_duration(idle_s)} unused"
 
 
-def _report_plan(session: Session, plan: Plan, idle_s: float | None, max_duration_s: float) -> None:
-    plans.show_plan(session, plan)
-    if idle_s is not None and idle_s < max_duration_s:
+def _report_plan(session: Session, plan: Plan, idle_s: float | None, options: UpOptions) -> None:
+    plans.show_plan(session, plan, wish=AccessWish(via=options.via))
+    if idle_s is not None and idle_s < options.max_duration_s:
         ends = f"it is deleted after {format_duration(idle_s)} without a job or a login"
         session.reporter.notice("plan", f"{ends} (`--idle` sets another time, `--idle never` none)")

@@ -17,6 +17,8 @@ from orchestrator.errors import (
     CapacityError,
     CloudError,
     CloudUnavailable,
+    ExternalAddressRefused,
+    OsLoginRequired,
     Preempted,
     QuotaError,
     WrongState,
@@ -39,6 +41,16 @@ class KnownError:
 
 
 TABLE: tuple[KnownError, ...] = (
+    KnownError(
+        ExternalAddressRefused,
+        text=r"compute\.vmExternalIpAccess",
+        hint="the job or the settings ask for one: `via: iap` or `via: internal` in `access:` does not, `auto` finds out",
+    ),
+    KnownError(
+        OsLoginRequired,
+        text=r"compute\.requireOsLogin",
+        hint="the job or the settings rule it out: `os_login: on` in `access:` uses it, `auto` finds out",
+    ),
     KnownError(CapacityError, text=r"no more capacity", hint=OTHER_ZONE),
     KnownError(CapacityError, text=r"insufficient reserved capacity", hint=OTHER_ZONE),
     KnownError(CapacityError, text=r"valid[- _]?until", statuses=QUEUE_ENDED, hint=OTHER_ZONE),

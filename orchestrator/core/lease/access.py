@@ -61,8 +61,19 @@ def route_of(values: Mapping[str, Any]) -> Route:
     return Route(**{**values, "via": Via(values["via"])})
 
 
-def route(wish: AccessWish, *, external_refused: bool = False, os_login_required: bool = False) -> Route:
-    """Return the route to take. The flags: what the project is known to refuse; what the user says outranks them."""
+@dataclass(frozen=True)
+class ProjectRules:
+    """What the policies of a project are known to demand."""
+
+    no_external_addresses: bool = False
+    os_login: bool = False
+
+
+NO_RULES = ProjectRules()
+
+
+def route(wish: AccessWish, rules: ProjectRules = NO_RULES) -> Route:
+    """Return the route to take. What the user says outranks the rules."""
     asked = wish.via or "auto"
     command = wish.ssh_proxy_command if asked in ("auto", "internal") else None
     if asked != "auto":
@@ -70,6 +81,19 @@ def route(wish: AccessWish, *, external_refused: bool = False, os_login_required
     elif command is not None:
         via = Via.INTERNAL
     else:
-        via = Via.IAP if external_refused else Via.EXTERNAL
-    os_login = os_login_required if wish.os_login in (None, "auto") else wish.os_login == "on"
+        via = Via.IAP if rules.no_external_addresses else Via.EXTERNAL
+    os_login = rules.os_login if wish.os_login in (None, "auto") else wish.os_login == "on"
     return Route(via, command, os_login, "" if os_login else LOGIN_USER)
+
+
+def describe(route: Route) -> str:
+    """Return how the workers are reached, in words."""
+    if route.via is Via.EXTERNAL:
+        way = "by their external addresses"
+    elif route.via is Via.IAP:
+        way = "through Identity-Aware Proxy"
+    elif route.ssh_proxy_command is None:
+        way = "by their internal addresses"
+    else:
+        way = f"by their internal addresses, through `{route.ssh_proxy_command}`"
+    return way + (", with OS Login" if route.os_login else "")

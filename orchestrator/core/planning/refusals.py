@@ -12,6 +12,7 @@ from orchestrator.errors import (
     CapacityError,
     CloudError,
     CloudUnavailable,
+    ExternalAddressRefused,
     Preempted,
     QuotaError,
 )
@@ -47,6 +48,13 @@ def describe(error: CloudError) -> str:
     kind = {QuotaError: "quota", AuthError: "no permission", CloudUnavailable: "no answer", BadRequest: "refused"}
     title = next((title for cls, title in kind.items() if isinstance(error, cls)), error.reason)
     return f"{title}: {error.message}"
+
+
+def policy(error: CloudError) -> str:
+    """Return which policy of the organization refuses, in words."""
+    if isinstance(error, ExternalAddressRefused):
+        return "constraints/compute.vmExternalIpAccess forbids external addresses"
+    return "constraints/compute.requireOsLogin forbids SSH keys in the metadata"
 
 
 def quota_key(request: SliceRequest, error: CloudError | None = None) -> QuotaKey:

@@ -1,6 +1,6 @@
 """The OS Login API, /v1/users/…, as far as a client needs it to log in, and who is signed in (OpenID's userinfo).
 
-There is one account, ACCOUNT: like Google's, the API gives nobody else's profile.
+There is one account, ACCOUNT: like Google's, the API gives no other profile.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.core.lease.cloud_api import Listing, Operation, SliceName, SliceRequest, SliceView, WorkerAddress
+from orchestrator.core.lease.lease import Lease
 from orchestrator.engine.effects.base import Effect, T, World
 from orchestrator.errors import CloudError
 
@@ -149,3 +150,26 @@ class ListZones(Effect[Listing[str]]):
 
     def perform(self, world: World) -> Listing[str]:
         return world.cloud.zones(self.project)
+
+
+@dataclass(frozen=True, slots=True)
+class GrantLogin(Effect[str]):
+    """Import the SSH key of a lease into the user's OS Login profile, or move its expiry; return whom to log in as.
+
+    It may be repeated. Raises CloudError.
+    """
+
+    lease: Lease
+
+    def perform(self, world: World) -> str:
+        return world.grant_login(self.lease)
+
+
+@dataclass(frozen=True, slots=True)
+class RevokeLogin(Effect[None]):
+    """Remove that key, if it is there. Raises CloudError."""
+
+    lease: Lease
+
+    def perform(self, world: World) -> None:
+        world.revoke_login(self.lease)

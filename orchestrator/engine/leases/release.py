@@ -15,7 +15,15 @@ from orchestrator.core.lease.cloud_api import Capabilities, Listing, Operation, 
 from orchestrator.core.lease.lease import Down, Gone, Lease, LeaseEvent, LeaseState, NotAllowed, Settled
 from orchestrator.core.lease.run_and_attempt import AttemptEvent
 from orchestrator.engine.effects.base import Effect, Now, ReadLease, Record, Report, Shield, Sleep, StartGuardian, T
-from orchestrator.engine.effects.cloud import Delete, DeleteAll, Get, GetOperation, ListOperations, ListSlices
+from orchestrator.engine.effects.cloud import (
+    Delete,
+    DeleteAll,
+    Get,
+    GetOperation,
+    ListOperations,
+    ListSlices,
+    RevokeLogin,
+)
 from orchestrator.engine.runtime.retry import pauses
 from orchestrator.errors import CloudError, CloudUnavailable, TpujobError
 
@@ -132,9 +140,16 @@ class _Teardown(FailuresAsAnswers):
         verdict = await self.one_pass(capabilities)
         now = await Now()
         if verdict.gone:
+            await self._revoke_login()
             await try_record(Gone(self.lease.id, now, evidence=verdict.evidence))
         self.released = Released(self.lease, verdict.gone, now, verdict, self.deletes_sent, self.answer)
         await self.check_ledger()
+
+    async def _revoke_login(self) -> None:
+        """Remove the key from the OS Login profile. It has an expiry, so a failure is only reported."""
+        if self.lease.route.os_login and isinstance(error := await self._ask(RevokeLogin(self.lease)), CloudError):
+            why = f"{self.lease.name.node}: its SSH key stays in your OS Login profile until it expires"
+            await Report("release", f"{why}: {error.message}")
 
     async def check_ledger(self) -> None:
         """Take over the proof if another process was faster."""

@@ -14,9 +14,9 @@ from orchestrator.core.lease.cloud_api import Capabilities, SliceState, SliceVie
 from orchestrator.core.lease.lease import Detached, Extended, Held, Lease, LeaseState, Mode, NotAllowed, Passed, apply
 from orchestrator.core.text import names
 from orchestrator.engine.effects.base import IsTimeCertain, Lock, Now, Program, ReadLease, Record, Report, Sleep, Unlock
-from orchestrator.engine.effects.cloud import Get, GetGuestAttributes, ListSlices, SetLabels
+from orchestrator.engine.effects.cloud import Get, GetGuestAttributes, GrantLogin, ListSlices, SetLabels
 from orchestrator.engine.leases.server_time import clock_skew
-from orchestrator.engine.runtime.retry import Timed, pauses
+from orchestrator.engine.runtime.retry import Timed, pauses, until
 from orchestrator.errors import CloudError, CloudUnavailable, Vanished, WatchdogNotArmed, WrongState
 
 T = TypeVar("T")
@@ -50,7 +50,18 @@ async def _move_claim(lease: Lease, event: Move, capabilities: Capabilities) -> 
     made = event(before) if callable(event) else event
     await _write(before, apply(before, made), capabilities)
     await Record(made)
-    return await ReadLease(lease.id)
+    after = await ReadLease(lease.id)
+    if after.route.os_login and after.deadline > before.deadline:
+        await _extend_login(after)
+    return after
+
+
+async def _extend_login(lease: Lease) -> None:
+    try:
+        await until(await Now() + PATIENCE_S, GrantLogin(lease))
+    except CloudError as error:
+        why = f"the SSH key in your OS Login profile still expires as before: {error.message}"
+        await Report("warning", f"{lease.name.node}: {why}")
 
 
 async def _exclusively(lease: Lease, work: Callable[[], Program[T]]) -> T:

@@ -11,9 +11,9 @@ from dataclasses import replace
 from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.absence import is_ours
 from orchestrator.core.lease.cloud_api import Capabilities, SliceRequest
-from orchestrator.core.lease.lease import Created, CreateRefused, Intent, Lease, Sent
+from orchestrator.core.lease.lease import Created, CreateRefused, Intent, Lease, LoginGranted, Sent
 from orchestrator.engine.effects.base import Lock, Now, ReadLease, Record, Report, Sleep, StartGuardian
-from orchestrator.engine.effects.cloud import Create, Get, ListSlices
+from orchestrator.engine.effects.cloud import Create, Get, GrantLogin, ListSlices
 from orchestrator.engine.leases.server_time import clock_skew, record_server_time
 from orchestrator.engine.provision.readiness import wait_until_ready
 from orchestrator.engine.provision.startup_script import SCRIPT_KEY, with_claim
@@ -42,6 +42,12 @@ async def create_slice(lease: Lease, request: SliceRequest, capabilities: Capabi
     await Record(Intent(lease))
     guardian = "guardian watching" if await StartGuardian() else "no guardian (TPUJOB_GUARDIAN=off)"
     await Report("lease", f"{lease.name.node} · {guardian}")
+    if (
+        lease.route.os_login
+    ):  # before the create: a VM that looks for keys before this one is there may remember its absence
+        user = await retry.until(await Now() + PATIENCE_S, GrantLogin(lease))
+        await Record(LoginGranted(lease.id, await Now(), user))
+        lease = await ReadLease(lease.id)
     now = await Now()
     # The create call carries the first claim: a slice never exists without one.
     labels = {**request.labels, **claim_labels.labels(lease, now, capabilities.timings, skew_s=skew_s)}

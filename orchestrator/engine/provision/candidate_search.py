@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from orchestrator.core.lease import access
 from orchestrator.core.lease.cloud_api import Capabilities, SliceRequest
 from orchestrator.core.lease.lease import Lease, NotAllowed
 from orchestrator.core.lease.run_and_attempt import Tried
@@ -23,7 +24,15 @@ from orchestrator.engine.provision import race
 from orchestrator.engine.provision.acquire import acquire
 from orchestrator.engine.provision.drafts import Draft, Drafter
 from orchestrator.engine.runtime import retry
-from orchestrator.errors import CapacityError, CloudError, Preempted, TeardownUnproven, Vanished
+from orchestrator.errors import (
+    CapacityError,
+    CloudError,
+    ExternalAddressRefused,
+    OsLoginRequired,
+    Preempted,
+    TeardownUnproven,
+    Vanished,
+)
 
 LEAST_VALID_S = 1.0  # the API counts whole seconds
 
@@ -52,7 +61,7 @@ async def find(search: Search, capabilities: Capabilities, owed: Obligations) ->
     # A stockout lasts minutes, and every try costs a create call, which the project's quota limits per minute.
     period_s = capabilities.timings.heartbeat_s
     for pause_s in retry.pauses(first_s=period_s / 2, longest_s=5 * period_s):
-        lease = await state.try_all(drafts)
+        lease, drafts = await state.try_ways(drafts)
         if lease is not None:
             return lease
         now = await Now()
@@ -75,6 +84,28 @@ class _SearchState:
     give_up_at: float
     excluded: set[QuotaKey] = field(default_factory=set)
     refusals: dict[str, CloudError] = field(default_factory=dict)  # candidate → its last error
+
+    async def try_ways(self, drafts: tuple[Draft, ...]) -> tuple[Lease | None, tuple[Draft, ...]]:
+        """Try each candidate once, again by another way where a policy refuses the first. Return the drafts that were tried."""
+        while True:
+            try:
+                return await self.try_all(drafts), drafts
+            except (ExternalAddressRefused, OsLoginRequired) as refusal:
+                drafts = await self._other_way(drafts, refusal)
+
+    async def _other_way(self, drafts: tuple[Draft, ...], refusal: CloudError) -> tuple[Draft, ...]:
+        """Release what was created, which may exist in spite of the refusal; return the same candidates by another way."""
+        drafter, why = self.search.drafter, refusals.describe(refusal)
+        found = await Make(partial(drafter.reroute, drafts[0].lease.route, refusal)) if drafter is not None else None
+        if drafter is None or found is None:
+            raise refusal
+        await release_owed(self.owed, self.capabilities, why)
+        if self.owed.unproven:
+            raise TeardownUnproven(f"{why}, but the failed create is not proven gone") from refusal
+        await Report("access", f"{refusals.policy(refusal)}: the workers are reached {access.describe(found)}")
+        await Shield(raised=False)
+        made: tuple[Draft, ...] = await Make(partial(drafter.make, self.search.used_s, self.search.spent_usd))
+        return made
 
     def available(self, drafts: tuple[Draft, ...]) -> list[Draft]:
         """The candidates whose quota was not refused."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from orchestrator.core.lease import access, claim_labels
-from orchestrator.core.lease.access import NO_WISH, AccessWish, Via
+from orchestrator.core.lease.access import NO_WISH, AccessWish, ProjectRules, Route, Via
 from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceRequest
 from orchestrator.core.lease.lease import Lease, Purpose
 from orchestrator.core.lease.timings import Timings
@@ -19,7 +19,7 @@ from orchestrator.core.planning.plan import Candidate, Plan
 from orchestrator.core.text import names
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.engine.provision.startup_script import startup_script, watchdog_config
-from orchestrator.errors import DeadlineExceeded
+from orchestrator.errors import CloudError, DeadlineExceeded
 
 DEFAULT_WAIT_S = 3600.0  # how long a queued request of a job without `wait` is valid
 LEAST_LEFT_S = 60.0  # for another attempt
@@ -42,6 +42,9 @@ class Drafter(Protocol):
         DeadlineExceeded when too little is.
         """
 
+    def reroute(self, refused: Route, refusal: CloudError) -> Route | None:
+        """Return the route of the next drafts, after a policy refused this one; None: it would be the same."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -54,6 +57,8 @@ class Place:
     timings: Timings
     now: Callable[[], float]
     access: AccessWish = NO_WISH
+    rules: Callable[[], ProjectRules] = ProjectRules  # what is known of the project's policies
+    learn: Callable[[CloudError], None] = lambda _: None  # called with what a policy refuses
     service_account: str | None = None
 
 
@@ -72,6 +77,11 @@ class PlanDrafter:
 
     def make(self, used_s: float = 0.0, spent_usd: float = 0.0) -> tuple[Draft, ...]:
         return tuple(self._draft(each, self._left_s(each, used_s, spent_usd)) for each in self.plan.candidates)
+
+    def reroute(self, refused: Route, refusal: CloudError) -> Route | None:
+        self.place.learn(refusal)
+        found = access.route(self.place.access, self.place.rules())
+        return None if found == refused else found
 
     def _left_s(self, candidate: Candidate, used_s: float, spent_usd: float) -> float:
         left_s = candidate.life_s - used_s
@@ -108,7 +118,7 @@ class PlanDrafter:
             budget_usd=self.plan.max_cost,
             run=self.run,
             idle_s=self.idle_s,
-            route=access.route(place.access),
+            route=access.route(place.access, place.rules()),
         )
         self.made.append(lease_id)
         labels = claim_labels.labels(lease, now, timings)

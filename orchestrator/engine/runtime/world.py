@@ -17,8 +17,19 @@ from orchestrator.errors import TpujobError
 if TYPE_CHECKING:
     from orchestrator.ledger.clocks import Clocks
     from orchestrator.remote.fleet.fleet import Fleet
+    from orchestrator.remote.ssh.dial import Dialer
 
 LOOK_S = 1.0  # between two looks at the ledger whether a connected slice is still claimed
+
+
+class ReachPort(Protocol):
+    """The ways to the workers of this cloud; see `client.reach`."""
+
+    def dialer(self, lease: Lease) -> Dialer: ...
+
+    def grant_login(self, lease: Lease) -> str: ...
+
+    def revoke_login(self, lease: Lease) -> None: ...
 
 
 class GuardianHandle(Protocol):
@@ -45,6 +56,7 @@ class RealWorld:
     lease_directory: Callable[[str], Path]
     start_guardian: Callable[[], GuardianHandle] | None  # None: the user wants none
     open_cloud: Callable[[], Cloud]
+    reach: ReachPort
     still_there: Callable[[], bool] = lambda: True  # an emulator that was restarted answers at another address
     _cloud: Cloud | None = None
     _cloud_pid: int = 0  # the process that has opened it
@@ -90,9 +102,16 @@ class RealWorld:
                 self._guardian.close()
         return True
 
+    def grant_login(self, lease: Lease) -> str:
+        return self.reach.grant_login(lease)
+
+    def revoke_login(self, lease: Lease) -> None:
+        self.reach.revoke_login(lease)
+
     def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Fleet:
         notice = lambda text: self.report(Report("ssh", text))  # noqa: E731
-        fleet = open_fleet(lease, self.lease_directory(lease.id), workers, notice, self.now)
+        dialer = self.reach.dialer(lease)
+        fleet = open_fleet(lease, self.lease_directory(lease.id), workers, notice, self.now, dialer)
         self._fleets.append(fleet)
         if self._closed:  # this effect was abandoned
             fleet.cancel()
@@ -117,6 +136,7 @@ def open_fleet(
     workers: Sequence[WorkerAddress],
     notice: Callable[[str], None],
     now: Callable[[], float],
+    dialer: Dialer | None = None,
 ) -> Fleet:
     """The workers of a lease, with the key that was made for it. Connects nothing yet."""
     from orchestrator.remote.fleet.fleet import Fleet
@@ -128,4 +148,5 @@ def open_fleet(
         known_hosts=directory / "known_hosts",
         on_notice=notice,
         now=now,
+        dialer=dialer,
     )

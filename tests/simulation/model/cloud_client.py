@@ -41,6 +41,8 @@ CALLS = {
     "SetLabels": "nodes.patch",
     "GetGuestAttributes": "nodes.getGuestAttributes",
     "ListZones": "locations.list",
+    "GrantLogin": "osLogin.importSshPublicKey",
+    "RevokeLogin": "osLogin.deleteSshPublicKey",
 }
 
 

@@ -101,6 +101,13 @@ class Process:
             self.armed = self.machine.start_guardian(self)
         return self.armed
 
+    def grant_login(self, lease: Lease) -> str:
+        self.world.logins.add(lease.id)
+        return "ada_example_com"
+
+    def revoke_login(self, lease: Lease) -> None:
+        self.world.logins.discard(lease.id)
+
     def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Any:
         raise AssertionError("Connect is answered by SimFleet")
 

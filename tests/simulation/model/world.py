@@ -111,6 +111,7 @@ class World:
         self.crash_points: dict[str, int] = {}
         self.frozen_since = self.thawed_at = 0.0
         self.ledger_was_lost = False
+        self.logins: set[str] = set()  # leases whose key is in the OS Login profile
         self.foreign: set[str] = set()  # names of nodes that tpujob did not create
         self.guardians_killed: dict[Any, float] = {}
         self.main: Process | None = None

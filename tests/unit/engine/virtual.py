@@ -403,6 +403,7 @@ class VirtualWorld:
         self.ledger = LedgerInMemory(directory / "ledger.sqlite3")
         self.locks = Locks()
         self.fleet = VirtualFleet(self)
+        self.logins: dict[str, float] = {}  # leases whose key is in the OS Login profile → their deadline then
         self.told: list[str] = []
         self.effects: list[str] = []
         self.armed_before_create: bool | None = None
@@ -422,6 +423,13 @@ class VirtualWorld:
     def arm(self) -> bool:
         self.armed_before_create = not any(call == "create" for call, _ in self.cloud.calls)
         return True
+
+    def grant_login(self, lease: Lease) -> str:
+        self.logins[lease.id] = lease.deadline
+        return "ada_example_com"
+
+    def revoke_login(self, lease: Lease) -> None:
+        self.logins.pop(lease.id, None)
 
     def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Any:
         self.fleet.workers = tuple(workers)

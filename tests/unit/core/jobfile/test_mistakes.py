@@ -119,7 +119,8 @@ def test_text_that_is_no_job_file_gets_one_line(text: str | bytes, line: str) ->
         (
             COMMAND + "colour: red\n",
             "job.yaml:2: colour: unknown key; known here: "
-            "name, on, tpu, access, train, command, setup, requirements, python, env, code, artifacts, metrics, tpu_metrics, bucket, "
+            "name, on, tpu, access, train, command, setup, requirements, python, env, code, artifacts, metrics, "
+            "tpu_metrics, bucket, "
             "allow_egress, limits, keep_on_failure, on_preemption, max_restarts, params, matrix, variants, parallel",
         ),
         (

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core.lease.access import AccessWish, Route, Via, route, route_of
+from orchestrator.core.lease.access import AccessWish, ProjectRules, Route, Via, route, route_of
 
+FORBIDDEN, REQUIRED = ProjectRules(no_external_addresses=True), ProjectRules(os_login=True)
 BASTION = "ssh -W %h:%p bastion"
 
 
 @pytest.mark.parametrize(
-    ("wish", "known", "taken"),
+    ("wish", "rules", "taken"),
     [
-        (AccessWish(), {}, Route()),
-        (AccessWish(), {"external_refused": True}, Route(Via.IAP)),
-        (AccessWish(via="auto"), {"external_refused": True}, Route(Via.IAP)),
-        (AccessWish(via="external"), {"external_refused": True}, Route()),
-        (AccessWish(via="internal"), {}, Route(Via.INTERNAL)),
-        (AccessWish(ssh_proxy_command=BASTION), {}, Route(Via.INTERNAL, BASTION)),
-        (AccessWish(ssh_proxy_command=BASTION), {"external_refused": True}, Route(Via.INTERNAL, BASTION)),
-        (AccessWish(via="iap", ssh_proxy_command=BASTION), {}, Route(Via.IAP)),
-        (AccessWish(), {"os_login_required": True}, Route(os_login=True, user="")),
-        (AccessWish(os_login="off"), {"os_login_required": True}, Route()),
-        (AccessWish(os_login="on"), {}, Route(os_login=True, user="")),
+        (AccessWish(), ProjectRules(), Route()),
+        (AccessWish(), FORBIDDEN, Route(Via.IAP)),
+        (AccessWish(via="auto"), FORBIDDEN, Route(Via.IAP)),
+        (AccessWish(via="external"), FORBIDDEN, Route()),
+        (AccessWish(via="internal"), ProjectRules(), Route(Via.INTERNAL)),
+        (AccessWish(ssh_proxy_command=BASTION), ProjectRules(), Route(Via.INTERNAL, BASTION)),
+        (AccessWish(ssh_proxy_command=BASTION), FORBIDDEN, Route(Via.INTERNAL, BASTION)),
+        (AccessWish(via="iap", ssh_proxy_command=BASTION), ProjectRules(), Route(Via.IAP)),
+        (AccessWish(), REQUIRED, Route(os_login=True, user="")),
+        (AccessWish(os_login="off"), REQUIRED, Route()),
+        (AccessWish(os_login="on"), ProjectRules(), Route(os_login=True, user="")),
     ],
 )
 def test_the_route_is_what_was_asked_for_else_what_the_project_allows(
-    wish: AccessWish, known: dict[str, bool], taken: Route
+    wish: AccessWish, rules: ProjectRules, taken: Route
 ) -> None:
-    assert route(wish, **known) == taken
+    assert route(wish, rules) == taken
 
 
 def test_a_wish_outranks_the_next_one_key_by_key_and_auto_is_a_wish() -> None:

@@ -59,6 +59,7 @@ def world(tmp_path: Path, started: list[Guardian]) -> RealWorld:
         lease_directory=lambda lease_id: tmp_path,
         start_guardian=start,
         open_cloud=opened,
+        reach=Things(),  # type: ignore[arg-type]
     )
 
 

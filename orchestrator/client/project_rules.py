@@ -1,0 +1,65 @@
+"""What this machine has learned of the policies of projects, so that the next create is not refused first: access.json.
+
+No permission is asked for: few may read a project's policies. A refusal is remembered for a day, since policies change.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.lease.access import ProjectRules
+from orchestrator.errors import CloudError, ExternalAddressRefused, OsLoginRequired
+
+REMEMBERED_S = 24 * 3600.0
+RULES: dict[type[CloudError], str] = {ExternalAddressRefused: "no_external_addresses", OsLoginRequired: "os_login"}
+
+
+@dataclass(frozen=True, slots=True)
+class RulesFile:
+    """The rules of one project of one cloud. A file that is missing or damaged knows none, and is written anew."""
+
+    path: Path
+    cloud: str
+    project: str
+    now: Callable[[], float]  # the ledger's time
+
+    def known(self) -> ProjectRules:
+        """Return the rules that were learned in the last day."""
+        found = self._read().get(self._key, {})
+        return ProjectRules(**{name: self._is_fresh(found.get(name)) for name in RULES.values()})
+
+    def learn(self, refusal: CloudError) -> None:
+        """Remember what a policy refuses. A file that cannot be written costs the next run one refused create."""
+        name = next((name for kind, name in RULES.items() if isinstance(refusal, kind)), None)
+        if name is None:
+            return
+        content = self._read()
+        entry = {"at": self.now(), "why": refusal.message}
+        content[self._key] = {**content.get(self._key, {}), name: entry}
+        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        try:
+            draft.write_text(json.dumps(content, indent=1), encoding="utf-8")
+            draft.replace(self.path)
+        except OSError:
+            draft.unlink(missing_ok=True)
+
+    @property
+    def _key(self) -> str:
+        return f"{self.cloud} {self.project}"
+
+    def _is_fresh(self, entry: Any) -> bool:
+        at = entry.get("at") if isinstance(entry, dict) else None
+        return isinstance(at, (int, float)) and 0 <= self.now() - at < REMEMBERED_S
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        try:
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        rows = found if isinstance(found, dict) else {}
+        return {key: value for key, value in rows.items() if isinstance(value, dict)}

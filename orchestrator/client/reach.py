@@ -1,0 +1,104 @@
+"""How this machine gets to the workers of one cloud: the dialer of a lease's route, and its key in the OS Login profile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.core.lease.access import Via
+
+if TYPE_CHECKING:
+    from orchestrator.clouds.google.credentials import Bearer
+    from orchestrator.clouds.google.os_login import OsLogin
+    from orchestrator.core.lease.lease import Lease
+    from orchestrator.remote.iap.dialer import Relay
+    from orchestrator.remote.ssh.dial import Dialer
+
+AFTER_THE_END_S = 3600.0  # a key outlives the deadline of its lease by this: results may be collected until then
+
+
+@dataclass(frozen=True, slots=True)
+class Emulator:
+    """Where the emulator of this cloud answers, and its token."""
+
+    url: str  # http://127.0.0.1:PORT
+    token: str
+
+
+@dataclass(slots=True)
+class Reach:
+    """The ways to the workers of one cloud. `emulator`: starts it if need be; it returns None for Google's cloud."""
+
+    emulator: Callable[[], Emulator | None]
+    lease_directory: Callable[[str], Path]
+    _os_login: OsLogin | None = field(default=None, init=False)
+
+    def dialer(self, lease: Lease) -> Dialer:
+        """Return the way to the workers of a lease. Connects to nothing yet."""
+        from orchestrator.remote.ssh.dial import Direct, Piped, Relayed
+
+        route, name = lease.route, lease.name
+        if route.via is Via.IAP:
+            return Relayed(self._relay(), name.project, name.zone)
+        if route.ssh_proxy_command is not None:
+            return Piped(route.ssh_proxy_command, route.user)
+        return Direct(internal=route.via is Via.INTERNAL)
+
+    def grant_login(self, lease: Lease) -> str:
+        """Import the key of the lease into the OS Login profile; return whom to log in as. Raises CloudError."""
+        from orchestrator.remote.ssh.keys import create_key
+
+        key = create_key(self.lease_directory(lease.id))
+        login = self._logins().import_key(
+            f"{key.public_line}-{lease.id}",
+            project=lease.name.project,
+            region=lease.name.zone.rpartition("-")[0],
+            expires_at=lease.deadline + AFTER_THE_END_S,
+        )
+        return login.user
+
+    def revoke_login(self, lease: Lease) -> None:
+        """Remove the key of the lease from the profile, if it is there. Raises CloudError."""
+        from orchestrator.remote.ssh.keys import COMMENT
+
+        logins, project = self._logins(), lease.name.project
+        for key in logins.keys(project):
+            if key.line.endswith(f" {COMMENT}-{lease.id}"):
+                logins.remove_key(key.key_id, project=project)
+
+    def _relay(self) -> Relay:
+        from orchestrator.remote.iap.dialer import Relay
+
+        emulator = self.emulator()
+        if emulator is None:
+            from orchestrator.clouds.google.credentials import GoogleToken
+
+            return Relay(GoogleToken())
+        url = f"ws{emulator.url.rstrip('/').removeprefix('http')}/v4"
+        return Relay(_emulator_bearer(emulator), url, emulated=True)
+
+    def _logins(self) -> OsLogin:
+        """Return the profile of the account that is signed in here."""
+        from orchestrator.clouds.google import os_login
+
+        if self._os_login is None:
+            emulator = self.emulator()
+            if emulator is None:
+                from orchestrator.clouds.google.credentials import EMAIL_SCOPE, SCOPE, GoogleToken
+
+                token = GoogleToken(SCOPE, EMAIL_SCOPE)
+                account = token.account or os_login.account_of(token)
+                self._os_login = os_login.OsLogin(account, token)
+            else:
+                bearer = _emulator_bearer(emulator)
+                account = os_login.account_of(bearer, endpoint=emulator.url, emulated=True)
+                self._os_login = os_login.OsLogin(account, bearer, endpoint=emulator.url, emulated=True)
+        return self._os_login
+
+
+def _emulator_bearer(emulator: Emulator) -> Bearer:
+    from orchestrator.clouds.tpu.connect import EmulatorToken
+
+    return EmulatorToken(emulator.token)
