@@ -28,7 +28,16 @@ from orchestrator.engine.effects.base import Effect, Program, Report, Shield, Sl
 from orchestrator.engine.effects.cloud import Delete, DeleteAll
 from orchestrator.engine.jobs.job_run import JobPhase, JobRun
 from orchestrator.engine.provision.drafts import Draft
-from orchestrator.errors import AlreadyExists, CapacityError, CloudError, CloudUnavailable, Interrupted, Vanished
+from orchestrator.errors import (
+    AlreadyExists,
+    CapacityError,
+    CloudError,
+    CloudUnavailable,
+    ExternalAddressRefused,
+    Interrupted,
+    OsLoginRequired,
+    Vanished,
+)
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.remote.fleet.steps import StartRequest
 from orchestrator.remote.transfer.collect import CollectionProgress, CollectRequest, CollectResult, Problem
@@ -64,6 +73,7 @@ class VirtualCloud:
         self.full_zones: set[str] = set()
         self.full_until: dict[str, float] = {}  # zone → when its stockout ends
         self.queue_s: dict[str, float] = {}  # zone → how long a queued request waits there
+        self.no_external_ips = self.os_login_required = False  # policies of the organization
         self.refusing: dict[str, CloudError] = {}  # zone → what a create is answered with
         self.notices: set[str] = set()  # nodes about to be taken away
         self.calls: list[tuple[str, str]] = []
@@ -85,6 +95,10 @@ class VirtualCloud:
 
     def create(self, request: SliceRequest) -> Operation:
         self._call("create", request.name)
+        if self.no_external_ips and request.external_ips:
+            raise ExternalAddressRefused("constraints/compute.vmExternalIpAccess violated")
+        if self.os_login_required and request.metadata.get("enable-oslogin") != "TRUE":
+            raise OsLoginRequired("constraints/compute.requireOsLogin violated")
         if request.name.zone in self.refusing:
             raise self.refusing[request.name.zone]
         if request.name.node in self.nodes:

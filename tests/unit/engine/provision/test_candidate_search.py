@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.lease.access import NO_WISH, AccessWish, ProjectRules, Route, Via, route
 from orchestrator.core.lease.cloud_api import (
     Listing,
     Operation,
@@ -27,7 +28,9 @@ from orchestrator.errors import (
     AuthError,
     BadRequest,
     CapacityError,
+    CloudError,
     CloudUnavailable,
+    ExternalAddressRefused,
     Interrupted,
     QuotaError,
     Vanished,
@@ -69,6 +72,36 @@ class Drafts:
             self.through(lease_and_request(n, zone=zone, now=self.world.time))
             for n, zone in zip(numbers, self.zones, strict=True)
         )
+
+    def reroute(self, refused: Route, refusal: CloudError) -> Route | None:
+        return None
+
+
+class RoutedDrafts(Drafts):
+    """Candidates by the way that the user wishes and the policies allow, as far as they are known."""
+
+    def __init__(self, world: VirtualWorld, *zones: str, wish: AccessWish = NO_WISH, **more: Any) -> None:
+        super().__init__(world, *zones, **more)
+        self.wish, self.rules = wish, ProjectRules()
+
+    def make(self, used_s: float = 0.0, spent_usd: float = 0.0) -> tuple[Draft, ...]:
+        taken = route(self.wish, self.rules)
+        metadata = {"enable-oslogin": "TRUE" if taken.os_login else "FALSE"}
+        return tuple(
+            Draft(
+                replace(lease, route=taken),
+                replace(request, external_ips=taken.via is Via.EXTERNAL, metadata=metadata),
+            )
+            for lease, request in super().make()
+        )
+
+    def reroute(self, refused: Route, refusal: CloudError) -> Route | None:
+        if isinstance(refusal, ExternalAddressRefused):
+            self.rules = replace(self.rules, no_external_addresses=True)
+        else:
+            self.rules = replace(self.rules, os_login=True)
+        found = route(self.wish, self.rules)
+        return None if found == refused else found
 
 
 def search(world: VirtualWorld, search: Search, owed: Obligations | None = None) -> Lease:
@@ -167,6 +200,77 @@ def test_a_bad_request_stops_the_search(world: VirtualWorld) -> None:
     with pytest.raises(BadRequest, match="no such runtime"):
         search(world, Search(Drafts(world, A, B).make()))
     assert len(created(world)) == 1
+
+
+# -- policies ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("racing", [False, True])
+def test_what_a_policy_refuses_is_asked_for_by_another_way_once_the_refused_create_is_proven_gone(
+    world: VirtualWorld, racing: bool
+) -> None:
+    world.cloud.no_external_ips = world.cloud.os_login_required = True
+    drafts = RoutedDrafts(world, A, B, through=queued if racing else lambda draft: draft)
+    owed = Obligations()
+    lease = search(world, Search(drafts.make(), wait_s=600, race=racing, drafter=drafts), owed)
+    assert lease.route == Route(Via.IAP, os_login=True, user="ada_example_com")
+    assert alive(world) == {lease.name.zone} or racing
+    refused = [each for each in world.ledger.leases() if not each.route.os_login]
+    assert refused and all(each.state is LeaseState.GONE for each in refused)
+    assert set(world.logins) >= {lease.id}
+    assert [line for line in world.told if line.startswith("access ")] == [
+        "access constraints/compute.vmExternalIpAccess forbids external addresses: the workers are reached through "
+        "Identity-Aware Proxy",
+        "access constraints/compute.requireOsLogin forbids SSH keys in the metadata: the workers are reached through "
+        "Identity-Aware Proxy, with OS Login",
+    ]
+
+
+def test_a_way_that_the_user_asks_for_is_not_changed(world: VirtualWorld) -> None:
+    world.cloud.no_external_ips = True
+    drafts = RoutedDrafts(world, A, B, wish=AccessWish(via="external"))
+    with pytest.raises(ExternalAddressRefused):
+        search(world, Search(drafts.make(), drafter=drafts))
+    assert len(created(world)) == 1
+
+
+def test_policies_that_contradict_the_way_that_they_demand_end_the_search(world: VirtualWorld) -> None:
+    world.cloud.refusing = {A: ExternalAddressRefused("refused whatever is asked for")}
+    drafts = RoutedDrafts(world, A)
+    with pytest.raises(ExternalAddressRefused):
+        search(world, Search(drafts.make(), drafter=drafts))
+    assert len(created(world)) == 2
+
+
+def test_the_key_of_a_slice_is_removed_from_the_profile_before_the_slice_is_called_gone(world: VirtualWorld) -> None:
+    drafts = RoutedDrafts(world, A, wish=AccessWish(os_login="on"))
+    owed = Obligations()
+    lease = search(world, Search(drafts.make(), drafter=drafts), owed)
+    assert lease.id in world.logins
+    kept: list[bool] = []
+
+    def look(world: VirtualWorld) -> None:
+        if world.ledger.lease(lease.id).state is LeaseState.GONE:
+            kept.append(lease.id in world.logins)
+
+    world.drive(release_owed(owed, CAN, "the test ends"), between=look)
+    assert kept and not any(kept)
+
+
+def test_a_death_at_any_moment_with_os_login_leaves_no_key_once_the_slice_is_gone(tmp_path: Path) -> None:
+    for moment in range(1000):
+        world = fresh(tmp_path / str(moment))
+        drafts = RoutedDrafts(world, A, wish=AccessWish(os_login="on"))
+        try:
+            world.drive(find(Search(drafts.make(), drafter=drafts), CAN, Obligations()), crash_at=moment, after=True)
+        except Crash:
+            leases = world.ledger.leases()
+            world.drive(release_owed(Obligations(losers=leases), CAN, "its process is gone"))
+            assert world.logins == {} and world.cloud.nodes == {}
+        else:
+            assert moment > 5
+            return
+    raise AssertionError("the search never ends")
 
 
 def test_a_create_with_a_lost_reply_is_gone_before_the_next_zone_is_tried(

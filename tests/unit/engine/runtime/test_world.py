@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator import fork
+from orchestrator.client.reach import Reach
 from orchestrator.core.lease.lease import Down, Intent
 from orchestrator.engine.guardian.process import Guardian
 from orchestrator.engine.runtime import world as worlds
@@ -59,7 +60,7 @@ def world(tmp_path: Path, started: list[Guardian]) -> RealWorld:
         lease_directory=lambda lease_id: tmp_path,
         start_guardian=start,
         open_cloud=opened,
-        reach=Things(),  # type: ignore[arg-type]
+        reach=Reach(lambda: None, lambda lease_id: tmp_path),
     )
 
 

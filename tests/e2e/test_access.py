@@ -1,0 +1,165 @@
+"""The same job by every way to its workers: an external address, one that is refused, a bastion, IAP with cuts, OS Login."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from orchestrator.remote.ssh.keys import create_key
+from tests.cli_fixture import Tpujob
+from tests.waiting import until
+
+JOB = """
+name: way
+tpu: {zone: us-central1-a, accelerator: v5litepod-16}
+command: |
+  seq 1 3000
+  echo done > "$TPUJOB_ARTIFACTS/result"
+"""
+ENDLESS = """
+name: endless
+tpu: {zone: us-central1-a}
+command: echo begun; sleep 1000
+"""
+EXPECTED = [str(number) for number in range(1, 3001)]
+PROFILE = "/v1/users/developer@emulated.example/loginProfile"
+
+
+@dataclass
+class Bastion:
+    """The emulator's bastion, for the real OpenSSH. `command`: the ProxyCommand through it."""
+
+    command: str
+
+
+@pytest.fixture
+def bastion(tpujob: Tpujob, tmp_path: Path) -> Bastion:
+    if shutil.which("ssh") is None:
+        pytest.skip("OpenSSH is not installed")
+    key = create_key(tmp_path / "bastion")
+    made = tpujob.admin("POST", "bastion", {"keys": [key.public_line], "max_startups": 10})
+    known = tmp_path / "bastion" / "known_hosts"
+    known.write_text(f"[127.0.0.1]:{made['port']} {made['host_key']}\n")
+    options = ["-F", "/dev/null", "-o", f"UserKnownHostsFile={known}", "-o", "StrictHostKeyChecking=yes"]
+    words = ["ssh", *options, "-i", str(key.private_path), "-p", str(made["port"]), "me@127.0.0.1"]
+    return Bastion(shlex.join(words) + " -W %h:%p")
+
+
+@pytest.fixture
+def no_external(tpujob: Tpujob) -> None:
+    tpujob.settings(forbid_external_ips=True)
+
+
+def keys(tpujob: Tpujob) -> dict[str, object]:
+    """Return the keys in the OS Login profile of the account."""
+    found: dict[str, object] = tpujob.emulator.request("GET", PROFILE).get("sshPublicKeys", {})
+    return found
+
+
+def assert_ran(tpujob: Tpujob, directory: Path) -> None:
+    """Everything arrived from all four workers, each byte once, and nothing is left."""
+    for worker in range(4):
+        log = (directory / "logs" / f"worker{worker}.log").read_text().splitlines()
+        assert log == EXPECTED
+        assert (directory / f"worker{worker}" / "artifacts" / "result").read_text() == "done\n"
+    assert tpujob.alive() == [] and keys(tpujob) == {}
+
+
+def run_directory(tpujob: Tpujob) -> Path:
+    (found,) = (tpujob.directory / "runs").glob("way-*")
+    return found
+
+
+def test_a_policy_against_external_addresses_is_learned_once_and_the_job_goes_through_iap(
+    tpujob: Tpujob, no_external: None
+) -> None:
+    done = tpujob("run", tpujob.job(JOB))
+    assert done.returncode == 0, done.text
+    told = "access   constraints/compute.vmExternalIpAccess forbids external addresses: the workers are reached through"
+    assert f"{told} Identity-Aware Proxy\n" in done.stderr
+    assert_ran(tpujob, run_directory(tpujob))
+    assert tpujob.lived() == 1, "the refused create made nothing"
+    planned = tpujob("plan", "job.yaml")
+    assert "the workers are reached through Identity-Aware Proxy" in planned.text
+    (candidate,) = json.loads(tpujob("plan", "job.yaml", "--json").stdout)["candidates"]
+    assert candidate["request"]["body"]["networkConfig"]["enableExternalIps"] is False
+    again = tpujob("run", "job.yaml")
+    assert again.returncode == 0 and "access " not in again.stderr  # it does not ask for one first
+
+
+def test_an_external_address_that_the_job_asks_for_is_refused_with_the_policy_and_the_keys(
+    tpujob: Tpujob, no_external: None
+) -> None:
+    with tpujob.creating_nothing():
+        done = tpujob("run", tpujob.job(JOB), "--set", "access.via=external")
+    assert done.returncode == 64 and "compute.vmExternalIpAccess" in done.stderr
+    assert "`via: iap` or `via: internal` in `access:`" in done.stderr
+
+
+def test_a_job_runs_by_internal_addresses_through_a_bastion(
+    tpujob: Tpujob, no_external: None, bastion: Bastion
+) -> None:
+    job = tpujob.job(JOB + f"access: {{ssh_proxy_command: {json.dumps(bastion.command)}}}\n")
+    planned = tpujob("plan", job)
+    assert f"by their internal addresses, through `{bastion.command}`" in planned.text
+    done = tpujob("run", job)
+    assert done.returncode == 0, done.text
+    assert_ran(tpujob, run_directory(tpujob))
+    assert tpujob.admin("GET", "bastion")["dropped"] == 0
+
+
+def test_tunnels_that_are_cut_twice_in_a_run_cost_nothing_of_its_log(tpujob: Tpujob, no_external: None) -> None:
+    tpujob.admin("POST", "faults", {"kind": "relay_cut", "after_bytes": 9_000, "when": {"first": 8}})
+    done = tpujob("run", tpujob.job(JOB + "access: {via: iap}\n"))
+    assert done.returncode == 0, done.text
+    assert_ran(tpujob, run_directory(tpujob))
+    (fault,) = tpujob.admin("GET", "faults")["faults"]
+    assert fault["hits"] >= 8, "two cuts for each of four workers"
+
+
+def test_where_os_login_is_required_the_key_of_the_slice_is_in_the_profile_as_long_as_the_slice(tpujob: Tpujob) -> None:
+    tpujob.settings(require_os_login=True)
+    done = tpujob("up", "mine", "--zone", "us-central1-a")
+    assert done.returncode == 0, done.text
+    (key,) = keys(tpujob).values()
+    lease = json.loads(tpujob("status", "--json").stdout)["slices"][0]
+    assert isinstance(key, dict) and key["key"].endswith(lease["node"].rpartition("-")[2])
+    before = int(key["expirationTimeUsec"])
+    assert tpujob("extend", "mine", "--by", "1h").returncode == 0
+    (extended,) = keys(tpujob).values()
+    assert isinstance(extended, dict) and int(extended["expirationTimeUsec"]) - before == pytest.approx(3600e6)
+    done = tpujob("run", tpujob.job(JOB.replace("v5litepod-16", "v5litepod-8")))
+    assert done.returncode == 0, done.text
+    assert tpujob("down", "mine").returncode == 0
+    assert keys(tpujob) == {} and tpujob.alive() == []
+
+
+@pytest.fixture(params=["refused", "bastion", "iap", "os-login"])
+def way(request: pytest.FixtureRequest, tpujob: Tpujob) -> Iterator[str]:
+    """The keys of `access:` for each way."""
+    tpujob.settings(forbid_external_ips=True, require_os_login=request.param == "os-login")
+    access = {"refused": "{}", "iap": "{via: iap}", "os-login": "{}"}.get(request.param)
+    if access is None:
+        found: Bastion = request.getfixturevalue("bastion")
+        access = f"{{via: internal, ssh_proxy_command: {json.dumps(found.command)}}}"
+    yield access
+
+
+@pytest.mark.exhaustive
+def test_a_killed_run_leaves_nothing_by_any_way(tpujob: Tpujob, way: str) -> None:
+    process = tpujob.start("run", tpujob.job(ENDLESS + f"access: {way}\n"), env={"TPUJOB_GUARDIAN": "on"})
+    tpujob.until("begun", process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    until(lambda: tpujob.alive() == [], "the guardian")
+    until(lambda: keys(tpujob) == {}, "the removal of its key")
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert str(tpujob.directory / "bastion") not in listed, "a proxy command is left"
