@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from orchestrator.core.text.alike import said_once
 from orchestrator.errors import HostKeyMismatch, RemoteError, Unreachable
 
 Item = TypeVar("Item")
@@ -87,11 +88,11 @@ def _worst(outcomes: dict[int, Result | Exception]) -> HostKeyMismatch | None:
 
 
 def combined_error(failures: Sequence[Exception]) -> Exception:
-    """Return the only failure, or one error with the messages of all. A foreign exception (a bug) comes first."""
+    """Return the only failure, or one error with all messages, alike ones once. A foreign exception (a bug) comes first."""
     ours = [failure for failure in failures if isinstance(failure, RemoteError)]
     if len(ours) < len(failures):
         return next(failure for failure in failures if not isinstance(failure, RemoteError))
     if len(ours) == 1:
         return ours[0]
     kind = Unreachable if all(isinstance(failure, Unreachable) for failure in ours) else RemoteError
-    return kind("; ".join(failure.message for failure in ours), hint=ours[0].hint)
+    return kind(said_once([failure.message for failure in ours]), hint=ours[0].hint)

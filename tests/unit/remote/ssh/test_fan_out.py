@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from orchestrator.errors import CommandFailed, HostKeyMismatch, Unreachable
+from orchestrator.errors import CommandFailed, HostKeyMismatch, RemoteError, Unreachable
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup, fan_out
 from tests.waiting import HANG_S
 
@@ -40,8 +40,11 @@ def test_one_failure_is_raised_itself_and_several_with_all_their_messages() -> N
 
     with pytest.raises(CommandFailed, match="worker0"):
         fan_out([0], fail, Wakeup())
-    with pytest.raises(Unreachable, match="worker1 is silent; worker3 is silent"):
+    with pytest.raises(Unreachable) as raised:
         fan_out([1, 3], fail, Wakeup())
+    assert raised.value.message == "worker1 is silent (2 alike: worker1 and worker3)" and raised.value.hint == "look"
+    with pytest.raises(RemoteError, match=r"^worker0: x ended with code 1: \(no output\); worker1 is silent$"):
+        fan_out([0, 1], fail, Wakeup())
 
 
 def test_a_bug_is_not_hidden_among_failures() -> None:
