@@ -18,6 +18,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"", r"a bug in tpujob|without an error|and no error|not installed beside|from this installation"),
         (r"clouds/google/error_translation", r"^(the call to|\{host\} answered (\{http\} \{status\}|something))"),
         (r"clouds/tpu/(calls|replies)", r"^(the (API|emulator|queued)|two VMs|worker \{index\}|asked for)"),
+        (r"clouds/google/project_setup", r"pages"),
         (
             r"clouds/tpu/(client|queued_request|calls)",
             r"differ in|UUID|has to be valid|exclude|an operation|up to 7 days",

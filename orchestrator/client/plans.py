@@ -120,6 +120,9 @@ def lines_of(
     )
     if (taken := access.route(wish, rules_of(session).known())) != access.DIRECT:
         lines.append(f"the workers are reached {access.describe(taken)}")
+    if taken.via is not access.Via.EXTERNAL:
+        needs = "their watchdog needs Private Google Access, and packages need Cloud NAT or an index in the network"
+        lines.append(f"they have no external address: {needs} (`tpujob doctor` looks)")
     if spec is not None and spec.keep_on_failure is not None:
         for_s = format_duration(spec.keep_on_failure)
         lines.append(f"keeps the slice of a job that fails for {for_s} (keep_on_failure), which end and price include")

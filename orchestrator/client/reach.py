@@ -12,6 +12,7 @@ from orchestrator.core.lease.access import Via
 if TYPE_CHECKING:
     from orchestrator.clouds.google.credentials import Bearer
     from orchestrator.clouds.google.os_login import OsLogin
+    from orchestrator.clouds.google.project_setup import ProjectSetup
     from orchestrator.core.lease.lease import Lease
     from orchestrator.remote.iap.dialer import Relay
     from orchestrator.remote.ssh.dial import Dialer
@@ -41,7 +42,7 @@ class Reach:
 
         route, name = lease.route, lease.name
         if route.via is Via.IAP:
-            return Relayed(self._relay(), name.project, name.zone)
+            return Relayed(self.relay(), name.project, name.zone)
         if route.ssh_proxy_command is not None:
             return Piped(route.ssh_proxy_command, route.user)
         return Direct(internal=route.via is Via.INTERNAL)
@@ -51,7 +52,7 @@ class Reach:
         from orchestrator.remote.ssh.keys import create_key
 
         key = create_key(self.lease_directory(lease.id))
-        login = self._logins().import_key(
+        login = self.logins().import_key(
             f"{key.public_line}-{lease.id}",
             project=lease.name.project,
             region=lease.name.zone.rpartition("-")[0],
@@ -63,12 +64,23 @@ class Reach:
         """Remove the key of the lease from the profile, if it is there. Raises CloudError."""
         from orchestrator.remote.ssh.keys import COMMENT
 
-        logins, project = self._logins(), lease.name.project
+        logins, project = self.logins(), lease.name.project
         for key in logins.keys(project):
             if key.line.endswith(f" {COMMENT}-{lease.id}"):
                 logins.remove_key(key.key_id, project=project)
 
-    def _relay(self) -> Relay:
+    def setup(self, project: str) -> ProjectSetup:
+        """Return what tells how a project is set up for access."""
+        from orchestrator.clouds.google.credentials import GoogleToken
+        from orchestrator.clouds.google.project_setup import ProjectSetup
+
+        emulator = self.emulator()
+        if emulator is None:
+            return ProjectSetup(project, GoogleToken())
+        return ProjectSetup(project, _emulator_bearer(emulator), emulator.url)
+
+    def relay(self) -> Relay:
+        """Return the relay of IAP."""
         from orchestrator.remote.iap.dialer import Relay
 
         emulator = self.emulator()
@@ -79,8 +91,8 @@ class Reach:
         url = f"ws{emulator.url.rstrip('/').removeprefix('http')}/v4"
         return Relay(_emulator_bearer(emulator), url, emulated=True)
 
-    def _logins(self) -> OsLogin:
-        """Return the profile of the account that is signed in here."""
+    def logins(self) -> OsLogin:
+        """Return the OS Login profile of the account that is signed in here. Raises CloudError."""
         from orchestrator.clouds.google import os_login
 
         if self._os_login is None:

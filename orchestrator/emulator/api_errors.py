@@ -183,6 +183,37 @@ def too_many_creates(project: str) -> ApiError:
     return ApiError("RESOURCE_EXHAUSTED", text, (detail,))
 
 
+def api_disabled(service: str, project: str) -> ApiError:
+    """Return the error of an API that the project has not enabled."""
+    link = f"https://console.developers.google.com/apis/api/{service}/overview?project={project}"
+    info = _error_info("SERVICE_DISABLED", consumer=f"projects/{project}")
+    info["metadata"]["service"] = service
+    help_ = {
+        "@type": "type.googleapis.com/google.rpc.Help",
+        "links": [{"description": "Google developers console API activation", "url": link}],
+    }
+    text = (
+        f"{service} has not been used in project {project} before or it is disabled. Enable it by visiting {link} then "
+        "retry. If you enabled this API recently, wait a few minutes for the action to propagate to our systems and retry."
+    )
+    return ApiError("PERMISSION_DENIED", text, (help_, info))
+
+
+class ComputeError(ApiError):
+    """An error in the form of Compute Engine, which names no status."""
+
+    def body(self) -> dict[str, Any]:
+        """Return the JSON body of an HTTP error."""
+        reason = {403: "forbidden", 404: "notFound"}.get(self.http, "invalid")
+        error = {"message": self.message, "domain": "global", "reason": reason}
+        return {"error": {"code": self.http, "message": self.message, "errors": [error]}}
+
+
+def compute_denied(permission: str, name: str) -> ApiError:
+    """Return Compute Engine's error of IAM; `name` is the resource."""
+    return ComputeError("PERMISSION_DENIED", f"Required '{permission}' permission for '{name}'")
+
+
 def type_not_in_zone(accelerator_type: str, zone: str) -> ApiError:
     """Return the error of a type that the zone does not offer."""
     return bad_request(

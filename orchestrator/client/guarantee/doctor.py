@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator import catalog, settings
 from orchestrator.client.events import Reporter
 from orchestrator.client.guarantee import health_checks
+from orchestrator.client.guarantee.access_checks import access_checks
 from orchestrator.client.guarantee.health_checks import GC, WATCHDOGS, HealthCheck, SliceHealth
 from orchestrator.client.session import Session
 from orchestrator.core.lease import claim_labels, watchdog_report
@@ -85,6 +86,8 @@ def diagnose(reporter: Reporter, *, cloud: str | None = None, project: str | Non
         checks.append(HealthCheck("state", True, f"{session.directory}, with a ledger that can be read and written"))
         session.recover(budget_s=RECOVERY_S)
         slices = tuple(_look(session, lease) for lease in session.ledger.open_leases())
+        if not any(check.code for check in checks):
+            checks += access_checks(session, slices)
     except TpujobError as error:
         checks.append(health_checks.failed("state", error))
     checks += _layers(session, target, slices)

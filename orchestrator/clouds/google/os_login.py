@@ -7,7 +7,6 @@ only; an emulator's goes to its own address, which `clouds.tpu.connect` checks.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,12 +15,11 @@ from urllib.parse import quote, urlencode
 
 from orchestrator.clouds.google import error_translation
 from orchestrator.clouds.google.credentials import Bearer
-from orchestrator.clouds.google.fetch import Reply, fetch
+from orchestrator.clouds.google.json_call import json_call
 from orchestrator.errors import AuthError, UnexpectedReply
 
 GOOGLE = "https://oslogin.googleapis.com"
 OPENID = "https://openidconnect.googleapis.com"
-TIMEOUT_S = 15.0
 SIGN_IN = "log in with `gcloud auth application-default login`, whose tokens name the account"
 USERNAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")  # it becomes an argument of ssh
 FINGERPRINT = re.compile(r"[0-9a-fA-F]{16,128}")
@@ -93,7 +91,7 @@ class OsLogin:
         self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, str] | None = None
     ) -> Mapping[str, Any]:
         url = f"{self._endpoint}/v1/{path}{'?' + urlencode(query) if query else ''}"
-        return _reply(method, url, body, self._bearer, emulated=self._emulated)
+        return json_call(method, url, body, self._bearer, emulated=self._emulated)
 
 
 def account_of(bearer: Bearer, *, endpoint: str = OPENID, emulated: bool = False) -> str:
@@ -102,35 +100,13 @@ def account_of(bearer: Bearer, *, endpoint: str = OPENID, emulated: bool = False
     Raises AuthError if Google does not tell.
     """
     try:
-        reply = _reply("GET", f"{endpoint.rstrip('/')}/v1/userinfo", None, bearer, emulated=emulated)
+        reply = json_call("GET", f"{endpoint.rstrip('/')}/v1/userinfo", None, bearer, emulated=emulated)
     except AuthError as error:
         raise AuthError(f"whose OS Login profile it is, Google does not tell: {error.message}", hint=SIGN_IN) from error
     address = reply.get("email")
     if not isinstance(address, str) or not re.fullmatch(r"[^\s@/:]{1,200}@[^\s@/:]{1,200}", address):
         raise AuthError("whose OS Login profile it is, Google does not tell", hint=SIGN_IN)
     return address
-
-
-def _reply(
-    method: str, url: str, body: Mapping[str, str] | None, bearer: Bearer, *, emulated: bool
-) -> Mapping[str, Any]:
-    reply = _send(method, url, body, bearer, emulated=emulated)
-    if reply.status == 401 and bearer.renewable:
-        bearer.renew()
-        reply = _send(method, url, body, bearer, emulated=emulated)
-    text, host = reply.body.decode("utf-8", "replace"), url.partition("://")[2].partition("/")[0]
-    if reply.status >= 300:
-        retry_after = reply.headers.get("retry-after")
-        raise error_translation.http_error(reply.status, text, host=host, retry_after=retry_after, emulated=emulated)
-    return error_translation.json_object(text, host)
-
-
-def _send(method: str, url: str, body: Mapping[str, str] | None, bearer: Bearer, *, emulated: bool) -> Reply:
-    headers = {"Authorization": f"Bearer {bearer.token()}", "Accept": "application/json"}
-    if body is not None:
-        headers["Content-Type"] = "application/json"
-    sent = None if body is None else json.dumps(body).encode()
-    return fetch(method, url, sent, headers, timeout_s=TIMEOUT_S, proxies=not emulated, ours=emulated)
 
 
 def _username(profile: Mapping[str, Any]) -> str:

@@ -21,10 +21,19 @@ from orchestrator.clouds.google import error_translation
 from orchestrator.clouds.google.error_translation import NotFound
 from orchestrator.clouds.tpu import replies
 from orchestrator.core.lease import timings as claim_timings
-from orchestrator.core.lease.cloud_api import EVERYWHERE, Capabilities, Listing, Operation, SliceName, SliceView
+from orchestrator.core.lease.cloud_api import (
+    EVERYWHERE,
+    Capabilities,
+    Listing,
+    Operation,
+    SliceName,
+    SliceView,
+    WorkerAddress,
+)
 from orchestrator.core.lease.timings import Timings
+from orchestrator.core.lease.watchdog_report import min_read_interval_s
 from orchestrator.core.text import names
-from orchestrator.errors import AuthError, BadRequest, UnexpectedReply, WrongState
+from orchestrator.errors import AuthError, BadRequest, CloudUnavailable, UnexpectedReply, Vanished, WrongState
 
 GOOGLE = "https://tpu.googleapis.com"
 CALL_LOG = logging.getLogger("tpujob.api")
@@ -112,6 +121,18 @@ class ApiCalls(ABC):
                 raise UnexpectedReply("the API's list does not end: it named the same next page twice")
             seen.add(token)
         raise UnexpectedReply(f"the API's list has more than {MAX_PAGES} pages")
+
+    def workers(self, name: SliceName) -> tuple[WorkerAddress, ...]:
+        with must_exist(name):
+            node = self._node(name)
+        replies.addresses(node)  # raises before the guest attributes, whose reads are limited to a few a minute
+        try:
+            published = self.guest_attributes(name)
+        except CloudUnavailable as error:
+            interval_s = min_read_interval_s(self.capabilities.timings.heartbeat_s)
+            error.retry_after_s = max(error.retry_after_s or 0.0, interval_s)
+            raise
+        return replies.worker_addresses(node, published, emulated=self.emulated)
 
     def get(self, name: SliceName) -> SliceView | None:
         # The request first: once it does not exist, no node can be created from it between the two replies.
@@ -212,6 +233,16 @@ class ApiCalls(ABC):
                 raise
             return ()
         return tuple(replies.attributes(entry) for entry in _objects(data, "guestAttributes"))
+
+
+@contextmanager
+def must_exist(name: SliceName) -> Iterator[None]:
+    """Raise Vanished where the API says that the slice is not there."""
+    try:
+        yield
+    except NotFound as error:
+        message = f"{name.node} does not exist in {name.zone} (any more)"
+        raise Vanished(message, details=error.details) from error
 
 
 def parent(project: str, zone: str) -> str:

@@ -7,20 +7,18 @@ importing this module is cheap.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from orchestrator.clouds.google import error_translation
 from orchestrator.clouds.google.credentials import SCOPE
 from orchestrator.clouds.google.error_translation import NotFound
 from orchestrator.clouds.tpu import replies
-from orchestrator.clouds.tpu.calls import GOOGLE, ApiCalls, ApiReply, parent, path
+from orchestrator.clouds.tpu.calls import GOOGLE, ApiCalls, ApiReply, must_exist, parent, path
 from orchestrator.clouds.tpu.queued_request import queued_request
-from orchestrator.core.lease.cloud_api import Operation, SliceName, SliceRequest, WorkerAddress
+from orchestrator.core.lease.cloud_api import Operation, SliceName, SliceRequest
 from orchestrator.core.lease.timings import Timings
-from orchestrator.core.lease.watchdog_report import min_read_interval_s
-from orchestrator.errors import BadRequest, CloudUnavailable, Vanished
+from orchestrator.errors import BadRequest
 
 
 class TpuApi(ApiCalls):
@@ -68,22 +66,10 @@ class TpuApi(ApiCalls):
         return self._change(self._client.update_node, name, request)
 
     def _change(self, call: Callable[..., Any], name: SliceName, request: Mapping[str, Any]) -> Operation:
-        with _must_exist(name):
+        with must_exist(name):
             return replies.operation(self._send(call, request).data)
 
     # -- reads -----------------------------------------------------------------------------------------------------
-
-    def workers(self, name: SliceName) -> tuple[WorkerAddress, ...]:
-        with _must_exist(name):
-            node = self._node(name)
-        replies.addresses(node)  # raises before the guest attributes, whose reads are limited to a few a minute
-        try:
-            published = self.guest_attributes(name)
-        except CloudUnavailable as error:
-            interval_s = min_read_interval_s(self.capabilities.timings.heartbeat_s)
-            error.retry_after_s = max(error.retry_after_s or 0.0, interval_s)
-            raise
-        return replies.worker_addresses(node, published, emulated=self.emulated)
 
     def preview(self, request: SliceRequest) -> dict[str, Any]:
         return preview(request, self.endpoint)
@@ -148,12 +134,3 @@ def preview(request: SliceRequest, endpoint: str = GOOGLE) -> dict[str, Any]:
     if request.queue is not None:
         return queued_request(request, request.queue, body, endpoint)
     return {"method": sent.method, "url": sent.url, "body": body}
-
-
-@contextmanager
-def _must_exist(name: SliceName) -> Iterator[None]:
-    try:
-        yield
-    except NotFound as error:
-        message = f"{name.node} does not exist in {name.zone} (any more)"
-        raise Vanished(message, details=error.details) from error

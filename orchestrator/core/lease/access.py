@@ -86,6 +86,22 @@ def route(wish: AccessWish, rules: ProjectRules = NO_RULES) -> Route:
     return Route(via, command, os_login, "" if os_login else LOGIN_USER)
 
 
+def reason(wish: AccessWish, rules: ProjectRules = NO_RULES) -> str:
+    """Return why `route` takes the way that it takes, in words."""
+    asked = wish.via or "auto"
+    if asked != "auto":
+        why = f"`via: {asked}` in `access:`"
+    elif wish.ssh_proxy_command is not None:
+        why = "`ssh_proxy_command` in `access:`"
+    elif rules.no_external_addresses:
+        why = "a policy forbids external addresses"
+    else:
+        why = "no policy is known to forbid external addresses"
+    if wish.os_login in ("on", "off"):
+        return f"{why}; `os_login: {wish.os_login}`"
+    return f"{why}; a policy requires OS Login" if rules.os_login else why
+
+
 def describe(route: Route) -> str:
     """Return how the workers are reached, in words."""
     if route.via is Via.EXTERNAL:

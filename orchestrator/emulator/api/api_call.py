@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from aiohttp import web
 
@@ -108,7 +108,12 @@ def route(verb: str, path: str, operation: str | None = None) -> Callable[[Handl
 
 
 class Api:
-    """Routes. Their handlers return JSON, or the operation of a change."""
+    """Routes. Their handlers return JSON, or the operation of a change.
+
+    `service`: of an API that a project may not have enabled, such as oslogin.googleapis.com.
+    """
+
+    service: ClassVar[str | None] = None
 
     def __init__(self, driver: Driver) -> None:
         self.driver, self.state = driver, driver.state
@@ -124,6 +129,8 @@ class Api:
     async def _reply(self, handler: Handler, request: web.Request, *, operation: str | None) -> web.Response:
         """Let time pass up to now, then reply. `operation` is for `method_of`."""
         self.driver.advance()
+        if self.service in self.state.settings.disabled_apis:
+            raise api_errors.api_disabled(self.service, request.match_info.get("project", "emulated"))
         reply = await handler(ApiCall(request))
         if isinstance(reply, OperationRecord):
             self.driver.changed()

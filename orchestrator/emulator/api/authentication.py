@@ -16,6 +16,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from orchestrator.emulator import access, api_errors
 from orchestrator.emulator.api_errors import ApiError
+from orchestrator.emulator.model import policies
 from orchestrator.emulator.model.cloud_state import CloudState
 from orchestrator.emulator.model.records import Node
 from orchestrator.emulator.plain_data import BadData
@@ -39,7 +40,7 @@ def middleware(token: str, account: VmAccount, state: CloudState) -> Middleware:
         try:
             vm = caller_of(request, token, account, state)
             request["caller"] = "client" if vm is None else "vm"
-            if vm is not None and not state.settings.vm_route:
+            if vm is not None and not policies.reaches_google(vm.spec, state.settings):
                 return cut(request)
             if vm is not None:
                 service_account.check(request, vm, state.settings)

@@ -14,13 +14,19 @@ USER = "/v1/users/{user:[^/:]+}"
 ONE_KEY = USER + "/sshPublicKeys/{key:[0-9a-f]+}"
 
 
-class OsLoginApi(Api):
-    """The routes of login profiles and their keys."""
+class OpenIdApi(Api):
+    """Who is signed in."""
 
     @route("GET", "/v1/userinfo")
     async def userinfo(self, call: ApiCall) -> Json:
         """Reply as openidconnect.googleapis.com does to a token with the scope userinfo.email."""
         return {"sub": str(LoginProfile(ACCOUNT).number), "email": ACCOUNT, "email_verified": True}
+
+
+class OsLoginApi(Api):
+    """The routes of login profiles and their keys."""
+
+    service = "oslogin.googleapis.com"
 
     @route("GET", USER + "/loginProfile", "osLogin.getLoginProfile")
     async def get_profile(self, call: ApiCall) -> Json:

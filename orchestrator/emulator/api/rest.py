@@ -148,12 +148,6 @@ class RestApi(Api):
 
     # --- what gcloud asks for besides ---------------------------------------------------------------------------------
 
-    @route("GET", "/compute/v1/projects/{project}")
-    async def compute_project(self, call: ApiCall) -> Json:
-        """Reply to the one request of `gcloud compute tpus tpu-vm ssh` to Compute Engine: the project has no SSH keys."""
-        metadata = {"kind": "compute#metadata", "fingerprint": "ZW11bGF0ZWQ=", "items": []}
-        return {"name": call.parts["project"], "commonInstanceMetadata": metadata}
-
     @route("POST", ZONE + ":generateServiceIdentity")
     async def generate_service_identity(self, call: ApiCall) -> Json:
         project, _ = call.place()

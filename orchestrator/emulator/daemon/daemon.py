@@ -20,8 +20,10 @@ from orchestrator.emulator.admin.admin import Admin
 from orchestrator.emulator.admin.admin_faults import FaultAdmin
 from orchestrator.emulator.admin.admin_supply import SupplyAdmin
 from orchestrator.emulator.api import authentication, fault_middleware
+from orchestrator.emulator.api.compute import ComputeApi
 from orchestrator.emulator.api.grpc_api import GrpcApi
-from orchestrator.emulator.api.os_login import OsLoginApi
+from orchestrator.emulator.api.os_login import OpenIdApi, OsLoginApi
+from orchestrator.emulator.api.project_services import PermissionsApi, ServicesApi
 from orchestrator.emulator.api.request_log import RequestLog
 from orchestrator.emulator.api.rest import RestApi
 from orchestrator.emulator.api.rest_queue import QueueApi
@@ -54,7 +56,8 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
     app.on_response_prepare.append(fault_middleware.date_header(driver))
     grpc_api, relay = GrpcApi(driver), RelayApi(driver)
     admins = Admin(driver, shutdown), FaultAdmin(driver, requests), SupplyAdmin(driver)
-    for api in (RestApi(driver), QueueApi(driver), OsLoginApi(driver), *admins, grpc_api, relay):
+    of_project = OpenIdApi(driver), ComputeApi(driver), ServicesApi(driver), PermissionsApi(driver)
+    for api in (RestApi(driver), QueueApi(driver), OsLoginApi(driver), *of_project, *admins, grpc_api, relay):
         app.add_routes(api.routes())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, shutdown.set)

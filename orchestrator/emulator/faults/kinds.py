@@ -23,6 +23,8 @@ OPERATIONS = (
     "reservations.list",
     *(f"osLogin.{verb}SshPublicKey" for verb in ("import", "get", "update", "delete")),
     "osLogin.getLoginProfile",
+    *("compute.projects.get", "compute.firewalls.list", "compute.subnetworks.list", "compute.routers.list"),
+    *("serviceUsage.services.get", "projects.testIamPermissions"),
 )
 CREATES, DELETES = ("nodes.create", "queuedResources.create"), ("nodes.delete", "queuedResources.delete")
 CHANGES = ("nodes.create", "nodes.delete", "nodes.patch", *POWER, *CREATES[1:], *DELETES[1:], "queuedResources.reset")

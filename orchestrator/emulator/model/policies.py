@@ -1,15 +1,20 @@
-"""The organization policies of the emulated project: what a node must not have. Pure.
+"""What administrators of the emulated project forbid or have set up: policies, firewall rules, ways out of the network. Pure.
 
-Google's texts for Compute Engine; how Cloud TPU wraps them is not known. Both are settings, off by default.
+All are settings; by default nothing is forbidden or missing. The refusals have Google's texts for Compute Engine; how Cloud TPU
+wraps them is not known.
 """
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.emulator import api_errors
 from orchestrator.emulator.model.records import Settings
+
+INTERNET, RELAY = "0.0.0.0/0", "35.235.240.0/20"  # where connections to tcp:22 come from
+TUNNEL, LOGIN, SUDO = "iap.tunnelInstances.accessViaIAP", "compute.instances.osLogin", "compute.instances.osAdminLogin"
 
 
 def has_external_address(spec: Mapping[str, Any]) -> bool:
@@ -18,8 +23,43 @@ def has_external_address(spec: Mapping[str, Any]) -> bool:
 
 
 def has_os_login(spec: Mapping[str, Any]) -> bool:
-    """Return whether its workers let in by OS Login, and not by keys of the metadata."""
-    return str(spec.get("metadata", {}).get("enable-oslogin", "")).upper() == "TRUE"
+    """Return whether the node asks for OS Login."""
+    return _says(spec) == "TRUE"
+
+
+def logs_in_by_os_login(spec: Mapping[str, Any], settings: Settings) -> bool:
+    """Return whether its workers let in by OS Login, and not by keys of the metadata. The node outranks the project."""
+    return has_os_login(spec) or (settings.project_os_login and not _says(spec))
+
+
+def may_log_in(settings: Settings) -> bool:
+    """Return whether the user may log in with OS Login."""
+    return not {LOGIN, SUDO} <= {*settings.missing_permissions}
+
+
+def may_tunnel(settings: Settings) -> bool:
+    """Return whether the relay serves the user."""
+    return TUNNEL not in settings.missing_permissions and "iap.googleapis.com" not in settings.disabled_apis
+
+
+def lets_ssh_in(settings: Settings, source: str) -> bool:
+    """Return whether the firewall lets this whole range reach tcp:22."""
+    sent = ipaddress.IPv4Network(source)
+    return any(sent.subnet_of(ipaddress.IPv4Network(each)) for each in settings.ssh_from)
+
+
+def reaches_google(spec: Mapping[str, Any], settings: Settings) -> bool:
+    """Return whether the workers of a node reach Google's APIs."""
+    return settings.vm_route and (settings.private_google_access or has_external_address(spec))
+
+
+def has_route_out(spec: Mapping[str, Any], settings: Settings) -> bool:
+    """Return whether the workers of a node reach addresses that are not Google's."""
+    return settings.cloud_nat or has_external_address(spec)
+
+
+def _says(spec: Mapping[str, Any]) -> str:
+    return str(spec.get("metadata", {}).get("enable-oslogin", "")).upper()
 
 
 def check(spec: Mapping[str, Any], project: str, zone: str, node: str, settings: Settings) -> None:

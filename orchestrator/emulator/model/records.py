@@ -5,6 +5,7 @@ Plain values without behaviour of their own; `cloud_state` changes them, `wire` 
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -12,6 +13,7 @@ from typing import Any
 
 from orchestrator.emulator.model.queue_records import QueuedResource, load_queued
 from orchestrator.emulator.model.resource import Resource
+from orchestrator.emulator.plain_data import BadData, check_value
 from orchestrator.emulator.supply.demand import FLEX_START, ON_DEMAND, RESERVED, SPOT, Demand
 
 
@@ -60,6 +62,14 @@ LOST = ("PREEMPTED", "TERMINATED")  # such a node can only be deleted
 VERBS = {"stop": ("READY", "STOPPING"), "start": ("STOPPED", "STARTING")}
 
 
+def parse_networks(data: object, name: str) -> list[str]:
+    """Return IPv4 ranges such as 35.235.240.0/20. Raises BadData."""
+    try:
+        return [str(ipaddress.IPv4Network(text)) for text in check_value(name, data, list)]
+    except ValueError as error:
+        raise BadData(f"{name} must be ranges like 35.235.240.0/20: {error}.") from None
+
+
 @dataclass(slots=True)
 class Settings:
     """What may be changed while the daemon runs. docs/emulator.md explains each setting."""
@@ -85,6 +95,15 @@ class Settings:
     require_os_login: bool = False  # the policy constraints/compute.requireOsLogin
     # True: this machine is in the slices' network, and reaches workers that have no external address.
     client_inside: bool = False
+    # What administrators set up, or do not: see `model.policies`.
+    networks: list[str] = field(default_factory=lambda: ["default"])
+    # The ranges that a firewall rule lets reach tcp:22.
+    ssh_from: list[str] = field(default_factory=lambda: ["0.0.0.0/0"], metadata={"parse": parse_networks})
+    private_google_access: bool = True  # False: workers without external addresses do not reach Google's APIs
+    cloud_nat: bool = True  # False: workers without external addresses reach no package index
+    project_os_login: bool = False  # enable-oslogin=TRUE in the metadata of the project
+    disabled_apis: list[str] = field(default_factory=list)  # such as iap.googleapis.com
+    missing_permissions: list[str] = field(default_factory=list)  # of the user, such as compute.instances.osLogin
     # Writes of guest attributes beyond so many times Google's rate are dropped; 0: none is.
     attribute_limits: float = 0.0
     lend_torch: bool = False  # True: commands on nodes that are created from then on find this machine's torch

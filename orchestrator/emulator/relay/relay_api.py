@@ -17,6 +17,7 @@ from orchestrator.emulator.api.api_call import Api, ApiCall, Json, route
 from orchestrator.emulator.api.authentication import cut
 from orchestrator.emulator.api_errors import ApiError, bad_field
 from orchestrator.emulator.faults.fault import Fault
+from orchestrator.emulator.model import policies
 from orchestrator.emulator.model.records import Node
 from orchestrator.emulator.plain_data import check_list, check_value
 from orchestrator.emulator.relay import certificate, messages
@@ -133,8 +134,12 @@ class RelayApi(Api):
         if (refused := await self._refused(request, fault)) is not None:
             return refused
         websocket = await _upgrade(request)
+        if not policies.may_tunnel(self.state.settings):
+            return await _closed(websocket, messages.NOT_AUTHORIZED)
         if node is None:
             return await _closed(websocket, messages.LOOKUP_FAILED)
+        if not policies.lets_ssh_in(self.state.settings, policies.RELAY):
+            return await _closed(websocket, messages.NOT_REACHED)
         port = query.get("port", "")
         try:
             tunnel = await self.tunnels.open(node.name, node.hosts[worker].ssh_port if port == SSH else int(port))

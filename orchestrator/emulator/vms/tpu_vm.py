@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PROFILE = "# Login shells reset PATH, in which the Python of this emulated VM comes first.\nexport PATH={path}\n"
+# Nothing can cut a program on this machine off from the Internet without root: it is sent to a proxy that is not there.
+NOWHERE, HERE = "http://127.0.0.1:9", "localhost,127.0.0.1,metadata.google.internal"
+NO_ROUTE_OUT = {f"{scheme}_proxy": NOWHERE for scheme in ("http", "https", "all")} | {"no_proxy": HERE}
+NO_ROUTE_OUT |= {name.upper(): value for name, value in NO_ROUTE_OUT.items()}
 
 
 class Worker:
@@ -79,14 +83,18 @@ class Worker:
         """Return the keys (base64) with which the user may log in now. With OS Login, those of the metadata do not count."""
         from orchestrator.emulator.vms.ssh_server import authorized_keys
 
-        if policies.has_os_login(self.node.spec):
-            return self.cloud.state.logins.authorized_keys(user, self.cloud.clock())
+        state = self.cloud.state
+        if policies.logs_in_by_os_login(self.node.spec, state.settings):
+            may = policies.may_log_in(state.settings)
+            return state.logins.authorized_keys(user, self.cloud.clock()) if may else set()
         return authorized_keys(self.node.spec.get("metadata", {}).get("ssh-keys", ""), user)
 
     def admits(self, port: int) -> bool:
         """Return whether a connection from this port of the machine reaches the worker."""
-        from_outside = not (self.cloud.state.settings.client_inside or port in self.cloud.inside)
-        return policies.has_external_address(self.node.spec) or not from_outside
+        settings = self.cloud.state.settings
+        if settings.client_inside or port in self.cloud.inside:
+            return True
+        return policies.has_external_address(self.node.spec) and policies.lets_ssh_in(settings, policies.INTERNET)
 
     def environment(self, user: str) -> Mapping[str, str]:
         """Return the environment of a program that `user` runs."""
@@ -106,6 +114,8 @@ class Worker:
             "TPUJOB_EMULATED_TRAINING": str(self.directory / TRAINING / "bin"),
             processes.MARKER: marker(self.node),
         }
+        if not policies.has_route_out(self.node.spec, self.cloud.state.settings):
+            found |= NO_ROUTE_OUT
         return found | ({"TPUJOB_EMULATED_LENT": "torch"} if lends_torch(self.directory) else {})
 
     def boot(self, script: str) -> subprocess.Popen[bytes]:

@@ -23,7 +23,7 @@ from orchestrator import fork, peers
 from orchestrator.errors import ConfigError, TpujobError, Unreachable
 from orchestrator.remote.iap import frames
 from orchestrator.remote.iap.relay_session import RelaySession, RelayTarget
-from orchestrator.remote.iap.tunnel import CLOSE_S, MESSAGE_BYTES, ORIGIN, Closed, Tunnel
+from orchestrator.remote.iap.tunnel import CLOSE_S, MESSAGE_BYTES, ORIGIN, Closed, Tunnel, receive
 from orchestrator.remote.ssh.socket_options import set_options
 
 if TYPE_CHECKING:
@@ -84,6 +84,35 @@ def dial(
         theirs.close()
         raise
     return theirs
+
+
+def refusal(relay: Relay, target: RelayTarget, *, timeout_s: float = OPEN_S) -> int | None:
+    """Ask for a port and hang up. Return the relay's close code or HTTP status; None: it connects. Raises Unreachable."""
+    asking = asyncio.run_coroutine_threadsafe(_refusal(relay, target), _runner().loop)
+    try:
+        return asking.result(timeout_s)
+    except TimeoutError:
+        asking.cancel()
+        raise Unreachable("the relay of IAP does not answer in time") from None
+
+
+async def _refusal(relay: Relay, target: RelayTarget) -> int | None:
+    for fresh in (False, True):
+        session = RelaySession(target)
+        try:
+            async with _websocket(relay, session.begin(), fresh=fresh) as websocket:
+                while not session.connected:
+                    session.take(await receive(websocket))
+                return None
+        except frames.BadFrame as error:
+            raise Unreachable(f"the relay of IAP breaks its protocol: {error}") from None
+        except Closed as end:
+            code = end.code or end.http
+            if code is None:
+                raise Unreachable(end.reason or "the relay of IAP cut the connection") from None
+            if not end.signs_in or fresh:
+                return code
+    raise AssertionError("the second answer counts")
 
 
 async def _open(relay: Relay, target: RelayTarget, local: socket.socket, open_s: float, reconnect_s: float) -> None:

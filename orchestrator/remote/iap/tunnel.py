@@ -28,7 +28,7 @@ RETRY_FIRST_S, RETRY_MOST_S = 0.1, 2.0
 MESSAGE_BYTES = 1 << 17  # far more than a message of the relay has
 
 # Close codes of the relay. GoogleCloudPlatform/iap-desktop names them all.
-SID_IN_USE, NOT_REACHED, SIGN_IN, NOT_AUTHORIZED = 4002, 4003, 4004, 4033
+SID_IN_USE, NOT_REACHED, SIGN_IN, NOT_AUTHORIZED, LOOKUP_FAILED = 4002, 4003, 4004, 4033, 4047
 RESUME = (None, 1006, SID_IN_USE, SIGN_IN)  # None: cut without a code; SID_IN_USE: it has not noticed the cut yet
 ROLE, RANGE = "roles/iap.tunnelResourceAccessor", "35.235.240.0/20"
 
@@ -124,7 +124,7 @@ class Tunnel:
             async with asyncio.timeout(self._open_s):
                 websocket = await stack.enter_async_context(self._open_websocket(self._session.begin(), fresh=fresh))
                 while not self._session.connected:
-                    self._session.take(await _message(websocket))
+                    self._session.take(await receive(websocket))
                 return websocket
         except TimeoutError:
             raise Closed(reason="the relay of IAP does not answer in time") from None
@@ -157,7 +157,7 @@ class Tunnel:
     async def _receive_all(self, websocket: aiohttp.ClientWebSocketResponse, writer: asyncio.StreamWriter) -> None:
         """Write what the relay brings, until the local side takes no more."""
         while True:
-            content = self._session.take(await _message(websocket))
+            content = self._session.take(await receive(websocket))
             if content:
                 try:
                     writer.write(content)
@@ -194,7 +194,7 @@ async def _send(websocket: aiohttp.ClientWebSocketResponse, message: bytes) -> N
         raise Closed from error
 
 
-async def _message(websocket: aiohttp.ClientWebSocketResponse) -> bytes:
+async def receive(websocket: aiohttp.ClientWebSocketResponse) -> bytes:
     """Return the next binary message. Raises Closed, and BadFrame for a text."""
     from aiohttp import WSMsgType
 

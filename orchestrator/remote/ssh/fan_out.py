@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from orchestrator.core.text.alike import said_once
-from orchestrator.errors import HostKeyMismatch, RemoteError, Unreachable
+from orchestrator.errors import HostKeyMismatch, RemoteError, TunnelRefused, Unreachable
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -94,5 +94,5 @@ def combined_error(failures: Sequence[Exception]) -> Exception:
         return next(failure for failure in failures if not isinstance(failure, RemoteError))
     if len(ours) == 1:
         return ours[0]
-    kind = Unreachable if all(isinstance(failure, Unreachable) for failure in ours) else RemoteError
-    return kind(said_once([failure.message for failure in ours]), hint=ours[0].hint)
+    alike = (kind for kind in (Unreachable, TunnelRefused) if all(isinstance(failure, kind) for failure in ours))
+    return next(alike, RemoteError)(said_once([failure.message for failure in ours]), hint=ours[0].hint)

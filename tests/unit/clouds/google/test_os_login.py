@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.clouds.google import credentials, os_login
+from orchestrator.clouds.google import credentials, json_call
 from orchestrator.clouds.google.fetch import Reply
 from orchestrator.clouds.google.os_login import Login, OsLogin, account_of
 from orchestrator.errors import AuthError, CloudUnavailable, UnexpectedReply
@@ -49,7 +49,7 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Answering:
             status, value = replies[min(len(sent), len(replies)) - 1]
             return Reply(status, {}, json.dumps(value).encode())
 
-        monkeypatch.setattr(os_login, "fetch", fetch)
+        monkeypatch.setattr(json_call, "fetch", fetch)
         return sent
 
     return answer

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from orchestrator.errors import CommandFailed, HostKeyMismatch, RemoteError, Unreachable
-from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup, fan_out
+from orchestrator.errors import CommandFailed, HostKeyMismatch, RemoteError, TunnelRefused, Unreachable
+from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup, combined_error, fan_out
 from tests.waiting import HANG_S
 
 
@@ -81,3 +81,10 @@ def test_canceling_ends_the_wait_at_once_though_the_work_hangs() -> None:
     with pytest.raises(FanOutAbandoned):
         fan_out([0], work, wakeup)
     never.set()
+
+
+def test_workers_that_are_all_refused_are_a_refusal_and_not_a_broken_worker() -> None:
+    refused = [TunnelRefused("worker0: no role", hint="ask for it"), TunnelRefused("worker1: no role")]
+    error = combined_error(refused)
+    assert isinstance(error, TunnelRefused) and error.hint == "ask for it"
+    assert type(combined_error([*refused, Unreachable("worker2: cut")])) is RemoteError

@@ -1,0 +1,252 @@
+"""How workers would be reached, and whether that works: tried on the open slices, else asked of the APIs. For `tpujob doctor`.
+
+What may not be read is "not known", never a failure. Each check names the command that adds what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from orchestrator import catalog
+from orchestrator.client.guarantee import access_commands as commands
+from orchestrator.client.guarantee.health_checks import HealthCheck, SliceHealth
+from orchestrator.client.guarantee.login_check import login_check
+from orchestrator.client.plans import rules_of
+from orchestrator.client.reach import Reach
+from orchestrator.client.session import Session
+from orchestrator.clouds.google import project_setup
+from orchestrator.core.lease import access, networks
+from orchestrator.core.lease.access import Route, Via
+from orchestrator.core.lease.networks import Entrance, NetworkPlace
+from orchestrator.errors import AuthError, CloudError, TpujobError, TunnelRefused
+
+TUNNEL_ROLE = "roles/iap.tunnelResourceAccessor"
+LOGIN_ROLE, SUDO_ROLE = "roles/compute.osLogin", "roles/compute.osAdminLogin"
+LOGIN, SUDO = "compute.instances.osLogin", "compute.instances.osAdminLogin"
+IAP, OS_LOGIN = "iap.googleapis.com", "oslogin.googleapis.com"
+NO_INSTANCE = "tpujob-doctor"  # no VM has this name: who may ask for it is told that it does not exist
+ASK_S = 10.0
+
+
+def access_checks(session: Session, slices: Sequence[SliceHealth]) -> list[HealthCheck]:
+    """Return which way a new slice takes, the logins tried on open slices, and what else can be asked about that way."""
+    wish, rules = session.target.access, rules_of(session).known()
+    route = access.route(wish, rules)
+    way = f"by default, workers of new slices are reached {access.describe(route)}: {access.reason(wish, rules)}"
+    checks = [HealthCheck("access", True, f"{way}; a job's `access:` outranks that")]
+    tried = login_check(session, slices)
+    asked = _Asked(session, route)
+    proven = tried.live is True and any(_same_way(each.lease.route, route) for each in slices)
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        found = list(pool.map(lambda check: check(), asked.checks(proven)))
+    return [*checks, tried, *(check for check in found if check is not None)]
+
+
+def _same_way(one: Route, other: Route) -> bool:
+    return (one.via, one.ssh_proxy_command, one.os_login) == (other.via, other.ssh_proxy_command, other.os_login)
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What can be asked without a VM about the way of new slices."""
+
+    session: Session
+    route: Route
+    project: str = field(init=False)
+    place: NetworkPlace = field(init=False)
+    reach: Reach = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.project = self.session.target.project
+        self.place = networks.place_of(self.session.target.access, self.project)
+        world_reach = self.session.world().reach
+        assert isinstance(world_reach, Reach), "a session has the real one"
+        self.reach = world_reach
+
+    def checks(self, proven: bool) -> Iterator[Callable[[], HealthCheck | None]]:
+        """Yield the checks. `proven`: a login by the same way worked, so that nothing of that way is missing."""
+        if not proven:
+            if self.route.via is Via.IAP:
+                yield self.relay
+            yield self.os_login if self.route.os_login else self.no_os_login
+            yield self.firewall
+        if self.route.via is not Via.EXTERNAL:
+            yield self.google_access
+            yield self.nat
+
+    # -- who is let in ------------------------------------------------------------------------------------------------
+
+    def relay(self) -> HealthCheck:
+        """Ask the relay for a VM that does not exist."""
+        from orchestrator.remote.iap import dialer, tunnel
+        from orchestrator.remote.iap.relay_session import RelayTarget
+
+        name, zone = "iap", self._zone()
+        try:
+            code = dialer.refusal(self.reach.relay(), RelayTarget(self.project, zone, NO_INSTANCE), timeout_s=ASK_S)
+        except TpujobError as error:
+            return HealthCheck(name, False, error.message, error.hint, error.exit_code)
+        if code == tunnel.LOOKUP_FAILED:
+            return HealthCheck(name, True, f"the relay answers, and {TUNNEL_ROLE} is granted")
+        if code not in (tunnel.NOT_AUTHORIZED, 401, 403):
+            return HealthCheck(name, None, f"the relay answers {code}, which does not tell whether it lets you in")
+        text = f"the relay refuses you ({code}): the role {TUNNEL_ROLE} is missing"
+        fix = commands.add_role(self.project, TUNNEL_ROLE, self._account())
+        if self._is_enabled(IAP) is False:
+            text, fix = f"the relay refuses you ({code}): {IAP} is not enabled", commands.enable(self.project, IAP)
+        return HealthCheck(name, False, text, fix, TunnelRefused.exit_code)
+
+    def os_login(self) -> HealthCheck:
+        """Read the profile, and ask for the permissions to log in with it."""
+        name = "os-login"
+        try:
+            logins = self.reach.logins()
+            logins.keys(self.project)
+        except CloudError as error:
+            service = project_setup.disabled_api(error)
+            if service is None:
+                return HealthCheck(name, False, error.message, error.hint, error.exit_code)
+            fix = commands.enable(self.project, service)
+            return HealthCheck(name, False, f"{service} is not enabled", fix, error.exit_code)
+        text = f"the profile of {logins.account} can be read"
+        try:
+            had = self.reach.setup(self.project).permissions((LOGIN, SUDO))
+        except CloudError as error:
+            return HealthCheck(name, None, f"{text}; whether its keys open VMs is not known: {error.message}")
+        grant = commands.add_role(self.project, SUDO_ROLE, logins.account)
+        if SUDO in had:
+            return HealthCheck(name, True, f"{text}, and it may log in, with sudo")
+        if LOGIN in had:
+            return HealthCheck(name, True, f"{text}, and it may log in, without sudo ({LOGIN_ROLE})", grant)
+        text += f", but it may not log in: {LOGIN_ROLE} is missing, or {SUDO_ROLE}, with sudo"
+        return HealthCheck(name, False, text, grant, AuthError.exit_code)
+
+    def no_os_login(self) -> HealthCheck | None:
+        """Ask whether the project turns OS Login on: then VMs ignore the keys of their metadata."""
+        name = "os-login"
+        try:
+            on = self.reach.setup(self.project).uses_os_login()
+        except CloudError as error:
+            return self._not_known(name, "whether the project turns OS Login on", error)
+        if not on:
+            return None
+        text = "the metadata of the project have enable-oslogin=TRUE: its VMs take no SSH keys of metadata"
+        return HealthCheck(name, False, text, "`os_login: on` in `access:` of the settings or the job")
+
+    def firewall(self) -> HealthCheck:
+        """Ask which rule lets SSH in."""
+        name, through_relay = "firewall", self.route.via is Via.IAP
+        source = networks.RELAY_RANGE if through_relay else None
+        where = f"{networks.RELAY_RANGE} (the relay of IAP)" if through_relay else "this machine"
+        target, place = self.session.target, self.place
+        try:
+            network = self._network()
+            rules = self.reach.setup(place.project).firewall_rules()
+        except CloudError as error:
+            return self._not_known(name, f"whether {where} reaches tcp:22", error)
+        inside, tags = self.route.via is Via.INTERNAL, target.access.tags or ()
+        found = networks.entrance(rules, network, source, inside=inside, tags=tags, account=target.service_account)
+        return self._firewall(name, NetworkPlace(place.project, network, place.subnetwork), found, where)
+
+    def _firewall(self, name: str, place: NetworkPlace, found: Entrance, where: str) -> HealthCheck:
+        rules, on = " and ".join(found.rules), f"on the network {place.network}"
+        if found.is_open:
+            return HealthCheck(name, True, f"the rule {found.rules[-1]} {on} lets {where} reach tcp:22")
+        fix = commands.admit_ssh(place, through_relay=self.route.via is Via.IAP)
+        if found.is_open is None:
+            text = f"tcp:22 is open to some addresses only ({rules}, {on}): whether {where} is one is not known"
+            return HealthCheck(name, None, text, fix)
+        why = f"{rules} forbids it" if rules else "no firewall rule allows it (firewall policies are not read)"
+        if self.route.via is not Via.IAP:
+            fix += f", where {commands.MY_ADDRESS} is this machine's address as the network sees it"
+        return HealthCheck(name, False, f"{where} does not reach tcp:22 {on}: {why}", fix)
+
+    # -- ways out -----------------------------------------------------------------------------------------------------
+
+    def google_access(self) -> HealthCheck:
+        """Ask whether workers without external addresses reach Google's APIs."""
+        name, what = "private-google-access", "whether workers without external addresses reach Google's APIs"
+        try:
+            rows = self.reach.setup(self.place.project).subnetworks()
+        except CloudError as error:
+            return self._not_known(name, what, error)
+        found = list(networks.in_place(rows, self.place, self._regions()))
+        if not found:
+            place = self.place.subnetwork or self.place.network
+            return HealthCheck(name, None, f"not known {what}: no subnetwork of {place} is in {self._where()}")
+        off = [each for each in found if not each.private_google_access]
+        if not off:
+            return HealthCheck(name, True, f"on in {_some([each.region for each in found])}")
+        text = (
+            f"off on {off[0].name} in {_some([each.region for each in off])}: the watchdog of workers without external "
+            "addresses does not reach the API, and cannot delete its slice"
+        )
+        return HealthCheck(name, False, text, commands.reach_google(self.place, off[0]))
+
+    def nat(self) -> HealthCheck:
+        """Ask whether workers without external addresses reach anything else, such as a package index."""
+        name = "cloud-nat"
+        try:
+            network = self._network()
+            found = self.reach.setup(self.place.project).regions_with_nat(network)
+        except CloudError as error:
+            return self._not_known(name, "whether workers without external addresses have a route out", error)
+        lacking = [region for region in self._regions() if region not in found]
+        if not lacking:
+            return HealthCheck(name, True, f"gives the workers a route out in {_some(self._regions())}")
+        text = f"none in {_some(lacking)}: the workers reach Google's APIs only, and packages only in their network"
+        return HealthCheck(name, None, text, commands.route_out(self.place.project, network, lacking[0]))
+
+    # -- what the checks share ----------------------------------------------------------------------------------------
+
+    def _not_known(self, name: str, what: str, error: CloudError) -> HealthCheck:
+        service = project_setup.disabled_api(error)
+        if service is None:
+            return HealthCheck(name, None, f"not known {what}: {error.message}")
+        return HealthCheck(
+            name, None, f"not known {what}: {service} is not enabled", commands.enable(self.place.project, service)
+        )
+
+    def _network(self) -> str:
+        """Return the name of the network; where only the subnetwork is named, the API tells. Raises CloudError."""
+        if self.place.network is not None:
+            return self.place.network
+        rows = self.reach.setup(self.place.project).subnetworks()
+        found = next(networks.in_place(rows, self.place, {each.region for each in rows}), None)
+        if found is None:
+            raise CloudError(f"there is no subnetwork {self.place.subnetwork} in project {self.place.project}")
+        return found.network
+
+    def _is_enabled(self, service: str) -> bool | None:
+        try:
+            return self.reach.setup(self.project).is_enabled(service)
+        except CloudError:
+            return None
+
+    def _account(self) -> str | None:
+        try:
+            return self.reach.logins().account
+        except CloudError:
+            return None
+
+    def _zone(self) -> str:
+        zone = self.session.target.zone
+        zones = catalog.zones()
+        return zone if zone in zones else catalog.zones_of(zone)[0] if zone else zones[0]
+
+    def _regions(self) -> list[str]:
+        """Return the regions of the settings' zone, or all that have TPUs."""
+        zone = self.session.target.zone
+        if zone is None:
+            return list(catalog.regions())
+        return [zone if zone in catalog.regions() else zone.rpartition("-")[0]]
+
+    def _where(self) -> str:
+        return _some(self._regions())
+
+
+def _some(regions: Sequence[str]) -> str:
+    more = f" and {len(regions) - 1} more regions with TPUs" if len(regions) > 1 else ""
+    return regions[0] + more

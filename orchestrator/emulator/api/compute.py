@@ -1,0 +1,119 @@
+"""The few reads of Compute Engine's API, /compute/v1, that tell how workers are reached: project, firewall, subnetworks, NAT.
+
+What they show are settings, and the same settings decide which connections work (`model.policies`). `relay_api` has instances.
+"""
+
+from __future__ import annotations
+
+from orchestrator import catalog
+from orchestrator.emulator import api_errors
+from orchestrator.emulator.api.api_call import Api, ApiCall, Json, route
+
+PROJECT = "/compute/v1/projects/{project}"
+INTERNAL = "10.128.0.0/9"
+LAST_PRIORITY = 65534
+
+
+class ComputeApi(Api):
+    """The routes. Each needs a permission, which the setting `missing_permissions` takes away."""
+
+    service = "compute.googleapis.com"
+
+    @route("GET", PROJECT, "compute.projects.get")
+    async def get_project(self, call: ApiCall) -> Json:
+        """Reply also to `gcloud compute tpus tpu-vm ssh`: the project has no SSH keys."""
+        self._require(call, "compute.projects.get")
+        items = [{"key": "enable-oslogin", "value": "TRUE"}] if self.state.settings.project_os_login else []
+        metadata = {"kind": "compute#metadata", "fingerprint": "ZW11bGF0ZWQ=", "items": items}
+        return {"kind": "compute#project", "name": call.parts["project"], "commonInstanceMetadata": metadata}
+
+    @route("GET", PROJECT + "/global/firewalls", "compute.firewalls.list")
+    async def list_firewalls(self, call: ApiCall) -> Json:
+        self._require(call, "compute.firewalls.list")
+        ports = ["0-65535"]
+        internal = [{"IPProtocol": name, "ports": ports} for name in ("tcp", "udp")] + [{"IPProtocol": "icmp"}]
+        rules = []
+        for network in self.state.settings.networks:
+            rules.append(self._rule(call, network, "allow-internal", [INTERNAL], internal))
+            if sources := self.state.settings.ssh_from:
+                allowed: list[Json] = [{"IPProtocol": "tcp", "ports": ["22"]}]
+                rules.append(self._rule(call, network, "allow-ssh", sources, allowed))
+        return call.page("items", rules, {"kind": "compute#firewallList", "id": self._id(call)})
+
+    @route("GET", PROJECT + "/aggregated/subnetworks", "compute.subnetworks.list")
+    async def list_subnetworks(self, call: ApiCall) -> Json:
+        self._require(call, "compute.subnetworks.list")
+        items = {
+            f"regions/{region}": {"subnetworks": [self._subnetwork(call, region, each) for each in self._networks]}
+            for region in catalog.regions()
+        }
+        return {"kind": "compute#subnetworkAggregatedList", "id": self._id(call), "items": items}
+
+    @route("GET", PROJECT + "/aggregated/routers", "compute.routers.list")
+    async def list_routers(self, call: ApiCall) -> Json:
+        self._require(call, "compute.routers.list")
+        items: Json = {}
+        for region in catalog.regions():
+            name = f"regions/{region}"
+            if self.state.settings.cloud_nat:
+                items[name] = {"routers": [self._router(call, region, each) for each in self._networks]}
+            else:
+                text = f"There are no results for scope '{name}' on this page."
+                items[name] = {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": text}}
+        return {"kind": "compute#routerAggregatedList", "id": self._id(call), "items": items}
+
+    @property
+    def _networks(self) -> list[str]:
+        return self.state.settings.networks
+
+    def _require(self, call: ApiCall, permission: str) -> None:
+        if permission in self.state.settings.missing_permissions:
+            raise api_errors.compute_denied(permission, f"projects/{call.parts['project']}")
+
+    def _id(self, call: ApiCall) -> str:
+        return call.request.path.partition("/v1/")[2]
+
+    def _link(self, call: ApiCall, path: str) -> str:
+        return f"https://www.googleapis.com/compute/v1/projects/{call.parts['project']}/{path}"
+
+    def _rule(self, call: ApiCall, network: str, name: str, sources: list[str], allowed: list[Json]) -> Json:
+        return {
+            "kind": "compute#firewall",
+            "name": f"{network}-{name}",
+            "selfLink": self._link(call, f"global/firewalls/{network}-{name}"),
+            "network": self._link(call, f"global/networks/{network}"),
+            "priority": LAST_PRIORITY,
+            "direction": "INGRESS",
+            "sourceRanges": sources,
+            "allowed": allowed,
+            "disabled": False,
+        }
+
+    def _subnetwork(self, call: ApiCall, region: str, network: str) -> Json:
+        return {
+            "kind": "compute#subnetwork",
+            "name": network,
+            "selfLink": self._link(call, f"regions/{region}/subnetworks/{network}"),
+            "network": self._link(call, f"global/networks/{network}"),
+            "region": self._link(call, f"regions/{region}"),
+            "ipCidrRange": f"10.{128 + sorted(catalog.regions()).index(region)}.0.0/20",
+            "gatewayAddress": f"10.{128 + sorted(catalog.regions()).index(region)}.0.1",
+            "purpose": "PRIVATE",
+            "stackType": "IPV4_ONLY",
+            "privateIpGoogleAccess": self.state.settings.private_google_access,
+        }
+
+    def _router(self, call: ApiCall, region: str, network: str) -> Json:
+        nat = {
+            "name": f"{network}-nat",
+            "natIpAllocateOption": "AUTO_ONLY",
+            "sourceSubnetworkIpRangesToNat": "ALL_SUBNETWORKS_ALL_IP_RANGES",
+        }
+        return {
+            "kind": "compute#router",
+            "name": f"{network}-router",
+            "selfLink": self._link(call, f"regions/{region}/routers/{network}-router"),
+            "network": self._link(call, f"global/networks/{network}"),
+            "region": self._link(call, f"regions/{region}"),
+            "nats": [nat],
+        }
