@@ -17,7 +17,7 @@ import struct
 import time
 import zlib
 
-from .frames import reply
+from .frames import reply, widen
 from .store import PIECE_BYTES, Store, check_sha256, contents, free_bytes, is_full, write_sparse
 
 TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
@@ -30,13 +30,12 @@ BLOCK_BYTES = 1 << 20
 MANIFEST_BYTES = 1 << 30
 CONTINUED_BYTES = 4 << 20  # a smaller file is sent again from its first byte after a cut
 SAY_EVERY_S = 1.0
-F_SETPIPE_SZ = 1031  # of Linux; Python has the name from 3.10 on
 
 
 def receive(sha256: str) -> None:
     store = Store()
     lock = store.lock()
-    widen_stdin()
+    widen(0)
     source = open(0, "rb", buffering=BLOCK_BYTES, closefd=False)  # noqa: SIM115 (it ends with the process)
     text = store.manifest(check_sha256(sha256))
     reply({"manifest": text is not None})
@@ -77,14 +76,6 @@ def receive(sha256: str) -> None:
         assert lock is not None
         os.close(lock)
         store.prune()
-
-
-def widen_stdin() -> None:
-    """Let the SSH server hand over a MiB at once, where stdin is a pipe: each 64 KB cost two changes of process."""
-    try:
-        fcntl.fcntl(0, F_SETPIPE_SZ, BLOCK_BYTES)
-    except OSError:
-        pass
 
 
 def ranges(numbers: list[int]) -> list[list[int]]:

@@ -48,6 +48,8 @@ class Admin(Api):
                 {"name": row.name, "state": row.state, "tier": row.tier, "nodes": row.node_names}
                 for row in self.state.queue.rows.values()
             ],
+            # Since this daemon started. A real sshd starts at least one process for each.
+            "ssh_sessions": {kind: self.driver.ssh_sessions[kind] for kind in ("commands", "sftp")},
             "settings": asdict(self.state.settings),
         }
 

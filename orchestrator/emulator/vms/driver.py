@@ -10,6 +10,7 @@ import asyncio
 import functools
 import logging
 import shutil
+from collections import Counter
 from collections.abc import Callable
 
 from orchestrator.emulator.model.cloud_state import CloudState
@@ -37,6 +38,7 @@ class Driver:
         self.hosts: dict[str, SliceHosts] = {}
         self.worker_faults = WorkerFaults()
         self.inside: set[int] = set()  # local ports of connections from inside the slices' network
+        self.ssh_sessions: Counter[str] = Counter()  # that workers served since this daemon started, by kind
         self.notifier = Notifier()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._waits: set[asyncio.Task[int]] = set()  # for startup scripts

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -107,6 +108,7 @@ class CloudBackend(Protocol):
     notifier: Notifier
     clock: Callable[[], float]
     inside: set[int]
+    ssh_sessions: Counter[str]
 
     def changed(self) -> None:
         """Note that the state changed."""

@@ -10,6 +10,7 @@ import base64
 import functools
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -41,8 +42,10 @@ class SshServer:
         authorized: Callable[[str], set[str]],
         environment: Callable[[str], Mapping[str, str]],
         admits: Callable[[int], bool] = lambda port: True,
+        sessions: Counter[str] | None = None,
     ) -> None:
-        """`admits`: whether a connection from this port of the machine has a way here."""
+        """`admits`: whether a connection from this port of the machine has a way here. `sessions`: where they are counted."""
+        self.counted: Counter[str] = Counter() if sessions is None else sessions
         self.key_path, self.home, self.admits = key_path, home, admits
         self.authorized, self.environment = authorized, environment
         self.connections: set[asyncssh.SSHServerConnection] = set()
@@ -79,7 +82,7 @@ class SshServer:
             server_host_keys=[key],
             server_factory=lambda: _Login(self),
             process_factory=self._start,
-            sftp_factory=lambda channel: _HomeSftp(channel, self.home),
+            sftp_factory=self._sftp,
             allow_scp=True,
             encoding=None,
             line_editor=False,
@@ -96,8 +99,14 @@ class SshServer:
             draft.replace(self.key_path)
         return asyncssh.read_private_key(self.key_path)
 
+    def _sftp(self, channel: asyncssh.SSHServerChannel[bytes]) -> _HomeSftp:
+        """Serve SFTP, or either kind of scp. A real sshd starts a process for it, as for a command."""
+        self.counted["sftp"] += 1
+        return _HomeSftp(channel, self.home)
+
     def _start(self, session: command.Session) -> None:
         """Serve a session in a task of its own: asyncssh cancels its own tasks with the connection."""
+        self.counted["commands"] += 1
         user = str(session.get_extra_info("username"))
         ends = (*session.get_extra_info("peername")[:2], *session.get_extra_info("sockname")[:2])
         environment = {**self.environment(user), "SSH_CONNECTION": " ".join(map(str, ends))}  # as sshd sets it

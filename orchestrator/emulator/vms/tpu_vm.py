@@ -51,7 +51,7 @@ class Worker:
         self.watchdog.mkdir(mode=0o700, exist_ok=True)
         (self.home / ".profile").write_text(PROFILE.format(path=shlex.quote(self.path)))
         self.metadata_port = await self.metadata.open(before.metadata_port if before else 0)
-        ways = (self.authorized_keys, self.environment, self.admits)
+        ways = (self.authorized_keys, self.environment, self.admits, self.cloud.ssh_sessions)
         self.ssh = SshServer(self.directory / "host_key", self.home, *ways)
         port, key = await self.ssh.open(before.ssh_port if before else 0)
         attributes = dict(before.attributes) if before else {}

@@ -84,8 +84,8 @@ class Fleet:
     def connect(self, deadline_s: float) -> None:
         """Connect to every worker, retrying until `deadline_s`: sshd of a new VM takes minutes, and the key arrives even later.
 
-        Raises Unreachable with the names of missing workers, and HostKeyMismatch at once. Nothing runs there yet: a command
-        costs a worker some 50 ms of processor time, and the first step shows whether it can run one.
+        Raises Unreachable with the names of missing workers, and HostKeyMismatch at once. Nothing runs there yet: the
+        first step starts the agent, and shows whether the worker can run it.
         """
         deadline = time.monotonic() + deadline_s
         missing: dict[int, Unreachable] = {}

@@ -18,7 +18,7 @@ from itertools import accumulate
 from typing import Any
 
 from orchestrator.core.text.sizes import format_size
-from orchestrator.errors import RemoteError, Unreachable
+from orchestrator.errors import CommandFailed, RemoteError, Unreachable
 from orchestrator.remote.shipping.shipment import Shipment
 from orchestrator.remote.ssh.call import WorkerCall
 from orchestrator.remote.ssh.connection import Connection
@@ -159,7 +159,7 @@ class Sending:
                 for block, size_bytes in blocks:
                     call.send(block)
                     self._note(size_bytes, 0)
-            except Unreachable:
+            except (CommandFailed, Unreachable):
                 _check(call.answer(), call, shipment)  # raises the reason, if the worker gave one
                 raise
             _check(call.answer(), call, shipment)

@@ -1,7 +1,7 @@
 """The files of `orchestrator.vm` as one small archive, and the command lines that run them on a worker.
 
-The archive is named after its hash and is sent on stdin with the first call over each connection, so that a worker never
-runs another version than this client, and installation needs no step of its own.
+The archive is named after its hash and is sent on the stdin of the agent of each connection, so that a worker never runs
+another version than this client, and installation needs no step of its own.
 """
 
 from __future__ import annotations
@@ -66,16 +66,22 @@ def digest() -> str:
     return hashlib.sha256(archive()).hexdigest()
 
 
-def first_command(*arguments: str) -> str:
-    """For the first call over a connection; `archive()` must come first on its stdin."""
-    return f"exec {shlex.join([*PYTHON, BOOT + RUN, digest(), str(len(archive())), *arguments])}"
+def versioned_name() -> str:
+    """What the agent says first: no other version than this client's can say it."""
+    return f"agent-{digest()}"
+
+
+def serve_command() -> str:
+    """Start the agent of a connection; `archive()` must come first on its stdin, then the frames of `vm/serve.py`."""
+    return f"exec {shlex.join([*PYTHON, BOOT + RUN, digest(), str(len(archive())), 'serve', versioned_name()])}"
 
 
 def command(*arguments: str) -> str:
-    return f'exec {shlex.join([*PYTHON, RUN])} "$HOME/tpujob/bin/agent-{digest()}" {shlex.join(arguments)}'
+    """The command line of one verb, for the script of a job."""
+    return f'exec {shlex.join([*PYTHON, RUN])} "$HOME/tpujob/bin/{versioned_name()}" {shlex.join(arguments)}'
 
 
 def script(name: str, *arguments: str) -> str:
     """The command line of a file of `orchestrator.vm` as a program of its own, for the job's own Python. The arguments are
     written for bash."""
-    return " ".join(["python3", f'"$HOME/tpujob/bin/agent-{digest()}/vm/{name}.py"', *arguments])
+    return " ".join(["python3", f'"$HOME/tpujob/bin/{versioned_name()}/vm/{name}.py"', *arguments])

@@ -1,4 +1,4 @@
-"""One command on a worker: bytes in; answers, frames or raw bytes out.
+"""One verb of a worker's agent: bytes in; answers, frames or raw bytes out. And short commands of the user.
 
 A call that ends without an answer raises Unreachable when the connection was cut (a new connection may retry it) and
 CommandFailed when the command failed (a retry does not help). Everything that is read has a size limit.
@@ -18,19 +18,16 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.text import json_text
 from orchestrator.core.text.terminal import printable
 from orchestrator.errors import CommandFailed, RemoteError, Unreachable
-from orchestrator.remote.ssh import agent
+from orchestrator.remote.ssh.agent_link import SIGNALS, STATUS_S
 from orchestrator.remote.ssh.connection import Connection
 
 if TYPE_CHECKING:
     import paramiko
 
-PREFIX = b"tpujob:"  # as in vm/frames.py; what a login shell prints before it is skipped
-CHATTER_BYTES = 64 << 10
+PREFIX = b"tpujob:"  # as in vm/frames.py
 ANSWER_BYTES = 1 << 20
 FRAME_BYTES = 1 << 20
 PIECE_BYTES = 256 << 10
-PACKET_HEAD_BYTES = 64  # that paramiko leaves in a packet for other things than data
-STATUS_S = 5.0  # for the exit status, once the output has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +38,7 @@ class Completed:
 
 
 class WorkerCall:
-    """A running verb of the agent. A context manager: it closes the channel, and drops the connection after a cut."""
+    """A running verb of the agent. A context manager: it closes the stream, and drops the connection after a cut."""
 
     def __init__(
         self, connection: Connection, *arguments: str, silence_s: float, timeout_s: float | None = None
@@ -52,12 +49,10 @@ class WorkerCall:
         self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._buffer = bytearray()
         connection.connect()
-        shipped = connection.agent_shipped
-        command = agent.command(*arguments) if shipped else agent.first_command(*arguments)
         try:
-            self._channel: paramiko.Channel = connection.channel(command, timeout_s=silence_s)
-            if not shipped:
-                self.send(agent.archive())
+            agent = connection.agent(timeout_s=silence_s)
+            with connection.translating_errors():
+                self._stream = agent.open(*arguments, deadline=self._until())
         except Unreachable:
             connection.drop()
             raise
@@ -68,36 +63,30 @@ class WorkerCall:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        cut = isinstance(error, Unreachable) and not (self._stream.closed or self._stream.exit_code is not None)
         self.close()
-        if isinstance(error, Unreachable):
-            self.connection.drop(self._channel.get_transport())
+        if cut:
+            self.connection.drop(self._stream.link.transport)
 
     def close(self) -> None:
-        _close(self._channel)
+        """Close the stream; the connection stays. Callable from any thread."""
+        self._stream.close()
 
     def send(self, data: bytes) -> None:
-        """Send it packet by packet: `Channel.sendall` copies all of the rest for each packet."""
-        packet_bytes = self._channel.out_max_packet_size - PACKET_HEAD_BYTES
+        """Send it as the verb takes it. Raises CommandFailed when the verb has ended."""
         with self.connection.translating_errors():
-            self._channel.settimeout(self._timeout())
-            for at in range(0, len(data), packet_bytes):
-                self._channel.sendall(data[at : at + packet_bytes])
+            if not self._stream.send(data, self._until()):
+                raise self._ended_early()
 
     def end_input(self) -> None:
         with self.connection.translating_errors():
-            self._channel.shutdown_write()
+            self._stream.end_input(self._until())
 
     def answer(self, limit: int = ANSWER_BYTES) -> dict[str, Any]:
         """Return the next `tpujob:{json}` answer of at most `limit` bytes. Raises CommandFailed for an error of the agent."""
-        skipped = 0
-        while True:
-            line = self._line(limit)
-            if line.startswith(PREFIX):
-                break
-            skipped += len(line)
-            if skipped > CHATTER_BYTES:
-                raise self._damage("the login shell prints without end before our command answers")
-        self.connection.agent_shipped = True
+        line = self._line(limit)
+        if not line.startswith(PREFIX):
+            raise self._damage(f"a line that is no answer: {printable(repr(line))[:200]}")
         value = parse_json(line[len(PREFIX) :])
         if not isinstance(value, dict):
             raise self._damage(f"an answer that is not an object: {printable(repr(value))[:200]}")
@@ -131,28 +120,30 @@ class WorkerCall:
             self._buffer += self._receive()
         return self.read(end + 1)
 
-    def _receive(self) -> bytes:
+    def _receive(self) -> bytearray:
         with self.connection.translating_errors():
-            self._channel.settimeout(self._timeout())
-            data: bytes = self._channel.recv(PIECE_BYTES)
+            data = self._stream.receive(self._until())
             if not data:
                 raise self._ended_early()
             return data
 
-    def _timeout(self) -> float:
-        left_s = self.silence_s if self._deadline is None else self._deadline - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError
-        return min(left_s, self.silence_s)
+    def _until(self) -> float:
+        """Return when a wait that begins now ends, by the monotonic clock."""
+        until = time.monotonic() + self.silence_s
+        return until if self._deadline is None else min(until, self._deadline)
 
-    def _ended_early(self) -> CommandFailed:
-        rc, why = _exit_status(self._channel), ""
-        if rc is None:
-            raise EOFError
-        with contextlib.suppress(TimeoutError):
-            self._channel.settimeout(1)
-            why = _last_error_line(self._channel)
-        return self.failure(rc, why)
+    def _ended_early(self) -> Exception:
+        """Return Unreachable, EOFError or CommandFailed. A verb that a signal ended may be tried again."""
+        code, end, name = self._stream.exit_code, self._stream.link.end, self.connection.name
+        if code is not None:
+            if code >= SIGNALS:
+                return Unreachable(f"{name}: `{self.arguments[0]}` was ended by signal {code - SIGNALS}")
+            return self.failure(code, "")
+        if end is None or end.rc is None:
+            return EOFError()
+        if end.spoke:
+            return Unreachable(f"{name}: its agent ended with {end.rc}{': ' * bool(end.why)}{end.why}")
+        return self.failure(end.rc, end.why)
 
     def failure(self, rc: int, why: str) -> CommandFailed:
         """Return the error for a failed verb; `why` is printable."""
@@ -202,13 +193,6 @@ def _exit_status(channel: paramiko.Channel) -> int | None:
     channel.status_event.wait(STATUS_S)
     rc: int = channel.exit_status
     return None if not channel.exit_status_ready() or rc == -1 else rc
-
-
-def _last_error_line(channel: paramiko.Channel) -> str:
-    written = b""
-    while len(written) < 4096 and (data := channel.recv_stderr(4096)):
-        written += data
-    return printable(written.decode(errors="replace").strip().rpartition("\n")[2])
 
 
 def parse_json(line: bytes) -> Any:

@@ -1,4 +1,4 @@
-"""One SSH connection to one worker, reopened after every drop, and channels over it.
+"""One SSH connection to one worker, reopened after every drop, the agent on it, and channels over it.
 
 fabric opens the connection with the strictest settings: the run's own key, pinned host keys, and nothing from the user's
 ssh configuration or agent. Bytes move over raw channels, because fabric's `run` sends stdin at 97 bytes a second and keeps
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import HostKeyMismatch, TunnelRefused, Unreachable
+from orchestrator.remote.ssh.agent_link import AgentLink
 from orchestrator.remote.ssh.dial import Dialer, Direct, last_words
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup
 from orchestrator.remote.ssh.known_hosts import KnownHosts, alias
@@ -55,7 +56,8 @@ class Connection:
         self._opening = threading.Lock()
         self._connection: Any = None  # fabric.Connection
         self._socket: socket.socket | None = None
-        self.agent_shipped = False  # over the present connection
+        self._starting = threading.Lock()
+        self._agent: AgentLink | None = None
 
     def connect(self) -> None:
         """Open the connection; one try. Raises Unreachable, and HostKeyMismatch and TunnelRefused, which are final."""
@@ -68,6 +70,15 @@ class Connection:
             channel.settimeout(timeout_s)
             channel.exec_command(command)
             return channel
+
+    def agent(self, *, timeout_s: float) -> AgentLink:
+        """Return the agent of this connection, which is started if it does not run. Raises Unreachable."""
+        with self._starting, self.translating_errors():
+            transport = self._transport()
+            if self._agent is None or not self._agent.alive or self._agent.transport is not transport:
+                channel = transport.open_session(timeout=HANDSHAKE_S)
+                self._agent = AgentLink(channel, self.name, timeout_s=timeout_s)
+            return self._agent
 
     def drop(self, transport: Any = None) -> None:
         """Close the connection; the next use opens a new one. With `transport`, only if that one is still in use."""
@@ -90,7 +101,6 @@ class Connection:
             if self._wakeup.canceled.is_set():
                 raise FanOutAbandoned
             if self._connection is None or not self._connection.is_connected:
-                self.agent_shipped = False
                 with self.translating_errors(), self._dialer.turn():
                     self._connection = self._open()
             return self._connection.transport

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,12 +20,17 @@ from tests.cli_fixture import kill_all
 from tests.waiting import HANG_S, until
 
 PREFIX = b"tpujob:"
+HEADER = struct.Struct(">cII")  # of a frame of vm/serve.py
 
 
 def parsed(line: bytes) -> dict[str, Any]:
     assert line.startswith(PREFIX), line
     answer: dict[str, Any] = json.loads(line[len(PREFIX) :])
     return answer
+
+
+def frame(kind: bytes, stream: int, content: bytes = b"", size: int | None = None) -> bytes:
+    return HEADER.pack(kind, stream, len(content) if size is None else size) + content
 
 
 @dataclass

@@ -39,7 +39,8 @@ def shell(worker: Worker, python310: str) -> Shell:
 
 
 def test_a_command_runs_from_the_agents_arrival_to_its_artifacts(worker: Worker, shell: Shell) -> None:
-    said = shell(agent.first_command("start"), agent.archive() + worker.request(JOB))
+    assert agent.versioned_name().encode() in shell(agent.serve_command(), agent.archive())
+    said = shell(agent.command("start"), worker.request(JOB))
     assert parsed(said.splitlines()[0]) == {"started": True}
     assert b"on 3 10\n" in said and b'"rc": 3' in said, "followed to its end"
     assert json.loads(worker.path("main", "exit.json").read_text())["rc"] == 3
@@ -53,7 +54,8 @@ def test_a_command_runs_from_the_agents_arrival_to_its_artifacts(worker: Worker,
 
 
 def test_what_is_shipped_is_stored_and_unpacked_and_the_worker_reports_its_python(worker: Worker, shell: Shell) -> None:
-    assert parsed(shell(agent.first_command("hello"), agent.archive()))["python"].startswith("3.10.")
+    shell(agent.serve_command(), agent.archive())
+    assert parsed(shell(agent.command("hello")))["python"].startswith("3.10.")
     tree = Tree({"a.txt": b"shipped\n"})
     assert shell(agent.command("receive", tree.id), tree.stream()).endswith(b'tpujob:{"stored": 1}\n')
     said = shell(agent.command("start"), worker.request("cat a.txt", manifest=tree.id))

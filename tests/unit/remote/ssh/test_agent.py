@@ -26,19 +26,23 @@ def run(home: Path, command: str, stdin: bytes) -> subprocess.CompletedProcess[b
     )
 
 
-def test_the_first_call_installs_and_answers_and_later_ones_only_answer(tmp_path: Path) -> None:
-    first = run(tmp_path, agent.first_command("status", "a b", "main"), agent.archive())
-    assert b"bad name 'a b'" in first.stdout
-    later = run(tmp_path, agent.command("status", "a1", "main"), b"")
-    assert b'"state": "none"' in later.stdout
-    again = run(tmp_path, agent.first_command("status", "a1", "main"), agent.archive())
-    assert again.stdout == later.stdout
-    assert [path.name for path in (tmp_path / "tpujob" / "bin").iterdir()] == [f"agent-{agent.digest()}"]
+def test_the_archive_is_installed_once_and_says_its_name(tmp_path: Path) -> None:
+    first = run(tmp_path, agent.serve_command(), agent.archive())
+    assert (first.returncode, first.stdout) == (0, b"\ntpujob:%s\n" % agent.versioned_name().encode())
+    again = run(tmp_path, agent.serve_command(), agent.archive())
+    assert again.stdout == first.stdout
+    assert [path.name for path in (tmp_path / "tpujob" / "bin").iterdir()] == [agent.versioned_name()]
+
+
+def test_the_script_of_a_job_calls_single_verbs(tmp_path: Path) -> None:
+    run(tmp_path, agent.serve_command(), agent.archive())
+    assert b'"state": "none"' in run(tmp_path, agent.command("status", "a1", "main"), b"").stdout
+    assert b"bad name 'a b'" in run(tmp_path, agent.command("status", "a b", "main"), b"").stdout
 
 
 def test_an_archive_that_arrives_cut_or_changed_is_never_installed(tmp_path: Path) -> None:
-    assert b"was cut" in run(tmp_path, agent.first_command("hello"), agent.archive()[:-1]).stderr
-    assert b"another content" in run(tmp_path, agent.first_command("hello"), bytes(len(agent.archive()))).stderr
+    assert b"was cut" in run(tmp_path, agent.serve_command(), agent.archive()[:-1]).stderr
+    assert b"another content" in run(tmp_path, agent.serve_command(), bytes(len(agent.archive()))).stderr
     assert list(tmp_path.iterdir()) == []
 
 

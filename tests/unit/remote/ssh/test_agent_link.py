@@ -1,0 +1,263 @@
+"""Both ends of the stream of frames: a link, over pipes, to an agent with verbs of this test."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.errors import RemoteError
+from orchestrator.remote.ssh import agent, agent_link
+from orchestrator.remote.ssh.agent_link import AgentLink
+from tests.waiting import HANG_S
+
+SMALL = 3000  # of a window, so that credit runs out all the time
+SERVE = """
+import os, sys, time
+from orchestrator.vm import frames, serve
+
+def echo():
+    while data := os.read(0, 700):
+        frames.write(data)
+
+def send(count):
+    frames.write(bytes(range(256)) * (int(count) // 256))
+
+def count():
+    total = 0
+    while data := os.read(0, 5000):
+        total += len(data)
+    frames.write(b"%d" % total)
+
+def idle():
+    time.sleep(3600)
+
+def call(verb, arguments):
+    globals()[verb](*arguments)
+    return 7
+
+left = {archive_bytes}
+while left:
+    left -= len(os.read(0, left))
+serve.WINDOW_BYTES, serve.GRANT_BYTES = {window}, {window} // 8
+serve.Stream.__init__.__globals__.update(WINDOW_BYTES={window})
+frames.write({before!r})
+frames.write({greeting!r})
+serve.Agent(call, lambda verb: None).run()
+"""
+
+
+class PipeChannel:
+    """As much of paramiko's Channel as a link uses, over the pipes of a local process."""
+
+    out_max_packet_size = 32768
+
+    def __init__(self, script: str) -> None:
+        self._script, self._timeout_s, self.closed = script, 0.0, False
+        self.status_event = threading.Event()
+        self.exit_status = -1
+
+    def get_transport(self) -> PipeChannel:
+        return self
+
+    def settimeout(self, seconds: float) -> None:
+        self._timeout_s = seconds
+
+    def exec_command(self, command: str) -> None:
+        assert command == agent.serve_command()
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen([sys.executable, "-c", self._script], stdin=pipe, stdout=pipe, stderr=pipe)
+        assert self.process.stdin and self.process.stdout and self.process.stderr
+        self._in, self._out = self.process.stdin.fileno(), self.process.stdout.fileno()
+
+    def send(self, data: bytes) -> int:
+        return os.write(self._in, data[: self.out_max_packet_size - 64])
+
+    def recv(self, size: int) -> bytes:
+        if not select.select([self._out], [], [], self._timeout_s)[0]:
+            raise TimeoutError
+        data = os.read(self._out, size)
+        if not data:
+            rc = self.process.wait(HANG_S)
+            self.exit_status = rc if rc >= 0 else -1
+            self.status_event.set()
+        return data
+
+    def recv_stderr(self, size: int) -> bytes:
+        return os.read(self.process.stderr.fileno(), size)  # type: ignore[union-attr]
+
+    def exit_status_ready(self) -> bool:
+        return self.status_event.is_set()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@contextlib.contextmanager
+def linked(window: int = SMALL, before: bytes = b"", greeting: bytes | None = None) -> Iterator[AgentLink]:
+    said = b"\ntpujob:%s\n" % agent.versioned_name().encode() if greeting is None else greeting
+    script = SERVE.format(archive_bytes=len(agent.archive()), window=window, before=before, greeting=said)
+    channel: Any = PipeChannel(script)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agent_link, "WINDOW_BYTES", window)
+        patch.setattr(agent_link, "GRANT_BYTES", window // 8)
+        made = AgentLink(channel, "worker0", HANG_S)
+        try:
+            yield made
+        finally:
+            with channel.process:
+                channel.process.kill()
+
+
+def soon() -> float:
+    return time.monotonic() + HANG_S
+
+
+def all_of(stream: agent_link.AgentStream) -> bytes:
+    data = bytearray()
+    while piece := stream.receive(soon()):
+        data += piece
+    return bytes(data)
+
+
+Sizes = st.lists(st.integers(0, 9000), max_size=6)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.lists(Sizes, min_size=1, max_size=5))
+def test_streams_side_by_side_carry_their_bytes_exactly_whatever_the_pieces(every: list[list[int]]) -> None:
+    with linked() as link:
+        streams = [link.open("echo", deadline=soon()) for _ in every]
+        sent = [[bytes([number]) * size for size in sizes] for number, sizes in enumerate(every)]
+        got = [b""] * len(every)
+
+        def write(number: int) -> None:
+            for piece in sent[number]:
+                assert streams[number].send(piece, soon())
+            streams[number].end_input(soon())
+
+        def read(number: int) -> None:
+            got[number] = all_of(streams[number])
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(len(every)) for work in (write, read)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(HANG_S)
+        assert got == [b"".join(pieces) for pieces in sent]
+        assert [stream.exit_code for stream in streams] == [7] * len(every)
+
+
+def test_a_stream_that_is_not_read_holds_up_no_other() -> None:
+    with linked() as link:
+        unread = link.open("send", str(20 * SMALL), deadline=soon())
+        other = link.open("send", str(10 * SMALL), deadline=soon())
+        assert len(all_of(other)) == 10 * SMALL // 256 * 256
+        assert len(unread.arrived) <= SMALL
+        assert len(all_of(unread)) == 20 * SMALL // 256 * 256
+
+
+def test_a_verb_that_does_not_read_stops_its_own_sender_only() -> None:
+    with linked() as link:
+        deaf, other = link.open("idle", deadline=soon()), link.open("count", deadline=soon())
+        with pytest.raises(TimeoutError):
+            deaf.send(bytes(100 * SMALL), time.monotonic() + 0.2)
+        assert other.send(bytes(10 * SMALL), soon())
+        other.end_input(soon())
+        assert all_of(other) == b"%d" % (10 * SMALL)
+
+
+def test_a_verb_that_has_ended_takes_no_more_and_says_its_code() -> None:
+    with linked() as link:
+        stream = link.open("send", "0", deadline=soon())
+        assert all_of(stream) == b"" and stream.exit_code == 7
+        assert stream.send(b"more", soon()) is False
+        stream.end_input(soon())
+
+
+def test_closing_one_stream_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    with linked() as link:
+        closed, other = link.open("send", str(1 << 20), deadline=soon()), link.open("echo", deadline=soon())
+        assert closed.receive(soon())
+        closed.close()
+        closed.close()
+        assert closed.receive(soon()) == b"" and link.alive
+        assert other.send(b"still here", soon())
+        assert other.receive(soon()) == b"still here"
+
+
+def test_a_stream_that_another_thread_closes_ends_a_wait_for_it() -> None:
+    with linked() as link:
+        stream = link.open("idle", deadline=soon())
+        threading.Timer(0.1, stream.close).start()
+        assert stream.receive(soon()) == b""
+
+
+def test_a_wait_ends_at_its_deadline() -> None:
+    with linked() as link:
+        stream = link.open("idle", deadline=soon())
+        with pytest.raises(TimeoutError):
+            stream.receive(time.monotonic() + 0.05)
+        assert link.alive
+
+
+def test_a_killed_agent_ends_every_stream_with_what_had_arrived() -> None:
+    with linked(window=1 << 20) as link:
+        streams = [link.open("send", "2560", deadline=soon()), link.open("idle", deadline=soon())]
+        link.wait(lambda: streams[0].exit_code == 7, soon())
+        link.channel.process.kill()
+        assert len(all_of(streams[0])) == 2560
+        assert all_of(streams[1]) == b""
+        assert link.end == agent_link.AgentEnd(None, "", spoke=True) and not link.alive
+
+
+def test_what_an_agent_says_at_its_end_is_kept() -> None:
+    with linked() as link:
+        stream = link.open("idle", deadline=soon())
+        link.channel.send(b"nonsense " * 10)
+        assert all_of(stream) == b""
+        assert link.end is not None and link.end.rc == 1 and "Damaged: a frame of kind b'n'" in link.end.why
+
+
+def test_what_a_login_shell_prints_before_is_skipped() -> None:
+    with linked(before=b"Welcome!\ntpujob:agent-of-old\n\0no line end") as link:
+        stream = link.open("echo", deadline=soon())
+        assert stream.send(b"hello", soon()) and stream.receive(soon()) == b"hello"
+
+
+def test_a_login_shell_that_never_stops_printing_is_an_error() -> None:
+    with linked(before=b" " * 70_000, greeting=b"") as link:
+        stream = link.open("echo", deadline=soon())
+        with pytest.raises(RemoteError, match="worker0: the login shell prints without end before our command answers"):
+            stream.receive(soon())
+
+
+def test_an_agent_of_another_version_is_never_taken_for_ours() -> None:
+    with linked(greeting=b"\ntpujob:agent-%s\n" % (b"0" * 64)) as link:
+        stream = link.open("send", "2560", deadline=soon())
+        with pytest.raises(TimeoutError):
+            stream.receive(time.monotonic() + 1.0)
+        assert not stream.arrived
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [b"a background job of .bashrc prints this\n", b"D\0\0\0\x09\0\0\0\x01x", b"D\0\0\0\x01\xff\0\0\0", b"E" * 9],
+)
+def test_a_damaged_frame_is_an_error_for_every_stream_and_not_a_wait(noise: bytes) -> None:
+    greeting = b"\ntpujob:%s\n" % agent.versioned_name().encode()
+    with linked(greeting=greeting + noise) as link:
+        for stream in [link.open("idle", deadline=soon()), link.open("idle", deadline=soon())]:
+            with pytest.raises(RemoteError, match="worker0: a damaged frame"):
+                stream.receive(soon())
+        assert not link.alive and link.channel.closed
