@@ -40,6 +40,8 @@ With `run --json` and `submit --json` stdout is a stream of events, one JSON obj
 | `running` | a phase of the job has begun, or its end was moved |
 | `log` | the job's output |
 | `metrics` | the newest figures of the job |
+| `workers` | how many workers the job has, and where their log files are |
+| `worker_ended` | a phase of the job has ended on a worker, and with which code |
 | `alert` | a slice that is not proven absent |
 | `failure` | an error that was handled; the last line where no run began |
 | `result` | how the run ended; the last line, but for a sweep |

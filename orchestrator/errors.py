@@ -212,9 +212,10 @@ class PayloadFailed(TpujobError):
 
     MOST = 63  # also for a job whose own code is not known
 
-    def __init__(self, message: str, *, rc: int = MOST, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, rc: int = MOST, hint: str | None = None, workers: tuple[Any, ...] = ()) -> None:
         super().__init__(message, hint=hint, exit_code=rc if 1 <= rc <= self.MOST else self.MOST)
         self.rc = rc
+        self.workers = workers  # a WorkerEnd for each; after the run, `result.workers` has their last lines, too
 
 
 class RemoteFunctionError(PayloadFailed):

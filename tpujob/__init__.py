@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from orchestrator.client.events import RunResult as RunResult
     from orchestrator.client.events import SweepResult as SweepResult
     from orchestrator.client.events import VariantResult as VariantResult
+    from orchestrator.client.events import WorkerEnded as WorkerEnded
+    from orchestrator.client.events import Workers as Workers
     from orchestrator.client.functions.function import RemoteFunction as RemoteFunction
     from orchestrator.client.functions.function import function as function
     from orchestrator.client.guarantee.gc import GcResult as GcResult
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
     from orchestrator.report.money.spending import CostRow as CostRow
     from orchestrator.report.money.spending import OpenSlice as OpenSlice
     from orchestrator.report.results import RunReport as RunReport
+    from orchestrator.report.worker_ends import WorkerReport as WorkerReport
 
     Plan = _Plan
     SweepPlan = _SweepPlan
@@ -69,7 +72,7 @@ _NAMES = {  # module of each name
     "client.client": ("Client", "LogLine", "Run"),
     "client.events": (
         *("Alert", "Event", "Failure", "LogLines", "Metrics", "Notice", "Progress", "RunResult", "Running"),
-        *("SweepResult", "VariantResult"),
+        *("SweepResult", "VariantResult", "WorkerEnded", "Workers"),
     ),
     "client.functions.function": ("RemoteFunction", "function"),
     "client.guarantee.gc": ("GcResult",),
@@ -93,6 +96,7 @@ _NAMES = {  # module of each name
         *("UserError", "Vanished", "WatchdogNotArmed", "WrongState"),
     ),
     "report.results": ("RunReport",),
+    "report.worker_ends": ("WorkerReport",),
     "report.money.spending": ("CloudCost", "CostReport", "CostRow", "OpenSlice"),
 }
 _HOMES = {name: f"orchestrator.{module}" for module, names in _NAMES.items() for name in names}

@@ -18,6 +18,7 @@ from orchestrator.errors import TpujobError
 
 if TYPE_CHECKING:
     from orchestrator.engine.effects.base import Report
+    from orchestrator.report.worker_ends import WorkerReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,29 @@ class Running(Event):
     left_s: float
     usd_so_far: float | None = None
     usd_per_hour: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Workers(Event):
+    """How many workers the job gets, before any of them prints. `logs`: the directory of their log files."""
+
+    kind: ClassVar[str] = "workers"
+    count: int
+    logs: Path
+
+    def as_json(self) -> dict[str, Any]:
+        return {**Event.as_json(self), "logs": str(self.logs)}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnded(Event):
+    """A phase of the job has ended on a worker, after its last line."""
+
+    kind: ClassVar[str] = "worker_ended"
+    phase: str  #: setup or main
+    worker: int
+    exit_code: int | None  #: None: its supervisor is gone, and the code is unknown
+    stopped: bool = False  #: it ended because it was asked to, such as after the failure of another worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +154,7 @@ class RunResult(Event):
     cost_usd: float | None = None  #: of all attempts; None: unknown, or a run on this machine
     metrics: dict[str, Any] = field(default_factory=dict)  #: the last value of each, and what metrics.json holds
     artifacts: tuple[Path, ...] = ()
+    workers: tuple[WorkerReport, ...] = ()  #: how a job that failed ended on each of them
     report: Path | None = None  #: its page; None: it could not be written
     released: bool = True  #: every slice of the run is proven absent
     release: str = "nothing was created"
@@ -149,6 +174,7 @@ class RunResult(Event):
         left_out = {"lines"} if self.variant else {"lines", "variant"}
         shape = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in left_out}
         shape |= {"directory": str(self.directory), "artifacts": [str(path) for path in self.artifacts]}
+        shape["workers"] = [asdict(worker) for worker in self.workers]
         shape["report"] = None if self.report is None else str(self.report)
         if error is not None:
             told = {"message": error.message, "hint": error.hint, "exit_code": error.exit_code}
@@ -227,12 +253,21 @@ class Reporter:
 
     def report(self, told: Report) -> None:
         """A line of the engine."""
-        if (job := told.job) is not None:
-            self.emit(
-                Running(job.run, job.phase, job.cloud, job.elapsed_s, job.left_s, job.usd_so_far, job.usd_per_hour)
-            )
-        else:
-            (self.progress if told.passing else self.notice)(told.stage, told.text)
+        from orchestrator.core.lease.run_and_attempt import WorkerEnd
+        from orchestrator.engine.effects.base import JobClock, SliceWorkers  # its caller has it imported
+        from orchestrator.report.files.log_files import log_directory
+
+        match told.about:
+            case None:
+                (self.progress if told.passing else self.notice)(told.stage, told.text)
+            case JobClock() as job:
+                self.emit(
+                    Running(job.run, job.phase, job.cloud, job.elapsed_s, job.left_s, job.usd_so_far, job.usd_per_hour)
+                )
+            case SliceWorkers(count=count, directory=directory):
+                self.emit(Workers(count, log_directory(Path(directory))))
+            case WorkerEnd(worker=worker, exit_code=code, stopped=stopped):
+                self.emit(WorkerEnded(told.stage, worker, code, stopped))
 
     def notice(self, stage: str, text: str) -> None:
         self.emit(Notice(stage, self.secrets.hide(text)))

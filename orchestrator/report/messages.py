@@ -5,7 +5,7 @@ Pure: values in, lines out. Figures have units, emulated cost is marked as such,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator import catalog
@@ -13,11 +13,13 @@ from orchestrator.clouds.tpu import gcloud
 from orchestrator.core.lease.lease import Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.text.durations import format_duration, format_usd, format_usd_per_hour
+from orchestrator.report import worker_ends
 from orchestrator.report.layout import clock, day_clock, format_cost
 
 if TYPE_CHECKING:
     from orchestrator.engine.jobs.progress import Outcome
     from orchestrator.engine.leases.release import Released
+    from orchestrator.report.worker_ends import WorkerReport
 
 SPAN_LABELS = {
     "wait": "waiting for the VM",
@@ -30,10 +32,18 @@ SPAN_LABELS = {
 }
 
 
-def outcome_lines(outcome: Outcome, *, result: str, inside: Mapping[str, float], usd: float | None) -> list[str]:
-    """Return the lines that end a run: result, spans, cost, released.
+def outcome_lines(
+    outcome: Outcome,
+    *,
+    result: str,
+    inside: Mapping[str, float],
+    usd: float | None,
+    workers: Sequence[WorkerReport] = (),
+) -> list[str]:
+    """Return the lines that end a run: result, workers, spans, cost, released.
 
     `inside`: the payload's own spans, in seconds. `usd`: the cost of the whole run (`report.costs`), None if unknown.
+    `workers`: how a job that failed ended on each of them; those that ended alike have one line.
     """
     total_s = outcome.ended_at - outcome.started_at
     spans = [
@@ -44,7 +54,8 @@ def outcome_lines(outcome: Outcome, *, result: str, inside: Mapping[str, float],
     if outcome.losses:
         reasons = ", ".join(f"{loss.reason} at {clock(loss.at)}" for loss in outcome.losses)
         result += f" · in attempt {len(outcome.losses) + 1}, after {reasons}"
-    done = [f"result   {result}", f"spans    {format_duration(total_s)}: {', '.join(spans) or 'nothing took long'}"]
+    done = [f"result   {result}", *(f"workers  {line}" for line in worker_ends.lines(workers))]
+    done.append(f"spans    {format_duration(total_s)}: {', '.join(spans) or 'nothing took long'}")
     if outcome.run.cloud == LOCAL:
         return [*done, f"cost     {format_cost(usd, LOCAL)}"]
     return [*done, f"cost     {_cost(outcome, usd)}", f"released {release_outcome(outcome)}"]

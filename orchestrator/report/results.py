@@ -14,7 +14,7 @@ from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, end_text
 from orchestrator.core.text.durations import format_duration
 from orchestrator.ledger.ledger import Ledger
-from orchestrator.report import attempts, costs
+from orchestrator.report import attempts, costs, worker_ends
 from orchestrator.report.attempts import AttemptReport
 from orchestrator.report.comparison import compare
 from orchestrator.report.comparison.figures import FUNCTION_ENTRY, RunFigures, figures
@@ -24,6 +24,7 @@ from orchestrator.report.files.metrics import read as read_metrics
 from orchestrator.report.files.metrics import short
 from orchestrator.report.layout import Table, day_clock, format_cost
 from orchestrator.report.whole_run import whole_run
+from orchestrator.report.worker_ends import WorkerReport
 
 if TYPE_CHECKING:
     from orchestrator.engine.jobs.progress import Outcome
@@ -92,6 +93,7 @@ class RunReport:
     """Everything about one run, named as in `run --json`.
 
     `exit_code`: None until it has ended. `cost_usd`: of all attempts; None while a price is unknown, or on this machine.
+    `workers`: how a job that failed ended on each of them.
     """
 
     run: str
@@ -108,6 +110,7 @@ class RunReport:
     cost_usd: float | None
     lease: LeaseReport | None
     attempts: tuple[AttemptReport, ...]
+    workers: tuple[WorkerReport, ...]
     events: tuple[RunEvent, ...]
     figures: RunFigures
     metrics: dict[str, Any]
@@ -190,6 +193,7 @@ def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunR
         cost_usd=whole.cost_usd,
         lease=_lease_report(lease, now) if lease is not None else None,
         attempts=attempts.attempts(ledger, run, now),
+        workers=worker_ends.recorded(ledger, attempt, directory),
         events=_events(ledger, attempt),
         figures=figures(run, attempt, lease, whole),
         metrics=metrics(directory),
@@ -243,6 +247,7 @@ def head_lines(found: RunReport) -> list[str]:
         head.append(f"sweep    {found.sweep} · {found.variant}")
     if found.detail:
         head.append(f"why      {found.detail}")
+    head += [f"workers  {line}" for line in worker_ends.lines(found.workers)]
     lease = found.lease
     if lease is not None:
         head.append(f"slice    {lease.node} · {lease.accelerator_type} · {lease.zone} · {lease.state}")

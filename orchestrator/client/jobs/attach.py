@@ -19,6 +19,7 @@ from orchestrator.core.lease.run_and_attempt import end_text
 from orchestrator.engine.jobs import attach as engine
 from orchestrator.errors import UserError
 from orchestrator.remote.transfer.collect import CollectRequest
+from orchestrator.report import worker_ends
 from orchestrator.report.messages import lease_outcome
 
 if TYPE_CHECKING:
@@ -101,8 +102,10 @@ def _ended(session: Session, found: RunRecord, attempt: Attempt) -> RunResult:
         session.reporter.progress("release", f"another process deletes {lease.name.node}")
         time.sleep(LOCK_POLL_S)
         lease = session.ledger.lease(lease.id)
+    workers = worker_ends.recorded(session.ledger, attempt, Path(found.directory))
     lines = [
         f"result   {end_text(attempt.state, attempt.detail)}",
+        *(f"workers  {line}" for line in worker_ends.lines(workers)),
         f"released {lease_outcome(lease) if lease is not None else 'nothing was created'}",
     ]
     return results.ended_before(session, found, attempt, lease, lines)

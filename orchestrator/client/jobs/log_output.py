@@ -11,6 +11,7 @@ from orchestrator.client.events import Reporter
 from orchestrator.client.jobs.metrics import RunMetrics
 from orchestrator.core.text.redaction import RedactedStream
 from orchestrator.errors import ConfigError
+from orchestrator.report.files.log_files import log_directory
 
 
 def make_directory(path: Path) -> None:
@@ -34,7 +35,7 @@ class JobOutput:
     ) -> None:
         from orchestrator.core.text.terminal import LineSplitter
 
-        self._directory = directory / "logs"
+        self._directory = log_directory(directory)
         self._new_splitter = LineSplitter
         self._reporter = reporter
         self._mode: Literal["ab", "wb"] = "wb" if anew else "ab"
@@ -67,7 +68,8 @@ class JobOutput:
         except OSError as error:
             self._full = True
             self._reporter.notice(
-                "warning", f"{self._directory} cannot be written: {error.strerror}; the log is on the screen only"
+                "warning",
+                f"{self._directory} cannot be written: {error.strerror}; what follows of the logs is in no file",
             )
         if worker not in self._splitters:
             self._splitters[worker] = self._new_splitter(self._reporter.secrets.hide)

@@ -18,9 +18,9 @@ from orchestrator.client.session import Session
 from orchestrator.core.lease.lease import HeldFor
 from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, RunRecord, recorded_error
 from orchestrator.core.text.durations import format_duration
-from orchestrator.errors import TpujobError
+from orchestrator.errors import PayloadFailed, TpujobError
 from orchestrator.exit_codes import exit_code
-from orchestrator.report import costs
+from orchestrator.report import costs, worker_ends
 from orchestrator.report.layout import day_clock, format_cost
 from orchestrator.report.messages import (
     held_after_failure,
@@ -57,8 +57,11 @@ def finish(session: Session, outcome: Outcome, drafted: Iterable[str] = ()) -> R
     directory = Path(outcome.run.directory)
     _remove_saved_work(session, outcome, directory)
     whole = _whole(session, outcome)
-    lines = outcome_lines(outcome, result=describe(outcome), inside=payload_spans(directory), usd=whole.cost_usd)
-    return _ended(session, _result(session, outcome, whole, lines=lines))
+    error = outcome.error
+    workers = worker_ends.reports(error.workers, directory) if isinstance(error, PayloadFailed) else ()
+    inside = payload_spans(directory)
+    lines = outcome_lines(outcome, result=describe(outcome), inside=inside, usd=whole.cost_usd, workers=workers)
+    return _ended(session, replace(_result(session, outcome, whole, lines=lines), workers=workers))
 
 
 def left_running(session: Session, outcome: Outcome, drafted: Iterable[str]) -> RunResult:
@@ -112,6 +115,7 @@ def recorded(
         cost_usd=whole.cost_usd,
         metrics=metrics(Path(run.directory)),
         artifacts=_artifacts(Path(run.directory)),
+        workers=worker_ends.recorded(session.ledger, attempt, Path(run.directory)),
         released=lease is None or lease.gone_at is not None,
         release="nothing was created" if lease is None else lease_outcome(lease),
         error=recorded_error(attempt),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from orchestrator.client.events import LogLines
 from orchestrator.core.text.terminal import LineSplitter
 from orchestrator.errors import UnknownRun
+from orchestrator.report.files.log_files import log_directory
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -67,7 +68,7 @@ def stored_lines(
 
 def _files(found: RunRecord, worker: int | None) -> Iterator[tuple[int, Path]]:
     """Yield the log file of every worker, or of one, with the worker's index."""
-    paths = Path(found.directory, "logs").glob("worker*.log")
+    paths = log_directory(Path(found.directory)).glob("worker*.log")
     for index, path in sorted((int(path.stem.removeprefix("worker")), path) for path in paths):
         if worker in (None, index):
             yield index, path

@@ -70,6 +70,23 @@ class Attempt:
     hint: str = ""  # of that error
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerEnd:
+    """How a phase of a job ended on one worker. `exit_code`: None if its supervisor is gone.
+
+    `stopped`: it ended because it was asked to.
+    """
+
+    worker: int
+    exit_code: int | None
+    stopped: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended with an error of its own."""
+        return self.exit_code != 0 and not self.stopped
+
+
 @dataclass(frozen=True)
 class Began:
     """The attempt begins; the first attempt also begins its run."""
@@ -145,10 +162,14 @@ class _End(AttemptChange):
 
 @dataclass(frozen=True)
 class AttemptEnded(_End):
-    """The attempt ended. `rc`: the payload's code; `exit_code`: that of the command."""
+    """The attempt ended. `rc`: the payload's code; `exit_code`: that of the command.
+
+    `workers`: how a job that failed ended on each of them.
+    """
 
     rc: int | None = None
     cause: str = ""  # of an attempt whose slice was lost: preempted, maintenance, host-failure, unreachable, hung
+    workers: tuple[WorkerEnd, ...] = ()
 
 
 class ResultsCollected(_End):

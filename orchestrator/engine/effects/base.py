@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from orchestrator.core.lease.cloud_api import Cloud, WorkerAddress
 from orchestrator.core.lease.lease import Lease, LeaseEvent
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent, WorkerEnd
 from orchestrator.errors import TpujobError
 
 if TYPE_CHECKING:
@@ -163,16 +163,24 @@ class JobClock:
 
 
 @dataclass(frozen=True, slots=True)
+class SliceWorkers:
+    """How many workers an attempt has, and the directory of its run."""
+
+    count: int
+    directory: str
+
+
+@dataclass(frozen=True, slots=True)
 class Report(QuickEffect[None]):
     """Report a line to the user. `stage` is its first word; the next line may replace a `passing` one.
 
-    `job`: the line is about a job that runs, and this is its state.
+    `about`: what the line says, as a value: of a job that runs, of its workers, or of one of them whose phase has ended.
     """
 
     stage: str
     text: str
     passing: bool = False
-    job: JobClock | None = None
+    about: JobClock | SliceWorkers | WorkerEnd | None = None
 
     def perform(self, world: World) -> None:
         world.report(self)

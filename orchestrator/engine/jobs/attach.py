@@ -75,6 +75,7 @@ async def _until_the_end(to: Attachment, progress: JobProgress, capabilities: Ca
     try:
         fleet = progress.fleet = await _connect(to.lease)
         await progress.enter("main")
+        await monitor.report_workers(fleet, to.run)
         await FollowPhase(fleet, to.attempt.id, "main", to.sink, to.metrics)
         began = to.attempt.started_at or to.lease.created_at
         # An extension before this attach is in the lease already, not in the job file.

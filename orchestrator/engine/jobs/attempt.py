@@ -133,6 +133,7 @@ async def _work(
 ) -> None:
     fleet = progress.fleet
     assert fleet is not None
+    await monitor.report_workers(fleet, job.run)
     taken_over = progress.taken_over_at is not None
     renewal = LeaseRenewal(lease, len(workers), capabilities, await Now(), taken_over=taken_over)
     losers = LoserRelease(progress.owed, capabilities)

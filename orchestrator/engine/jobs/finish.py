@@ -91,5 +91,6 @@ async def finish(progress: JobProgress, capabilities: Capabilities | None = None
 
 def _ended(progress: JobProgress, at: float) -> AttemptEnded:
     error = progress.error
-    rc = error.rc if isinstance(error, PayloadFailed) else None
-    return AttemptEnded.by(progress.attempt.id, at, progress.state, error, rc=rc)
+    if not isinstance(error, PayloadFailed):
+        return AttemptEnded.by(progress.attempt.id, at, progress.state, error)
+    return AttemptEnded.by(progress.attempt.id, at, progress.state, error, rc=error.rc, workers=error.workers)

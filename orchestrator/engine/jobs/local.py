@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from orchestrator.core.lease.lease import CANCEL
-from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState, Began, Moved, RunRecord
+from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState, Began, Moved, RunRecord, WorkerEnd
 from orchestrator.core.text import scripts
 from orchestrator.core.text.durations import format_duration
 from orchestrator.core.text.environments import Environment
@@ -146,7 +146,7 @@ async def _attempt(job: LocalRun, progress: JobProgress) -> None:
 async def _follow(job: LocalRun, phase: str, end_at: float) -> None:
     left_s = end_at - await Now()
     clock = JobClock(job.run.id, LOCAL, phase, 0.0, left_s, None, None)
-    await Report(phase, f"at most {format_duration(left_s)} left", passing=True, job=clock)
+    await Report(phase, f"at most {format_duration(left_s)} left", passing=True, about=clock)
     while (ended := await WaitLocal(job.worker, WAIT_S)) is None:
         if job.worker.canceled():
             raise Canceled(CANCEL)
@@ -156,10 +156,11 @@ async def _follow(job: LocalRun, phase: str, end_at: float) -> None:
             raise DeadlineExceeded(f"the job reached {why} and was stopped", hint=f"raise {why}")
     what = "the setup" if phase == "setup" else "the job"
     hint = f"`tpujob logs {job.run.id}` prints what it wrote"
+    workers = (WorkerEnd(0, ended.rc),)
     if ended.rc is None:
-        raise PayloadFailed(f"{what} was lost: {ended.why}", hint=hint)
+        raise PayloadFailed(f"{what} was lost: {ended.why}", hint=hint, workers=workers)
     if ended.rc != 0:
-        raise PayloadFailed(f"{what} failed with code {ended.rc}", rc=ended.rc, hint=hint)
+        raise PayloadFailed(f"{what} failed with code {ended.rc}", rc=ended.rc, hint=hint, workers=workers)
 
 
 async def _collect(job: LocalRun, progress: JobProgress) -> None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.core.lease.cloud_api import SliceState, SliceView
 from orchestrator.core.lease.lease import Lease, LeaseState
+from orchestrator.core.lease.run_and_attempt import RunRecord, WorkerEnd
 from orchestrator.core.text.durations import format_duration
-from orchestrator.engine.effects.base import JobClock, Now, ReadLease, Report, Sleep
+from orchestrator.engine.effects.base import JobClock, Now, ReadLease, Report, Sleep, SliceWorkers
 from orchestrator.engine.effects.cloud import Get, GetGuestAttributes
 from orchestrator.engine.effects.workers import StopPhase, WaitForWorkers
 from orchestrator.engine.leases.cancellation import check_attempt
@@ -21,7 +22,6 @@ from orchestrator.errors import (
     Preempted,
     RemoteError,
     SliceLost,
-    TpujobError,
     Vanished,
 )
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from orchestrator.remote.fleet.fleet import Fleet, FleetStatus
 
 STOP_GRACE_S = 10.0
+SETTLE_S = 2.0  # after the first failure: what fails everywhere is not stopped before every worker has said so
 WATCH_S = 2.0
 LOOK_S = 15.0  # between two questions to the API whether the slice is there, while all workers answer
 SILENT_S = 600.0  # a worker that does not answer for so long is lost
@@ -104,30 +105,29 @@ async def monitor(
     began = looked_at if began is None else began
     last_s = end.at - looked_at  # no report of the two hours that a short job never had
     reported_s: float | None = None  # the extension that the last report of the job's clock had
+    ended: set[int] = set()  # the workers whose end is reported
     while True:
         status = await WaitForWorkers(fleet, WATCH_S)
         current = await check_lease(lease)
         if attempt is not None:
             await check_attempt(attempt)
+        await _report_ends(status, phase, ended)
         extended_s = current.deadline - lease.deadline
         if status.failed:
-            failure: TpujobError = _payload_failed(status, phase, run)
             try:  # first of all: of a preempted slice every second counts
                 await classify_failure(lease, status)
             except SliceLost as lost:
-                if not lost.still_there:
-                    raise
-                failure = lost
-            if not status.all_exited:
-                await stop(fleet, lease)
-            raise failure
+                if lost.still_there and not status.all_exited:
+                    await stop(fleet, lease)
+                raise
+            raise await _failed(lease, fleet, await _settled(fleet, status), phase, run, ended)
         if status.all_succeeded:
             return
         now = await Now()
         if extended_s != reported_s:
             reported_s, left_s = extended_s, end.at + extended_s - now
             clock = JobClock(run, lease.cloud, phase, now - began, left_s, bill.at(now, lease), lease.usd_per_hour)
-            await Report(phase, f"at most {format_duration(left_s)} left", passing=True, job=clock)
+            await Report(phase, f"at most {format_duration(left_s)} left", passing=True, about=clock)
         if status.log_bytes != printed:
             printed, printed_at = status.log_bytes, now
         elif stall_s is not None and now - printed_at > stall_s:
@@ -159,6 +159,41 @@ async def monitor(
                 f"a worker of {lease.name.node} does not answer since {silent_s:.0f} s, though the API lists it",
                 reason="unreachable",
             )
+
+
+async def report_workers(fleet: Fleet, run: RunRecord) -> None:
+    """Report how many workers the run has now, before they print anything."""
+    count = len(fleet.workers)
+    await Report("workers", f"{count} of {run.id}", passing=True, about=SliceWorkers(count, run.directory))
+
+
+async def _report_ends(status: FleetStatus, phase: str, reported: set[int]) -> None:
+    """Report each worker on which the phase has ended, once."""
+    for worker in status.workers:
+        if worker.final and worker.index not in reported:
+            reported.add(worker.index)
+            end = WorkerEnd(worker.index, worker.rc, worker.stopped)
+            await Report(phase, f"worker{worker.index} ended with {worker.rc}", passing=True, about=end)
+
+
+async def _settled(fleet: Fleet, status: FleetStatus) -> FleetStatus:
+    """Return the status once the phase has ended on every worker, or SETTLE_S later."""
+    give_up_at = await Now() + SETTLE_S
+    while not status.ended and (left_s := give_up_at - await Now()) > 0:
+        status = await WaitForWorkers(fleet, left_s)
+    return status
+
+
+async def _failed(
+    lease: Lease, fleet: Fleet, status: FleetStatus, phase: str, run: str, reported: set[int]
+) -> PayloadFailed:
+    """Stop what is left of a phase that failed; return its error, with the ends of all workers that are known."""
+    if not status.all_exited:
+        await _report_ends(status, phase, reported)
+        await stop(fleet, lease)
+        status = await WaitForWorkers(fleet, 0.0)
+    await _report_ends(status, phase, reported)
+    return _payload_failed(status, phase, run)
 
 
 async def stop(fleet: Fleet, lease: Lease) -> None:
@@ -249,8 +284,13 @@ async def _is_noticed(lease: Lease) -> bool:
 
 def _payload_failed(status: FleetStatus, phase: str, run: str) -> PayloadFailed:
     worker, rc = status.first_failure
+    ends = tuple(WorkerEnd(each.index, each.rc, each.stopped) for each in status.workers if each.final)
+    failed = sum(each.failed for each in ends)
     what = "the setup" if phase == "setup" else "the job"
     hint = f"`tpujob logs {run} --worker {worker}` prints what worker{worker} wrote"
     if rc is None:
-        return PayloadFailed(f"{what} on worker{worker} was lost: its supervisor is gone", hint=hint)
-    return PayloadFailed(f"{what} failed on worker{worker} with code {rc}", rc=rc, hint=hint)
+        return PayloadFailed(f"{what} on worker{worker} was lost: its supervisor is gone", hint=hint, workers=ends)
+    if failed > 1:
+        message = f"{what} failed on {failed} workers, first on worker{worker} with code {rc}"
+        return PayloadFailed(message, rc=rc, hint=hint, workers=ends)
+    return PayloadFailed(f"{what} failed on worker{worker} with code {rc}", rc=rc, hint=hint, workers=ends)

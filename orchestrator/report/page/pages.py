@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.core.text.durations import format_duration
+from orchestrator.report import worker_ends
 from orchestrator.report.comparison import remarks
 from orchestrator.report.layout import day_clock
 from orchestrator.report.page import device, pictures, record, summary, tables, timeline
@@ -34,6 +35,7 @@ def run_page(data: RunData, *, link: str, hide: Hide, trace: bool) -> str:
         "again": "" if report.ended_at is not None else f"tpujob report {report.run}",
         "emulated": summary.EMULATED if report.figures.emulated else "",
         "facts": summary.facts(data),
+        "workers": worker_ends.lines(report.workers),
         "tiles": summary.tiles(data),
         "timeline": pictures.timeline_of(rows),
         "attempts": tables.attempts(data, rows),

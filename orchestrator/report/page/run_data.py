@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,16 @@ from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.core.text.terminal import clean
 from orchestrator.ledger.ledger import Ledger
-from orchestrator.report import results
+from orchestrator.report import results, worker_ends
 from orchestrator.report.files import metrics, timing_file, tpu_metrics
 from orchestrator.report.files.artifact_files import open_regular, read_object
 from orchestrator.report.files.curve import Curve
+from orchestrator.report.files.log_files import log_path
 from orchestrator.report.files.timing import Timing
 from orchestrator.report.files.tpu_metrics import TpuUse
 from orchestrator.report.results import RunReport
 
-LOG_BYTES = 32 << 10  # of the end of worker 0's log; of each other worker's a fourth
+LOG_BYTES = 32 << 10  # of the end of the first log; of each other one a fourth
 LOG_WORKERS = 8
 
 LedgerEvent = tuple[float, str, dict[str, Any]]  # when, what kind, its fields
@@ -61,13 +62,14 @@ def read(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunDat
     `now`: the ledger's time of the run's cloud.
     """
     directory = Path(run.directory)
+    report = results.report(ledger, run, attempt, now)
     attempts = ledger.attempts_of(run.id)
     leases = {lease.id: lease for lease in ledger.leases_of(run.id)}
     for each in attempts:
         if each.lease_id is not None and each.lease_id not in leases:
             leases[each.lease_id] = ledger.lease(each.lease_id)
     return RunData(
-        report=results.report(ledger, run, attempt, now),
+        report=report,
         now=now,
         events={each.id: tuple(ledger.events(each.id)) for each in attempts},
         attempts=tuple(attempts),
@@ -76,20 +78,21 @@ def read(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunDat
         timing=timing_file.read_run(directory),
         tpu_use=tpu_metrics.read_run(directory),
         arrivals=tuple(metrics.arrivals(directory)),
-        logs=_logs(directory / "logs"),
+        logs=_logs(directory, worker_ends.first_failures(report.workers)),
         provenance=read_object(directory / "worker0" / "artifacts" / "provenance.json"),
     )
 
 
-def _logs(directory: Path) -> tuple[LogTail, ...]:
-    found = []
-    for worker in range(LOG_WORKERS):
-        file = open_regular(directory / f"worker{worker}.log")
+def _logs(directory: Path, first: Sequence[int]) -> tuple[LogTail, ...]:
+    """Return the ends of the logs of these workers and then of the first ones, LOG_WORKERS at most."""
+    found: list[LogTail] = []
+    for worker in [*first, *(index for index in range(LOG_WORKERS) if index not in first)][:LOG_WORKERS]:
+        file = open_regular(log_path(directory, worker))
         if file is None:
-            break
+            continue
         with file:
             size = os.fstat(file.fileno()).st_size
-            begin = max(size - (LOG_BYTES if worker == 0 else LOG_BYTES // 4), 0)
+            begin = max(size - (LOG_BYTES // 4 if found else LOG_BYTES), 0)
             file.seek(begin)
             text = file.read(size - begin)
         if begin:

@@ -340,6 +340,11 @@ class SimStatus:
     log_bytes: int = 0
     all_exited: bool = False
     any_stopped: bool = False
+    workers: tuple[()] = ()
+
+    @property
+    def ended(self) -> bool:
+        return self.all_exited
 
     def silent_s(self, now: float) -> float:
         return self.silence_s if self.silence_s > 1.0 else 0.0

@@ -39,6 +39,7 @@ from orchestrator.errors import (
     Vanished,
 )
 from orchestrator.ledger.ledger import Ledger
+from orchestrator.remote.fleet.follow import WorkerStatus
 from orchestrator.remote.fleet.steps import StartRequest
 from orchestrator.remote.transfer.collect import CollectionProgress, CollectRequest, CollectResult, Problem
 
@@ -281,6 +282,8 @@ class Status:
 
     all_exited: bool = False
     any_stopped: bool = False
+    ended: bool = True
+    workers: tuple[WorkerStatus, ...] = ()
 
     def silent_s(self, now: float) -> float:
         return 0.0 if self.silent_since is None else now - self.silent_since

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.run_and_attempt import AttemptState
+from orchestrator.core.lease.run_and_attempt import AttemptState, WorkerEnd
 from orchestrator.core.text.redaction import Redactor
 from orchestrator.report.files.step_times import Piece
 from orchestrator.report.page import charts, pages, pictures, summary, tables, timeline
@@ -59,6 +59,23 @@ def test_a_failed_run_says_why_and_shows_the_end_of_its_log(tmp_path: Path) -> N
     text = text_of(world.page())
     assert "failed The job failed on worker0 with code 7, after 1 m 42 s." in text and "Exit code 7" in text
     assert "ValueError: no" in text and "bytes are in the file only" in text and len(text) < 20_000
+
+
+def test_a_failed_run_of_many_workers_says_once_how_they_ended_and_begins_with_a_log_that_says_why(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path / "a")
+    attempt = world.begin()
+    ends = tuple(WorkerEnd(index, 0 if index < 20 else 1) for index in range(64))
+    why = "the job failed on 44 workers, first on worker20 with code 1"
+    world.end(attempt, world.work(attempt, 3), AttemptState.FAILED, why, ends)
+    for end in ends:
+        world.write(f"logs/worker{end.worker}.log", "ok\n" if end.worker < 20 else "ValueError: no\n")
+    page = world.page()
+    text = text_of(page)
+    assert "worker20 to worker63 ended with 1, alike: ValueError: no worker0 to worker19 succeeded" in text
+    assert text.index("worker 20 ValueError: no") < text.index("worker 0 ok") and "worker 21 " not in text
+    assert "<details open><summary>worker 20</summary>" in page
 
 
 def test_a_run_that_never_had_a_slice_has_a_page(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from orchestrator.core.lease.run_and_attempt import (
     Moved,
     RunRecord,
     Tried,
+    WorkerEnd,
 )
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report.page import pages, run_data
@@ -92,7 +93,12 @@ class World:
         self.ledger.record(Continued(attempt, self.now, f"goes on at step {step}", 2, 900, step, saved_s))
 
     def end(
-        self, attempt: str, lease: Lease | None, state: AttemptState = AttemptState.SUCCEEDED, why: str = ""
+        self,
+        attempt: str,
+        lease: Lease | None,
+        state: AttemptState = AttemptState.SUCCEEDED,
+        why: str = "",
+        workers: tuple[WorkerEnd, ...] = (),
     ) -> None:
         self.ledger.record(Moved(attempt, self.now, AttemptState.COLLECTING))
         self.now += 4
@@ -101,7 +107,7 @@ class World:
             self.now += 30
             self.ledger.record(Gone(lease.id, self.now, "404"))
         code = 0 if state is AttemptState.SUCCEEDED else 7
-        self.ledger.record(AttemptEnded(attempt, self.now, state, why, code))
+        self.ledger.record(AttemptEnded(attempt, self.now, state, why, code, workers=workers))
 
     def write(self, path: str, content: str | bytes) -> None:
         file = self.directory / path

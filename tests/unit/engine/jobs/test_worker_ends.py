@@ -1,0 +1,103 @@
+"""A phase that fails on several workers: each says how it ended before the others are stopped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.core.lease.lease import Created, Intent, Ready, Sent
+from orchestrator.core.lease.run_and_attempt import WorkerEnd
+from orchestrator.engine.effects.base import Report
+from orchestrator.engine.jobs.monitor import SETTLE_S, Bill, End, monitor
+from orchestrator.errors import PayloadFailed
+from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
+from orchestrator.remote.fleet.steps import FleetStatus
+from tests.unit.engine.virtual import VirtualWorld, lease_and_request
+
+
+@dataclass
+class Ends:
+    """Workers whose phase ends so many seconds after the start with a code; None: it ends only when it is stopped."""
+
+    world: VirtualWorld
+    plan: dict[int, tuple[float, int] | None]
+    stopped_at: float | None = None
+    began: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.began = self.world.time
+
+    def wait(self, timeout_s: float) -> FleetStatus:
+        times = [self.began + end[0] for end in self.plan.values() if end is not None]
+        coming = [at for at in times if at > self.world.time]
+        self.world.time = min([self.world.time + timeout_s, *coming])
+        return FleetStatus(tuple(self._status(index, end) for index, end in self.plan.items()))
+
+    def _status(self, index: int, end: tuple[float, int] | None) -> WorkerStatus:
+        if end is not None and self.began + end[0] <= min(self.world.time, self.stopped_at or self.world.time):
+            return WorkerStatus(index, WorkerState.EXITED, self.began + end[0], 0, end[1])
+        if self.stopped_at is not None:
+            return WorkerStatus(index, WorkerState.EXITED, self.stopped_at, 0, 143, stopped=True)
+        return WorkerStatus(index, WorkerState.RUNNING, self.began, 0)
+
+    def stop(self, grace_s: float) -> None:
+        self.stopped_at = self.world.time
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> VirtualWorld:
+    return VirtualWorld(tmp_path)
+
+
+@pytest.fixture
+def told(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> list[WorkerEnd]:
+    found: list[WorkerEnd] = []
+
+    def report(line: Report) -> None:
+        if isinstance(line.about, WorkerEnd):
+            found.append(line.about)
+
+    monkeypatch.setattr(world, "report", report)
+    return found
+
+
+def follow(world: VirtualWorld, fleet: Any, phase: str = "main") -> None:
+    lease, request = lease_and_request(now=world.time)
+    world.cloud.create(request)
+    events = (
+        Intent(lease),
+        Sent(lease.id, world.time),
+        Created(lease.id, world.time, "op"),
+        Ready(lease.id, world.time),
+    )
+    world.ledger.record(*events)
+    world.drive(monitor(lease, fleet, phase, End(world.time + 3600), "7q2mabcdef", bill=Bill(world.time)))
+
+
+def test_workers_that_fail_one_after_the_other_are_all_heard(world: VirtualWorld, told: list[WorkerEnd]) -> None:
+    fleet = Ends(world, {index: (10 + index / 64, 1) for index in range(64)})
+    with pytest.raises(PayloadFailed) as raised:
+        follow(world, fleet)
+    assert raised.value.message == "the job failed on 64 workers, first on worker0 with code 1"
+    assert raised.value.hint == "`tpujob logs 7q2mabcdef --worker 0` prints what worker0 wrote"
+    assert raised.value.workers == tuple(told) == tuple(WorkerEnd(index, 1) for index in range(64))
+    assert fleet.stopped_at is None
+
+
+def test_a_worker_that_hangs_is_stopped_soon_after_the_first_failure(
+    world: VirtualWorld, told: list[WorkerEnd]
+) -> None:
+    fleet = Ends(world, {0: None, 1: (10, 3), 2: (11, 0)})
+    with pytest.raises(PayloadFailed, match="the job failed on worker1 with code 3") as raised:
+        follow(world, fleet)
+    assert fleet.stopped_at == pytest.approx(fleet.began + 10 + SETTLE_S)
+    assert raised.value.workers == (WorkerEnd(0, 143, stopped=True), WorkerEnd(1, 3), WorkerEnd(2, 0))
+    assert [end.worker for end in told] == [1, 2, 0], "each as soon as it is known"
+
+
+def test_an_end_is_reported_once_while_the_others_go_on(world: VirtualWorld, told: list[WorkerEnd]) -> None:
+    follow(world, Ends(world, {0: (1, 0), 1: (200, 0)}))
+    assert told == [WorkerEnd(0, 0), WorkerEnd(1, 0)]
