@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.core.lease.access import Via
+from orchestrator.errors import Vanished
 
 if TYPE_CHECKING:
     from orchestrator.clouds.google.credentials import Bearer
-    from orchestrator.clouds.google.os_login import OsLogin
+    from orchestrator.clouds.google.os_login import LoginKey, OsLogin
     from orchestrator.clouds.google.project_setup import ProjectSetup
     from orchestrator.core.lease.lease import Lease
     from orchestrator.remote.iap.dialer import Relay
     from orchestrator.remote.ssh.dial import Dialer
-
-AFTER_THE_END_S = 3600.0  # a key outlives the deadline of its lease by this: results may be collected until then
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class Reach:
             return Piped(route.ssh_proxy_command, route.user)
         return Direct(internal=route.via is Via.INTERNAL)
 
-    def grant_login(self, lease: Lease) -> str:
+    def grant_login(self, lease: Lease, expires_at: float) -> str:
         """Import the key of the lease into the OS Login profile; return whom to log in as. Raises CloudError."""
         from orchestrator.remote.ssh.keys import create_key
 
@@ -56,18 +55,28 @@ class Reach:
             f"{key.public_line}-{lease.id}",
             project=lease.name.project,
             region=lease.name.zone.rpartition("-")[0],
-            expires_at=lease.deadline + AFTER_THE_END_S,
+            expires_at=expires_at,
         )
         return login.user
 
+    def extend_login(self, lease: Lease, expires_at: float) -> None:
+        """Move the expiry of the key of the lease. Raises CloudError, Vanished if it is not in the profile."""
+        keys = self._keys_of(lease)
+        if not keys:
+            raise Vanished("it is not in your OS Login profile any more")
+        for key in keys:
+            self.logins().extend_key(key.key_id, key.line, expires_at=expires_at)
+
     def revoke_login(self, lease: Lease) -> None:
         """Remove the key of the lease from the profile, if it is there. Raises CloudError."""
+        for key in self._keys_of(lease):
+            self.logins().remove_key(key.key_id, project=lease.name.project)
+
+    def _keys_of(self, lease: Lease) -> list[LoginKey]:
         from orchestrator.remote.ssh.keys import COMMENT
 
-        logins, project = self.logins(), lease.name.project
-        for key in logins.keys(project):
-            if key.line.endswith(f" {COMMENT}-{lease.id}"):
-                logins.remove_key(key.key_id, project=project)
+        found = self.logins().keys(lease.name.project)
+        return [key for key in found if key.line.endswith(f" {COMMENT}-{lease.id}")]
 
     def setup(self, project: str) -> ProjectSetup:
         """Return what tells how a project is set up for access."""

@@ -23,7 +23,7 @@ CHUNK = 250
 
 
 without: frozenset[str] = frozenset()  # inherited by the worker processes
-plain = False
+plain = access = False
 
 
 def run_chunk(first: int) -> tuple[int, list[tuple[int, str, str]], int]:
@@ -31,7 +31,7 @@ def run_chunk(first: int) -> tuple[int, list[tuple[int, str, str]], int]:
     broken, events = [], 0
     for seed in range(first, first + CHUNK):
         try:
-            result = world_of(seed, without=without, plain=plain).run()
+            result = world_of(seed, without=without, plain=plain, access=access).run()
         except Exception as error:  # a bug of the simulator, or one that a program did not catch
             broken.append((seed, "crash", f"{type(error).__name__}: {error}"))
             continue
@@ -93,7 +93,7 @@ def die_everywhere(processes: int) -> int:
 
 
 def show(seed: int, *, trace: bool) -> int:
-    world = world_of(seed, without=without, plain=plain, trace=True)
+    world = world_of(seed, without=without, plain=plain, access=access, trace=True)
     print(f"TPUJOB_SIM_SEED={seed}  {world.workload}  faults: {', '.join(world.plan.families) or 'none'}\n{world.plan}")
     result = world.run()
     for line in result.trace if trace else result.trace[-25:]:
@@ -110,6 +110,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(os.environ.get("TPUJOB_SIM_SEED", "-1")))
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--plain", action="store_true", help="there is enough of everything, and nothing is queued")
+    parser.add_argument("--access", action="store_true", help="policies and OS Login in every world")
     parser.add_argument("--deaths", action="store_true", help="a death at every step of the canonical lives instead")
     parser.add_argument("--worlds", type=int, default=10_000)
     parser.add_argument("--from", dest="first", type=int, default=0)
@@ -118,8 +119,8 @@ def main() -> int:
     parser.add_argument("--keep-going", action="store_true")
     parser.add_argument("--without", default="", help="families of faults to leave out, separated by commas")
     options = parser.parse_args()
-    global without, plain
-    plain = options.plain
+    global without, plain, access
+    plain, access = options.plain, options.access
     without = frozenset(filter(None, options.without.split(",")))
     if options.seed >= 0:
         return show(options.seed, trace=options.trace)

@@ -36,6 +36,8 @@ OF_RUN = replace(lease_and_request(1)[0], run=RUN.id)
 EVENTS: list[Any] = [
     Intent(LEASE),
     leases.Sent(LEASE.id, 1.0),
+    leases.LoginGranted(LEASE.id, 0.5, "ada"),
+    leases.LoginRefused(LEASE.id, 0.5, "no"),
     leases.CreateRefused(LEASE.id, 1.0, "no"),
     leases.Created(LEASE.id, 2.0, "operation-1"),
     leases.Settled(LEASE.id, 2.5),

@@ -71,7 +71,7 @@ def test_the_same_seed_is_the_same_world_in_every_process() -> None:
 
 def test_every_family_of_faults_occurs_within_300_worlds() -> None:
     met = {name for seed in range(300) for name in world_of(seed).plan.families}
-    assert met == {*FAMILIES, *scarcity.FAMILIES, "clock_steps", "kept_failed", "left_results", "sweep"}
+    assert met == {*FAMILIES, *scarcity.FAMILIES, "access", "clock_steps", "kept_failed", "left_results", "sweep"}
 
 
 @pytest.mark.parametrize("down_at", [4.0, 9.0, 12.5, 16.0])

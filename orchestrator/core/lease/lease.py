@@ -148,6 +148,13 @@ class LoginGranted(LeaseChange):
 
 
 @dataclass(frozen=True)
+class LoginRefused(LeaseChange):
+    """OS Login refused the key of the lease: that import has no effect, and there is nothing to remove."""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class CreateRefused(LeaseChange):
     """The API refused a create: that call has no effect, now or later."""
 
@@ -224,6 +231,7 @@ LeaseEvent = Intent | LeaseChange
 # Event → the states in which it may happen. Down is allowed in DOWN (a second `down`); Sent and Settled change no state.
 _ALLOWED: dict[type[LeaseEvent], frozenset[LeaseState]] = {
     LoginGranted: frozenset({LeaseState.INTENT}),
+    LoginRefused: frozenset({LeaseState.INTENT}),
     Sent: frozenset({LeaseState.INTENT}),
     CreateRefused: frozenset({LeaseState.INTENT, LeaseState.DOWN}),
     Created: frozenset({LeaseState.INTENT, LeaseState.DOWN}),
@@ -255,6 +263,8 @@ def apply(lease: Lease, event: LeaseEvent) -> Lease:
             return replace(lease, sent_at=at, sends=lease.sends + 1, settled=False)
         case LoginGranted(user=user):
             return replace(lease, route=replace(lease.route, user=user))
+        case LoginRefused():
+            return replace(lease, route=replace(lease.route, os_login=False))
         case CreateRefused():
             return replace(lease, sends=lease.sends - 1)
         case Created(operation=operation):

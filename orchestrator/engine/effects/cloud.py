@@ -154,15 +154,27 @@ class ListZones(Effect[Listing[str]]):
 
 @dataclass(frozen=True, slots=True)
 class GrantLogin(Effect[str]):
-    """Import the SSH key of a lease into the user's OS Login profile, or move its expiry; return whom to log in as.
+    """Import the SSH key of a lease into the user's OS Login profile; return whom to log in as.
 
-    It may be repeated. Raises CloudError.
+    `expires_at`: by the cloud's clock. It may be repeated. Raises CloudError.
     """
 
     lease: Lease
+    expires_at: float
 
     def perform(self, world: World) -> str:
-        return world.grant_login(self.lease)
+        return world.grant_login(self.lease, self.expires_at)
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendLogin(Effect[None]):
+    """Move the expiry of that key. It never comes back by that once it is removed. Raises CloudError."""
+
+    lease: Lease
+    expires_at: float
+
+    def perform(self, world: World) -> None:
+        world.extend_login(self.lease, self.expires_at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from orchestrator.errors import CloudError, CloudUnavailable, TpujobError
 
 DELETE_AGAIN_S = 60.0  # a delete that was accepted without effect for so long is sent again
 LONGEST_WAIT_S = 60.0  # even if a 429 asks for more
+LOGIN_S = 60.0  # an import of a key takes effect within it or not at all; an OS Login that is away is asked for so long
 CREATE_VERBS = ("create", "createnode", "createqueuedresource")
 OTHER_VERBS = ("delete", "update", "stop", "start", "reset")  # alone, or followed by the kind of resource
 
@@ -82,12 +83,13 @@ async def release_all(owed: list[tuple[Lease, str]], capabilities: Capabilities,
     if len(teardowns) > 1:
         await _delete_first(teardowns)
     for pause_s in pauses(first_s=0.05, growth=1.25):  # short: the user waits for it
+        last = await Now() >= started + budget_s
         for teardown in teardowns:
-            await teardown.tick(capabilities)
+            await teardown.tick(capabilities, last=last and budget_s > 0)  # without a budget others follow
         waiting = [teardown for teardown in teardowns if not teardown.released.gone]
-        left_s = started + budget_s - await Now()
-        if not waiting or left_s <= 0:
+        if not waiting or last:
             break
+        left_s = started + budget_s - await Now()
         for teardown in waiting:
             text = f"{teardown.lease.name.node}: {'; '.join(teardown.released.verdict.missing)}"
             await Report("release", text, passing=True)
@@ -131,25 +133,38 @@ class _Teardown(FailuresAsAnswers):
         self._seen = False
         self._deleted_at: float | None = None
         self._delete_operation: str | None = None
+        self._login_until: float | None = None
         self.released = Released(lease, False, 0.0, Verdict(gone=False))
 
-    async def tick(self, capabilities: Capabilities) -> None:
-        """Make one pass and store its verdict; do nothing once the slice is gone."""
+    async def tick(self, capabilities: Capabilities, *, last: bool) -> None:
+        """Make one pass and store its verdict; do nothing once the slice is gone.
+
+        `last`: a key that OS Login does not remove now is left to its expiry.
+        """
         if self.released.gone:
             return
         verdict = await self.one_pass(capabilities)
+        if verdict.gone and self.lease.route.os_login:
+            missing = await self._revoke_login(last=last)
+            verdict = replace(verdict, gone=not missing, missing=missing)
         now = await Now()
         if verdict.gone:
-            await self._revoke_login()
             await try_record(Gone(self.lease.id, now, evidence=verdict.evidence))
         self.released = Released(self.lease, verdict.gone, now, verdict, self.deletes_sent, self.answer)
         await self.check_ledger()
 
-    async def _revoke_login(self) -> None:
-        """Remove the key from the OS Login profile. It has an expiry, so a failure is only reported."""
-        if self.lease.route.os_login and isinstance(error := await self._ask(RevokeLogin(self.lease)), CloudError):
+    async def _revoke_login(self, *, last: bool) -> tuple[str, ...]:
+        """Remove the key from the OS Login profile. Return what is missing; nothing once it is left to its expiry."""
+        error, now = await self._ask(RevokeLogin(self.lease)), await Now()
+        self._login_until = self._login_until or now + LOGIN_S
+        if isinstance(error, CloudError):
+            if isinstance(error, CloudUnavailable) and now < self._login_until and not last:
+                return (f"its SSH key is still in your OS Login profile: {error.message}",)
             why = f"{self.lease.name.node}: its SSH key stays in your OS Login profile until it expires"
             await Report("release", f"{why}: {error.message}")
+        elif not self.lease.route.user and now < (self.lease.down_at or now) + LOGIN_S and not last:
+            return ("the import of its SSH key into your OS Login profile has not settled",)
+        return ()
 
     async def check_ledger(self) -> None:
         """Take over the proof if another process was faster."""

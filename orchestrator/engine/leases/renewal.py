@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from orchestrator.core.lease import absence, claim_labels, watchdog_report
+from orchestrator.core.lease.access import KEY_OUTLIVES_S
 from orchestrator.core.lease.cloud_api import Capabilities, SliceState, SliceView
 from orchestrator.core.lease.lease import Detached, Extended, Held, Lease, LeaseState, Mode, NotAllowed, Passed, apply
 from orchestrator.core.text import names
 from orchestrator.engine.effects.base import IsTimeCertain, Lock, Now, Program, ReadLease, Record, Report, Sleep, Unlock
-from orchestrator.engine.effects.cloud import Get, GetGuestAttributes, GrantLogin, ListSlices, SetLabels
+from orchestrator.engine.effects.cloud import ExtendLogin, Get, GetGuestAttributes, ListSlices, SetLabels
 from orchestrator.engine.leases.server_time import clock_skew
 from orchestrator.engine.runtime.retry import Timed, pauses, until
 from orchestrator.errors import CloudError, CloudUnavailable, Vanished, WatchdogNotArmed, WrongState
@@ -48,17 +49,17 @@ async def _move_claim(lease: Lease, event: Move, capabilities: Capabilities) -> 
         raise CloudUnavailable("this machine was restarted, and the cloud did not reply how long it was off")
     before = await ReadLease(lease.id)
     made = event(before) if callable(event) else event
-    await _write(before, apply(before, made), capabilities)
+    skew_s = await _write(before, apply(before, made), capabilities)
     await Record(made)
     after = await ReadLease(lease.id)
     if after.route.os_login and after.deadline > before.deadline:
-        await _extend_login(after)
+        await _extend_login(after, skew_s)
     return after
 
 
-async def _extend_login(lease: Lease) -> None:
+async def _extend_login(lease: Lease, skew_s: float) -> None:
     try:
-        await until(await Now() + PATIENCE_S, GrantLogin(lease))
+        await until(await Now() + PATIENCE_S, ExtendLogin(lease, lease.deadline + skew_s + KEY_OUTLIVES_S))
     except CloudError as error:
         why = f"the SSH key in your OS Login profile still expires as before: {error.message}"
         await Report("warning", f"{lease.name.node}: {why}")
@@ -84,8 +85,11 @@ async def _exclusively(lease: Lease, work: Callable[[], Program[T]]) -> T:
     return result
 
 
-async def _write(before: Lease, wanted: Lease, capabilities: Capabilities, *, anew: bool = False) -> None:
-    """Write the labels of `wanted` in place of those of `before`, until they are seen: an accepted update may still fail."""
+async def _write(before: Lease, wanted: Lease, capabilities: Capabilities, *, anew: bool = False) -> float:
+    """Write the labels of `wanted` in place of those of `before`, until they are seen: an accepted update may still fail.
+
+    Return the seconds that the server's clock is ahead of ledger time.
+    """
     give_up_at = await Now() + PATIENCE_S
     labels: dict[str, str] = {}
     for pause_s in pauses(first_s=0.2, longest_s=5.0):
@@ -96,15 +100,16 @@ async def _write(before: Lease, wanted: Lease, capabilities: Capabilities, *, an
             labels = labels or await _claim_labels(before, wanted, found, skew_s, capabilities, anew=anew)
             if not _has(found, labels):
                 await SetLabels(wanted.name, {**found.labels, **labels})
-                found, _ = await _listed(wanted)
+                found, skew_s = await _listed(wanted)
             if _has(found, labels):
-                return
+                return skew_s
         except (CloudUnavailable, WrongState) as error:  # WrongState: another change of this slice is under way
             failure = error
         wait_s = (failure.retry_after_s if isinstance(failure, CloudUnavailable) else None) or pause_s
         if await Now() + wait_s > give_up_at:
             raise failure
         await Sleep(wait_s)
+    raise AssertionError("pauses() never ends")
 
 
 async def _listed(lease: Lease) -> tuple[SliceView, float]:

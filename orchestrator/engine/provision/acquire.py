@@ -10,10 +10,12 @@ from dataclasses import replace
 
 from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.absence import is_ours
+from orchestrator.core.lease.access import KEY_OUTLIVES_S
 from orchestrator.core.lease.cloud_api import Capabilities, SliceRequest
-from orchestrator.core.lease.lease import Created, CreateRefused, Intent, Lease, LoginGranted, Sent
+from orchestrator.core.lease.lease import Created, CreateRefused, Intent, Lease, LoginGranted, LoginRefused, Sent
 from orchestrator.engine.effects.base import Lock, Now, ReadLease, Record, Report, Sleep, StartGuardian
 from orchestrator.engine.effects.cloud import Create, Get, GrantLogin, ListSlices
+from orchestrator.engine.leases.release import try_record
 from orchestrator.engine.leases.server_time import clock_skew, record_server_time
 from orchestrator.engine.provision.readiness import wait_until_ready
 from orchestrator.engine.provision.startup_script import SCRIPT_KEY, with_claim
@@ -42,12 +44,8 @@ async def create_slice(lease: Lease, request: SliceRequest, capabilities: Capabi
     await Record(Intent(lease))
     guardian = "guardian watching" if await StartGuardian() else "no guardian (TPUJOB_GUARDIAN=off)"
     await Report("lease", f"{lease.name.node} · {guardian}")
-    if (
-        lease.route.os_login
-    ):  # before the create: a VM that looks for keys before this one is there may remember its absence
-        user = await retry.until(await Now() + PATIENCE_S, GrantLogin(lease))
-        await Record(LoginGranted(lease.id, await Now(), user))
-        lease = await ReadLease(lease.id)
+    if lease.route.os_login:
+        lease = await _grant_login(lease, skew_s)
     now = await Now()
     # The create call carries the first claim: a slice never exists without one.
     labels = {**request.labels, **claim_labels.labels(lease, now, capabilities.timings, skew_s=skew_s)}
@@ -55,6 +53,24 @@ async def create_slice(lease: Lease, request: SliceRequest, capabilities: Capabi
     if SCRIPT_KEY in metadata:  # the watchdog starts with the same claim, until it can read the labels
         metadata[SCRIPT_KEY] = with_claim(metadata[SCRIPT_KEY], labels, lease.route.user)
     await _create(lease, replace(request, labels=labels, metadata=metadata), give_up_at=now + PATIENCE_S)
+    return await ReadLease(lease.id)
+
+
+async def _grant_login(lease: Lease, skew_s: float) -> Lease:
+    """Import the key before the create: a VM that looks for keys before this one is there may remember its absence."""
+    grant = GrantLogin(lease, lease.deadline + skew_s + KEY_OUTLIVES_S)
+    give_up_at = await Now() + PATIENCE_S
+    try:
+        user = await grant
+    except CloudUnavailable as error:  # from here on an import may be under way, whatever the next answer is
+        await Sleep(error.retry_after_s or 0.5)
+        user = await retry.until(give_up_at, grant)
+    except UnexpectedReply:
+        raise  # its effect is unknown
+    except CloudError as error:
+        await try_record(LoginRefused(lease.id, await Now(), error.message))
+        raise
+    await Record(LoginGranted(lease.id, await Now(), user))
     return await ReadLease(lease.id)
 
 

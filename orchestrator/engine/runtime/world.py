@@ -27,7 +27,9 @@ class ReachPort(Protocol):
 
     def dialer(self, lease: Lease) -> Dialer: ...
 
-    def grant_login(self, lease: Lease) -> str: ...
+    def grant_login(self, lease: Lease, expires_at: float) -> str: ...
+
+    def extend_login(self, lease: Lease, expires_at: float) -> None: ...
 
     def revoke_login(self, lease: Lease) -> None: ...
 
@@ -102,8 +104,11 @@ class RealWorld:
                 self._guardian.close()
         return True
 
-    def grant_login(self, lease: Lease) -> str:
-        return self.reach.grant_login(lease)
+    def grant_login(self, lease: Lease, expires_at: float) -> str:
+        return self.reach.grant_login(lease, expires_at)
+
+    def extend_login(self, lease: Lease, expires_at: float) -> None:
+        self.reach.extend_login(lease, expires_at)
 
     def revoke_login(self, lease: Lease) -> None:
         self.reach.revoke_login(lease)

@@ -12,7 +12,9 @@ from orchestrator.clouds.google.error_translation import NotFound, http_error, o
 from orchestrator.clouds.tpu.queued_request import queued_request
 from orchestrator.clouds.tpu.replies import STATES
 from orchestrator.core.lease.cloud_api import Operation, SliceName, SliceRequest, SliceState, SliceView
+from orchestrator.core.lease.lease import Lease
 from orchestrator.emulator.api_errors import ApiError
+from orchestrator.emulator.model import policies
 from orchestrator.emulator.model.cloud_state import CloudState
 from orchestrator.emulator.model.records import HostRecord, Node, Settings
 from orchestrator.emulator.model.records import OperationRecord as Record
@@ -22,9 +24,10 @@ from orchestrator.errors import (
     AuthError,
     BadRequest,
     CloudError,
+    Vanished,
     WrongState,
 )
-from tests.simulation.model.faults import CallOutcome
+from tests.simulation.model.faults import CallOutcome, cloud_fault, covers
 from tests.simulation.model.hosts import NodeVms
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ ERRORS: dict[str, type[CloudError]] = {
     "INVALID_ARGUMENT": BadRequest,
 }
 PROJECT = "a-project"
+ACCOUNT = "ada@example.com"  # of the user, with an OS Login profile
 
 
 def full_name(name: SliceName) -> str:
@@ -137,7 +141,11 @@ class FakeCloud:
             "runtimeVersion": request.runtime_version,
             "labels": dict(request.labels),
             "metadata": dict(request.metadata),
+            "networkConfig": {"enableExternalIps": request.external_ips},
         }
+        refusal = self._refusal(request, node)
+        if refusal is not None:
+            raise refusal
         body = queued_request(request, queue, node)["body"]
         row = parse_queued(name.project, name.zone, name.node, body, "v2", self.timeline.now)
         for spec in row.node_specs:
@@ -156,13 +164,62 @@ class FakeCloud:
             "labels": dict(request.labels),
             "metadata": dict(request.metadata),
             "schedulingConfig": {"spot": request.spot},
+            "networkConfig": {"enableExternalIps": request.external_ips},
         }
         node = Node("", name.project, name.zone, name.node, spec, self.world.workers, usd_per_hour=9.6)
+        refusal, says = self._refusal(request, spec), self.world.plan.policy_says
+        if refusal is not None and says == "call":
+            raise refusal
+        effect = outcome.effect if refusal is None else None  # Assumption A6: a refused create creates nothing later
+        if refusal is not None and says == "operation":  # and the node is left
+            words = {"code": refusal.status, "message": refusal.message, "state": "TERMINATED"}
+            effect = cloud_fault("create_fails_leaving_node", "nodes.create", **words)
         try:
-            operation = self.state.create(node, "v2", self.timeline.now, outcome.effect)
+            operation = self.state.create(node, "v2", self.timeline.now, effect)
         finally:
             self.settle()
+        if refusal is not None and says == "in spite":
+            raise refusal
         return operation_of(operation)
+
+    def _refusal(self, request: SliceRequest, spec: dict[str, Any]) -> ApiError | None:
+        """Return how a policy refuses the request; None: it does not."""
+        name = request.name
+        try:
+            policies.check(spec, name.project, name.zone, name.node, self.state.settings)
+        except ApiError as refusal:
+            self.world.oracle.logins.way_refused(name.node)
+            return refusal
+        return None
+
+    # -- OS Login: keys of leases ----------------------------------------------------------------------------------------
+
+    def import_key(self, lease: Lease, expires_at: float) -> str:
+        if covers(self.world.plan.login_full, self.world.faults.elapsed_s()):
+            raise ApiError("INVALID_ARGUMENT", "Login profile size exceeds 32 KiB.")
+        now = self.timeline.now
+        profile = self.state.logins.import_key(ACCOUNT, PROJECT, _line(lease.id), int(expires_at * 1e6), now)
+        self.world.log(f"the key of {lease.name.node} is in the profile")
+        self.world.oracle.logins.key_set(lease, expires_at)
+        return profile.username
+
+    def extend_key(self, lease: Lease, expires_at: float) -> None:
+        if lease.id not in self.login_keys():
+            raise Vanished("it is not in your OS Login profile any more")
+        self.import_key(lease, expires_at)
+
+    def remove_key(self, lease: Lease) -> None:
+        now = self.timeline.now
+        for fingerprint, key in list(self.state.logins.get(ACCOUNT, now).keys.items()):
+            if key.line == _line(lease.id):
+                self.state.logins.remove_key(ACCOUNT, fingerprint, now)
+                self.world.log(f"the key of {lease.name.node} is removed")
+        self.world.oracle.logins.removed(lease)
+
+    def login_keys(self) -> set[str]:
+        """Return the leases whose keys are in the profile."""
+        keys = self.state.logins.get(ACCOUNT, self.timeline.now).keys.values()
+        return {key.line.rpartition("-")[2] for key in keys}
 
     def delete(self, full: str, outcome: CallOutcome, caller: str, process: Process | None) -> Record:
         self.state.advance(self.timeline.now)
@@ -198,7 +255,8 @@ class FakeCloud:
 
     def error_of(self, refusal: ApiError) -> CloudError:
         """Return the error that the client makes of this refusal."""
-        if refusal.status in ERRORS:
+        known = "constraints/" in refusal.message or "profile size" in refusal.message
+        if refusal.status in ERRORS and not known:
             return ERRORS[refusal.status](refusal.message)
         return http_error(refusal.http, json.dumps(refusal.body()), host="the cloud")
 
@@ -214,6 +272,10 @@ class FakeCloud:
 
     def node(self, full: str) -> Node:
         return self.look().node(full)
+
+
+def _line(lease_id: str) -> str:
+    return f"ssh-ed25519 AAAA tpujob-{lease_id}"
 
 
 def operation_of(record: Any) -> Operation:

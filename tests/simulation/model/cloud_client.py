@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.lease.cloud_api import Listing, Operation, SliceName, SliceRequest, SliceView, WorkerAddress
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.faults.active_faults import NoReply
-from orchestrator.engine.effects.cloud import Delete, Get, ListSlices
+from orchestrator.engine.effects.cloud import Delete, Get, ListSlices, RevokeLogin
 from orchestrator.errors import (
     CloudError,
     CloudUnavailable,
@@ -42,6 +42,7 @@ CALLS = {
     "GetGuestAttributes": "nodes.getGuestAttributes",
     "ListZones": "locations.list",
     "GrantLogin": "osLogin.importSshPublicKey",
+    "ExtendLogin": "osLogin.updateSshPublicKey",
     "RevokeLogin": "osLogin.deleteSshPublicKey",
 }
 
@@ -73,6 +74,7 @@ class CloudClient:
             world.passes_crash_point(process)
         else:
             world.faults.note_failed_call(process, outcome)
+            self._note_removal(effect, outcome.error)
             process.answer_later(outcome.there_s + outcome.back_s, token, None, outcome.error)
 
     def _arrive(self, effect: Any, token: Token, outcome: CallOutcome) -> None:
@@ -93,9 +95,14 @@ class CloudClient:
             error = error or failure
         if outcome.error is not None:
             world.faults.note_failed_call(process, outcome)
+        self._note_removal(effect, error)
         if process.alive and world.passes_crash_point(process):
             return
         process.answer_later(outcome.back_s, token, answer, error)
+
+    def _note_removal(self, effect: Any, error: BaseException | None) -> None:
+        if type(effect) is RevokeLogin and isinstance(error, CloudError):
+            self.cloud.world.oracle.logins.removal_failed(effect.lease, error)
 
     # -- the Cloud protocol, at the API -------------------------------------------------------------------------------
 

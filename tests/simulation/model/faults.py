@@ -35,8 +35,9 @@ class FaultPlan:
     families: tuple[str, ...] = ()
     # calls of all processes and watchdogs: probabilities
     rates: dict[str, float] = field(default_factory=dict)  # kind → probability
+    login_rates: dict[str, float] = field(default_factory=dict)  # the same for calls to OS Login, beside `rates`
     rates_until: float = FOREVER
-    # edges that are cut: "api" (for all), "laptop-api", "laptop-vm", "vm-api", "ci-api"
+    # edges that are cut: "api" (for all), "laptop-api", "laptop-vm", "vm-api", "ci-api", "os-login"
     cut: dict[str, list[Window]] = field(default_factory=dict)
     forbidden: dict[str, list[Window]] = field(default_factory=dict)  # edge → 403: credentials revoked
     # the cloud
@@ -54,6 +55,12 @@ class FaultPlan:
     full: list[tuple[str, float, float]] = field(default_factory=list)  # zone, start and end of its stockout
     closed: tuple[str, ...] = ()  # zones that accept no queued requests
     no_quota: tuple[str, ...] = ()
+    forbid_external_ips: bool = False  # policies of the organization
+    require_os_login: bool = False
+    policy_says: str = (
+        "call"  # how they refuse: the call; its operation, leaving a node; "in spite": and a node all the same
+    )
+    login_full: list[Window] = field(default_factory=list)  # when the OS Login profile is full
     delete_s: float = 1.0
     provision_s: float = 5.0
     accept_s: float = 0.2  # the emulator's settings of the same names
@@ -170,6 +177,8 @@ class FaultInjector:
     def outcome_of_call(self, verb: str, caller: str, edge: str, process: Process | None = None) -> CallOutcome:
         plan, rng = self.plan, self.rng
         now = self.world.timeline.now - self.begun_at
+        if verb.startswith("osLogin."):
+            return self._outcome_of_login(edge, now)
         if plan.cut and self.is_cut("api", edge):
             timeout_s = VM_TIMEOUT_S if caller == "vm" else TIMEOUT_S
             return CallOutcome(0.05, 0.1 if rng.random() < 0.5 else timeout_s, _unavailable("no answer"), reaches=False)
@@ -204,6 +213,21 @@ class FaultInjector:
         if lost:
             outcome.error = _unavailable("connection reset")
         return outcome
+
+    def _outcome_of_login(self, edge: str, now: float) -> CallOutcome:
+        """OS Login is an API of its own: it may be away, refuse, or be slow alone."""
+        plan, rng = self.plan, self.rng
+        if self.is_cut("api", edge, "os-login"):
+            return CallOutcome(0.05, 0.1 if rng.random() < 0.5 else TIMEOUT_S, _unavailable("no answer"), reaches=False)
+        if any(covers(plan.forbidden.get(each, []), now) for each in (edge, "os-login")):
+            return CallOutcome(0.05, 0.05, AuthError("permission denied"), reaches=False)
+        if now < plan.rates_until:
+            luck = rng.random()
+            for kind, probability in [*self._rates, *plan.login_rates.items()]:
+                luck -= probability
+                if luck < 0:
+                    return _FATES[kind](rng)
+        return CallOutcome(0.02 + 0.08 * rng.random(), 0.02 + 0.08 * rng.random())
 
     def _effect(self, verb: str) -> Fault | None:
         plan = self.plan

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from orchestrator.core.lease.access import NO_RULES
 from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.engine.effects.base import OpenAttempts, OpenLeases, Program
 from orchestrator.engine.leases import server_time
@@ -57,6 +58,7 @@ class Machine:
         self.locks: dict[str, Process] = {}
         self.processes: list[Process] = []
         self.guardians: list[Guardian] = []
+        self.rules = NO_RULES  # what it has learned of policies, on its disk
         self.on, self.asleep = True, False
         self.on_since = world.timeline.now
         self.command_times: list[float] = []  # when a command was typed

@@ -93,6 +93,7 @@ class Process:
         self._clocks.synchronize("emulated", server_now, asked_at)
 
     def report(self, told: Report) -> None:
+        self.world.oracle.logins.told(told.text)
         if self.world.trace is not None and not told.passing:
             self.world.log(f"{self.name}: {told.stage} {told.text}")
 
@@ -101,12 +102,14 @@ class Process:
             self.armed = self.machine.start_guardian(self)
         return self.armed
 
-    def grant_login(self, lease: Lease) -> str:
-        self.world.logins.add(lease.id)
-        return "ada_example_com"
+    def grant_login(self, lease: Lease, expires_at: float) -> str:
+        return self.world.cloud.import_key(lease, expires_at)
+
+    def extend_login(self, lease: Lease, expires_at: float) -> None:
+        self.world.cloud.extend_key(lease, expires_at)
 
     def revoke_login(self, lease: Lease) -> None:
-        self.world.logins.discard(lease.id)
+        self.world.cloud.remove_key(lease)
 
     def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Any:
         raise AssertionError("Connect is answered by SimFleet")

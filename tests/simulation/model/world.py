@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from orchestrator.core.lease.access import NO_WISH
 from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.timings import Timings, emulated
 from orchestrator.emulator.model.records import Settings
@@ -102,6 +103,7 @@ class World:
         self.settings = Settings(
             provision_s=plan.provision_s, delete_s=plan.delete_s, accept_s=plan.accept_s, queue_s=plan.queue_s,
             suspend_s=plan.suspend_s, refuse_s=plan.refuse_s, no_capacity=[f"{zone}/*" for zone in plan.stockouts],
+            forbid_external_ips=plan.forbid_external_ips, require_os_login=plan.require_os_login,
         )  # fmt: skip
         self.violations: list[Violation] = []
         self.verdicts: dict[str, tuple[float, Allowance]] = {}
@@ -111,7 +113,7 @@ class World:
         self.crash_points: dict[str, int] = {}
         self.frozen_since = self.thawed_at = 0.0
         self.ledger_was_lost = False
-        self.logins: set[str] = set()  # leases whose key is in the OS Login profile
+        self.wish = NO_WISH  # how the user wants to reach the workers
         self.foreign: set[str] = set()  # names of nodes that tpujob did not create
         self.guardians_killed: dict[Any, float] = {}
         self.main: Process | None = None
@@ -176,6 +178,7 @@ class World:
     def _at_the_end(self) -> None:
         for resource in self.oracle.existing():
             self.oracle.judge(resource)
+        self.oracle.logins.at_the_end()
         now, nodes = self.timeline.now, self.oracle.nodes()
         billed = sum((bill.until or now) - bill.since for bill in self.cloud.state.meter.bills)
         present = [node for node in nodes if node.gone_at is None]

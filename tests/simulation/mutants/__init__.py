@@ -12,6 +12,7 @@ from tests.simulation.mutants import (
     everywhere,
     gc,
     intent,
+    logins,
     recovery,
     watchdog,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "everywhere",
     "gc",
     "intent",
+    "logins",
     "recovery",
     "watchdog",
 ]

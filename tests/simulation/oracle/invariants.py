@@ -19,6 +19,9 @@ class Invariant(StrEnum):
     DEADLINE = "deadline"
     ARMED_HANDOVER = "armed handover"
     METER = "meter"
+    KEY_FIRST = "key first"
+    KEY_REMOVED = "key removed"
+    WAYS_END = "ways end"
     RUN_SUCCEEDS = "run succeeds"
     NO_BUG = "no bug"
 
@@ -40,6 +43,11 @@ STATEMENTS = {
     "deadline by more than its bound.",
     Invariant.ARMED_HANDOVER: "A run is handed over to its job only when a watchdog proved that it can delete the slice.",
     Invariant.METER: "The billing meter of the emulator counts exactly the time for which nodes existed.",
+    Invariant.KEY_FIRST: "A slice with OS Login is created only after its key is in the profile, and the key is valid until "
+    "the slice must end.",
+    Invariant.KEY_REMOVED: "No lease is GONE before its key was removed from the OS Login profile, or its removal failed for a "
+    "while and this was reported; no key comes back afterwards, and none expires later than an hour after its deadline.",
+    Invariant.WAYS_END: "A run never asks again by a way that a policy refused.",
     Invariant.RUN_SUCCEEDS: "A run that may restart after a preemption succeeds.",
     Invariant.NO_BUG: "No program ends with an unexpected exception.",
 }

@@ -26,6 +26,7 @@ from tests.simulation.oracle import bounds, deadlines, disturbances, periods
 from tests.simulation.oracle.claim_end import DEADLINE, LOST_RACE, certainly_claimed, claim_end
 from tests.simulation.oracle.claims import FOREVER, Claim, Resource, is_ours, labels_of
 from tests.simulation.oracle.invariants import Invariant
+from tests.simulation.oracle.logins import LoginOracle
 
 if TYPE_CHECKING:
     from tests.simulation.model.faults import CallOutcome
@@ -51,6 +52,7 @@ class Oracle:
         self.reported_gone: dict[str, str] = {}  # lease → the process whose exit code says so
         self.heartbeats: dict[str, float] = {}  # uid → the last
         self.billed_s = 0.0
+        self.logins = LoginOracle(world)
 
     def claim_of(self, lease_id: str) -> Claim | None:
         return next((claim for claim in self.claims if lease_id in claim.drafted_at), None)
@@ -77,6 +79,7 @@ class Oracle:
             self.resources[node.uid] = known
             return
         self._check_new(known, node)
+        self.logins.created(node, known)
         for other in self.existing():
             if other.request is not None and other.lease_id == lease_id:
                 other.node, other.vm = known, known.vm
@@ -251,6 +254,7 @@ class Oracle:
                 if after.name.node in self.intents:
                     self.violated(Invariant.INTENT_FIRST, f"the name {after.name.node} is used a second time")
                 self.intents[after.name.node], self.intended_at[after.name.node] = after, now
+                self.logins.intended(self.claim_of(after.id), after)
             case Ready():
                 claim = self.claim_of(after.id)
                 if claim is not None:
@@ -272,6 +276,7 @@ class Oracle:
                     self.down_at.setdefault(after.id, now)  # only these may release it
             case Gone():
                 self.called_gone_at.setdefault(after.id, now)
+                self.logins.lease_gone(after)
                 for resource in self.existing():
                     if resource.lease_id == after.id:
                         self.violated(Invariant.GONE_IS_TRUE, f"{resource} is called gone while it exists")

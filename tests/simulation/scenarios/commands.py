@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.lease import claim_labels
+from orchestrator.core.lease import access, claim_labels
+from orchestrator.core.lease.access import Route, Via
 from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceRequest
 from orchestrator.core.lease.lease import HeldFor, Lease, LeaseState, Purpose
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, has_uncollected_results
@@ -26,7 +27,7 @@ from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.provision.startup_script import startup_script, watchdog_config
 from orchestrator.engine.slices.extend import extend
 from orchestrator.engine.slices.up_and_down import UpRequest, down, up
-from orchestrator.errors import DeadlineExceeded, Interrupted
+from orchestrator.errors import CloudError, DeadlineExceeded, ExternalAddressRefused, Interrupted
 from orchestrator.remote.transfer.collect import CollectRequest
 from tests.simulation.model.cloud import PROJECT
 from tests.simulation.model.fleet import SimSavedWork, SimStartRequest
@@ -93,19 +94,22 @@ def _draft(
 ) -> Draft:
     lease_id = names.new_run_id(world.rng.getrandbits(names.RUN_BITS))
     name = SliceName(PROJECT, zone, names.node_name(OWNER, lease_id), queued)
+    taken = access.route(world.wish, world.laptop.rules)
     lease = Lease(
         id=lease_id, handle=handle, purpose=purpose, cloud="emulated", name=name, accelerator_type=TYPE,
         runtime_version=RUNTIME, spot=candidates.spot, owner=OWNER, deadline=now + life_s, created_at=now, usd_per_hour=9.6,
-        run=run,
+        run=run, route=taken,
     )  # fmt: skip
     labels = claim_labels.labels(lease, now, world.timings)
-    metadata = {"startup-script": startup_script(watchdog_config(lease, labels, world.timings, idle_s=None))}
+    metadata = {
+        "startup-script": startup_script(watchdog_config(lease, labels, world.timings, idle_s=None)),
+        "enable-oslogin": "TRUE" if taken.os_login else "FALSE",
+    }
     queue = None
     if queued:
         queue = QueueTerms(candidates.in_queue_s, str(uuid.UUID(int=world.rng.getrandbits(128), version=4)))
-    return Draft(
-        lease, SliceRequest(name, TYPE, RUNTIME, candidates.spot, labels=labels, metadata=metadata, queue=queue)
-    )
+    request = SliceRequest(name, TYPE, RUNTIME, candidates.spot, labels=labels, metadata=metadata, queue=queue)
+    return Draft(lease, replace(request, external_ips=taken.via is Via.EXTERNAL))
 
 
 def type_run(
@@ -152,7 +156,7 @@ def _job(
         names.new_run_id(world.rng.getrandbits(names.RUN_BITS)), name, "job.yaml", "emulated", 0.0, "runs/x"
     )
     attempt = Attempt(f"{run.id}-1", run.id)
-    drafter = _Drafter(world, candidates, life_s, claim, run)
+    drafter = _Drafter(world, candidates, life_s, claim, run.name, run.id)
     setup_s = min(1.0, lasts_s / 5)
 
     def phase(title: str, state: AttemptState, seconds: float, code: int) -> JobPhase:
@@ -207,23 +211,30 @@ def type_again(world: World, **job: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Drafter:
-    """The drafter of one run. It reports each name to the oracle."""
+    """The drafter of one run or one `up`. It reports each name to the oracle."""
 
     world: World
     candidates: Candidates
     life_s: float
     claim: Claim
-    run: RunRecord
+    handle: str
+    run: str | None = None
 
     def make(self, used_s: float = 0.0, spent_usd: float = 0.0) -> tuple[Draft, ...]:
         left_s = self.life_s - used_s
         if left_s < LEAST_LEFT_S:
             raise DeadlineExceeded(f"too little is left for another attempt: {used_s:.0f} s went to lost slices")
-        made = drafts(
-            self.world, self.candidates, life_s=left_s, handle=self.run.name, run=self.run.id, maker=self.claim.owner
-        )
+        purpose = Purpose.RUN if self.run is not None else Purpose.HOLD
+        more = {"handle": self.handle, "run": self.run, "purpose": purpose}
+        made = drafts(self.world, self.candidates, life_s=left_s, maker=self.claim.owner, **more)  # type: ignore[arg-type]
         self.claim.ask_for(made, self.world.timeline.now, race=self.candidates.race)
         return made
+
+    def reroute(self, refused: Route, refusal: CloudError) -> Route | None:
+        policy = "no_external_addresses" if isinstance(refusal, ExternalAddressRefused) else "os_login"
+        self.world.laptop.rules = replace(self.world.laptop.rules, **{policy: True})
+        found = access.route(self.world.wish, self.world.laptop.rules)
+        return None if found == refused else found
 
 
 def start_collector(world: World, process: Process, job: JobRun) -> None:
@@ -260,13 +271,13 @@ def type_collect(world: World) -> None:
 
 def type_up(world: World, *, candidates: Candidates, hold_s: float, life_s: float = 1200.0, name: str = "up") -> None:
     """Type `tpujob up`."""
-    made = drafts(world, candidates, life_s=life_s, purpose=Purpose.HOLD, handle="alice")
     claim = Claim(name, life_s, world.timeline.now, for_hold=True, wait_s=candidates.in_queue_s)
-    claim.ask_for(made, world.timeline.now)
+    drafter = _Drafter(world, replace(candidates, race=False), life_s, claim, "alice")
+    made = drafter.make()
     world.queues |= candidates.queued > 0
     world.oracle.claims.append(claim)
     claim.owner = world.laptop.type_command(
-        lambda: up(UpRequest("alice", made, None, hold_s), world.capabilities), name
+        lambda: up(UpRequest("alice", made, None, hold_s, drafter=drafter), world.capabilities), name
     )
     world.main = world.main or claim.owner
 

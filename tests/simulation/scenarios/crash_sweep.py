@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from orchestrator.core.lease.access import AccessWish
 from tests.simulation.model.faults import FOREVER, FaultPlan, cloud_fault
 from tests.simulation.model.world import RACE_ZONES, ZONES, Layers, Result, World
 from tests.simulation.scenarios.commands import Candidates
@@ -50,6 +51,9 @@ LATER: dict[str, Any] = {"full": [(RACE_ZONES[0], 0.0, 60.0), (RACE_ZONES[2], 0.
 FAILED = Workload("failing", lasts_s=3.0, rc=7, hold_s=30.0, boot_s=0.5, keeps_failed=True)
 SWEEP = Workload("sweep", lasts_s=3.0, boot_s=0.5)
 HELD = Workload("up", hold_s=30.0, down_at=20.0, boot_s=0.5)
+OS_LOGIN = AccessWish(os_login="on")
+WITH_KEY = replace(JOB, wish=OS_LOGIN)
+REFUSED: dict[str, Any] = {"forbid_external_ips": True, "require_os_login": True}
 SCENARIOS = (
     Scenario("a run"),
     Scenario("a run with a timer", replace(JOB, timer_s=10.0)),
@@ -133,6 +137,14 @@ SCENARIOS = (
     ),
     Scenario("no disk space for results", replace(JOB, no_room_until=1e6)),
     Scenario("collecting afterwards", replace(JOB, no_room_until=20.0, collect_at=25.0), victim="collect"),
+    Scenario("a run with OS Login", WITH_KEY),
+    Scenario(
+        "a run with OS Login whose import is slow", WITH_KEY, rest={"login_rates": {"slow": 1.0}, "rates_until": 0.25}
+    ),
+    Scenario("a held slice with OS Login", replace(HELD, wish=OS_LOGIN, extend_at=10.0), victim="down"),
+    Scenario("both policies refuse", rest=REFUSED),
+    Scenario("a policy refuses, and the node exists all the same", rest={**REFUSED, "policy_says": "in spite"}),
+    Scenario("the operation of a refused create leaves a node", rest={**REFUSED, "policy_says": "operation"}),
     Scenario("only the watchdog", rest={"guardian": "off", "cut": {"laptop-api": [(4.0, FOREVER)]}}),
 )
 

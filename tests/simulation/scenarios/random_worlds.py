@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
+from orchestrator.core.lease.access import NO_WISH, AccessWish
 from tests.simulation.model.faults import FOREVER, FaultPlan, cloud_fault
 from tests.simulation.model.world import SPEED, ZONES, Layers, World
 from tests.simulation.scenarios import commands
@@ -21,6 +22,7 @@ STEPPED = 0.3  # of all worlds: the wall clock of the laptop is set during the w
 KEPT = 0.7  # of all worlds with a job that fails: its slice is held
 SWEPT = 0.2  # of all worlds with a job whose slice is not held
 LEFT = 0.15  # of all worlds with a job: the disk is full, or collecting takes long
+REACHED = 0.25  # of all worlds: policies, and OS Login
 LAPTOP_S = 25.0  # rough length of a world without faults
 
 
@@ -47,9 +49,11 @@ class Workload:
     again_at: float | None = None  # when that job is run again
     fails_again: bool = False
     foreign_slices: bool = False  # are there slices in the project that tpujob did not create?
+    wish: AccessWish = NO_WISH  # how the workers are to be reached
     candidates: Candidates | None = None  # None: plain nodes, one candidate more than stockouts
 
     def __call__(self, world: World) -> None:
+        world.wish = self.wish
         world.workers, world.boot_s, world.collect_s = self.workers, self.boot_s, self.collect_s
         world.no_room_until = world.timeline.now + self.no_room_until
         world.start_machines(timer_s=self.timer_s, gc_every_s=self.gc_every_s)
@@ -353,6 +357,26 @@ def swept(rng: Random, plan: FaultPlan, workload: Workload) -> Workload:
     return replace(workload, kind="sweep")
 
 
+def reached(rng: Random, plan: FaultPlan, workload: Workload, *, always: bool = False) -> Workload:
+    """Policies refuse what is asked for, or the user wishes for OS Login, which is an API with faults of its own."""
+    if not always and rng.random() >= REACHED:
+        return workload
+    plan.families = (*plan.families, "access")
+    plan.forbid_external_ips, plan.require_os_login = rng.random() < 0.5, rng.random() < 0.5
+    plan.policy_says = rng.choice(("call", "call", "operation", "in spite"))
+    wish = rng.choice((NO_WISH, NO_WISH, AccessWish(os_login="on"), AccessWish(os_login="on", via="iap")))
+    for _ in range(rng.choice((0, 0, 1, 2))):
+        begin = _moment(rng, workload)
+        window = (begin, begin + rng.choice((1.0, 5.0, 30.0, 90.0, 1e6)))
+        rng.choice((plan.cut, plan.cut, plan.forbidden)).setdefault("os-login", []).append(window)
+    if rng.random() < 0.3:
+        kinds = rng.sample(("lost_reply", "drop", "hang_effect", "hang", "slow"), 2)
+        plan.login_rates |= {kind: rng.choice((0.1, 0.3, 0.45)) for kind in kinds}
+    if rng.random() < 0.15:
+        plan.login_full.append((0.0, rng.choice((2.0, 1e6))))
+    return replace(workload, wish=wish)
+
+
 CRASHES = ("crash", "crash_again", "signals")
 
 
@@ -381,11 +405,12 @@ def world_of(
     *,
     without: frozenset[str] = frozenset(),
     plain: bool = False,
+    access: bool = False,
     trace: bool = False,
     layers: Layers | None = None,
     speed: float = SPEED,
 ) -> World:
-    """Return the world of a seed. `plain`: without scarcity, queues and results that stay behind."""
+    """Return the world of a seed. `plain`: without scarcity, queues and results that stay behind. `access`: with policies."""
     rng, more = Random(seed), Random(seed ^ 0xCA9AC17)
     workload, plan = workload_of(rng), FaultPlan()
     if not plain and more.random() < SCARCE:
@@ -396,6 +421,8 @@ def world_of(
         workload = kept_after_failure(Random(seed ^ 0xFA11), plan, workload)
     if not plain and "sweep" not in without:
         workload = swept(Random(seed ^ 0x5EE9), plan, workload)
+    if not plain and "access" not in without:
+        workload = reached(Random(seed ^ 0xACCE55), plan, workload, always=access)
     count = rng.choice((0, 1, 2, 2, 3, 3, 4, 5))
     chosen = rng.sample(list(FAMILIES), count)
     if count and not set(chosen) & set(CRASHES) and rng.random() < 0.6:
@@ -411,6 +438,8 @@ def world_of(
     if plan.while_creating is not None and any(f.kind == "operation_fails" for f in plan.create_effects):
         # Assumption A6: a create whose operation has ended creates nothing later.
         plan.while_creating = cloud_fault("refuse_delete", "nodes.delete")
-    if any(f.kind == "create_fails_leaving_node" for f in plan.create_effects):
+    if plan.policy_says == "in spite" and plan.while_creating is not None:
+        plan.while_creating = cloud_fault("refuse_delete", "nodes.delete")  # A6: a refused create creates nothing later
+    if plan.policy_says == "operation" or any(f.kind == "create_fails_leaving_node" for f in plan.create_effects):
         plan.while_creating = None  # nothing is promised for a node that stays in CREATING and can never be deleted
     return World(seed, workload, plan, trace=trace, layers=layers, speed=speed)

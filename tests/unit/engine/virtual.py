@@ -420,7 +420,9 @@ class VirtualWorld:
         self.ledger = LedgerInMemory(directory / "ledger.sqlite3")
         self.locks = Locks()
         self.fleet = VirtualFleet(self)
-        self.logins: dict[str, float] = {}  # leases whose key is in the OS Login profile → their deadline then
+        self.logins: dict[str, float] = {}  # leases whose key is in the OS Login profile → their expiry
+        self.os_login_error: CloudError | None = None
+        self.os_login_error_until = float("inf")
         self.told: list[str] = []
         self.effects: list[str] = []
         self.armed_before_create: bool | None = None
@@ -441,12 +443,24 @@ class VirtualWorld:
         self.armed_before_create = not any(call == "create" for call, _ in self.cloud.calls)
         return True
 
-    def grant_login(self, lease: Lease) -> str:
-        self.logins[lease.id] = lease.deadline
+    def grant_login(self, lease: Lease, expires_at: float) -> str:
+        self._ask_os_login()
+        self.logins[lease.id] = expires_at
         return "ada_example_com"
 
+    def extend_login(self, lease: Lease, expires_at: float) -> None:
+        self._ask_os_login()
+        if lease.id not in self.logins:
+            raise Vanished("it is not in your OS Login profile any more")
+        self.logins[lease.id] = expires_at
+
     def revoke_login(self, lease: Lease) -> None:
+        self._ask_os_login()
         self.logins.pop(lease.id, None)
+
+    def _ask_os_login(self) -> None:
+        if self.os_login_error is not None and self.time < self.os_login_error_until:
+            raise self.os_login_error
 
     def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Any:
         self.fleet.workers = tuple(workers)

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.core.lease.access import Route
 from orchestrator.core.lease.cloud_api import Listing, Operation, QueueTerms, SliceName, SliceView
 from orchestrator.core.lease.lease import Created, CreateRefused, Gone, Intent, Lease, LeaseState, Ready, Sent
 from orchestrator.engine.leases.release import Released, release, release_all
-from orchestrator.errors import AuthError, CapacityError, CloudUnavailable, WrongState
+from orchestrator.engine.provision.acquire import acquire
+from orchestrator.errors import AuthError, CapacityError, CloudError, CloudUnavailable, WrongState
 from orchestrator.ledger.file import LedgerUnavailable
 from tests.unit.engine.virtual import CAN, VirtualCloud, VirtualWorld, lease_and_request
 
@@ -49,6 +51,43 @@ def test_the_delete_is_the_first_call_on_the_wire(world: VirtualWorld) -> None:
     world.cloud.calls.clear()
     let_go(world, lease)
     assert world.cloud.calls[0][0] == "delete"
+
+
+# -- keys in the OS Login profile ---------------------------------------------------------------------------------------
+
+
+def with_key(world: VirtualWorld) -> Lease:
+    lease, request = lease_and_request(now=world.time)
+    draft = replace(lease, route=Route(os_login=True, user="")), request
+    return world.drive(acquire(*draft, CAN))
+
+
+def test_a_key_that_os_login_does_not_remove_at_once_is_asked_for_again_before_the_lease_is_gone(
+    world: VirtualWorld,
+) -> None:
+    lease = with_key(world)
+    world.os_login_error, world.os_login_error_until = CloudUnavailable("no answer"), world.time + 40
+    assert let_go(world, lease).gone and world.logins == {}
+    assert world.cloud.nodes == {} and not [line for line in world.told if "until it expires" in line]
+
+
+@pytest.mark.parametrize("error", [CloudUnavailable("no answer"), AuthError("permission denied")])
+def test_a_key_that_os_login_never_removes_is_reported_and_holds_up_no_release(
+    world: VirtualWorld, error: CloudError
+) -> None:
+    lease = with_key(world)
+    world.os_login_error = error
+    began = world.time
+    assert let_go(world, lease).gone and world.time - began < 120
+    (told,) = [line for line in world.told if "until it expires" in line]
+    assert told.endswith(error.message) and lease.name.node in told
+
+
+def test_a_short_budget_leaves_the_key_to_its_expiry_and_says_so(world: VirtualWorld) -> None:
+    lease = with_key(world)
+    world.os_login_error = CloudUnavailable("no answer")
+    assert let_go(world, lease, budget_s=30.0).gone
+    assert len([line for line in world.told if "until it expires" in line]) == 1
 
 
 def test_a_403_after_the_delete_is_never_gone(world: VirtualWorld) -> None:

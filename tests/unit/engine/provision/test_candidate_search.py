@@ -273,6 +273,36 @@ def test_a_death_at_any_moment_with_os_login_leaves_no_key_once_the_slice_is_gon
     raise AssertionError("the search never ends")
 
 
+def test_a_key_expires_an_hour_after_the_deadline_by_the_clouds_clock(world: VirtualWorld) -> None:
+    world.cloud.clock_ahead_s = 86400.0
+    drafts = RoutedDrafts(world, A, wish=AccessWish(os_login="on"))
+    lease = search(world, Search(drafts.make(), drafter=drafts))
+    assert world.logins[lease.id] == pytest.approx(lease.deadline + 86400 + 3600, abs=60)
+
+
+def test_a_refused_import_is_not_waited_for_and_nothing_is_created(world: VirtualWorld) -> None:
+    world.os_login_error, world.os_login_error_until = QuotaError("Login profile size exceeds 32 KiB"), world.time + 1
+    drafts, owed, began = RoutedDrafts(world, A, wish=AccessWish(os_login="on")), Obligations(), world.time
+    with pytest.raises(QuotaError, match="32 KiB"):
+        search(world, Search(drafts.make(), drafter=drafts), owed)
+    assert created(world) == [] and world.time - began < 10
+    (lease,) = world.ledger.leases()
+    assert lease.state is LeaseState.GONE
+
+
+def test_an_import_whose_reply_is_lost_has_settled_before_its_lease_is_gone(world: VirtualWorld) -> None:
+    world.os_login_error = CloudUnavailable("no answer")
+    drafts, owed = RoutedDrafts(world, A, wish=AccessWish(os_login="on")), Obligations()
+    with pytest.raises(CloudUnavailable):
+        search(world, Search(drafts.make(), drafter=drafts), owed)
+    world.os_login_error = None
+    (lease,) = world.ledger.leases()
+    if lease.state is not LeaseState.GONE:
+        world.drive(release_owed(Obligations(lease=lease), CAN, "the test ends"))
+    (lease,) = world.ledger.leases()
+    assert lease.down_at is not None and lease.gone_at is not None and lease.gone_at - lease.down_at >= 60
+
+
 def test_a_create_with_a_lost_reply_is_gone_before_the_next_zone_is_tried(
     world: VirtualWorld,
 ) -> None:
