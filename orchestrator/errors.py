@@ -194,6 +194,10 @@ class TunnelRefused(RemoteError):
     exit_code = 77
 
 
+class NoRouteOut(RemoteError):
+    """The setup failed because a worker cannot reach what it downloads from. The network of the slice must change."""
+
+
 class HostKeyMismatch(RemoteError):
     """The worker presented another host key than the cloud published. Stop: it may be another machine."""
 

@@ -74,7 +74,6 @@ Runs = Annotated[
 ]
 Name = Annotated[str | None, Argument(help="The slice's name; by default yours.", autocompletion=completion.slices)]
 Worker = Annotated[int | None, Option("--worker", metavar="N", min=0, help="Worker index, from 0.")]
-WorkerOrAll = Annotated[str, Option("--worker", metavar="N|all", help="Worker index, from 0, or all of them.")]
 Markdown = Annotated[bool, Option("--markdown", help="Print the table as Markdown.")]
 KeepOnFailure = Annotated[
     str | None,

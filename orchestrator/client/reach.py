@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Emulator:
-    """Where the emulator of this cloud answers, and the file with its token."""
+    """Where the emulator of this cloud answers, and its token."""
 
     url: str  # http://127.0.0.1:PORT
-    token_file: Path
+    token: str
 
 
 @dataclass(slots=True)
@@ -41,11 +41,7 @@ class Reach:
 
         route, name = lease.route, lease.name
         if route.via is Via.IAP:
-            from orchestrator.client.slices import relay
-
-            emulator = self.emulator()
-            program = relay.argv(name.project, name.zone, emulator)
-            return Relayed(relay_of(emulator), name.project, name.zone, program=program)
+            return Relayed(self.relay(), name.project, name.zone)
         if route.ssh_proxy_command is not None:
             return Piped(route.ssh_proxy_command, route.user)
         return Direct(internal=route.via is Via.INTERNAL)
@@ -94,7 +90,15 @@ class Reach:
 
     def relay(self) -> Relay:
         """Return the relay of IAP."""
-        return relay_of(self.emulator())
+        from orchestrator.remote.iap.dialer import Relay
+
+        emulator = self.emulator()
+        if emulator is None:
+            from orchestrator.clouds.google.credentials import GoogleToken
+
+            return Relay(GoogleToken())
+        url = f"ws{emulator.url.rstrip('/').removeprefix('http')}/v4"
+        return Relay(_emulator_bearer(emulator), url, emulated=True)
 
     def logins(self) -> OsLogin:
         """Return the OS Login profile of the account that is signed in here. Raises CloudError."""
@@ -115,19 +119,7 @@ class Reach:
         return self._os_login
 
 
-def relay_of(emulator: Emulator | None) -> Relay:
-    """Return the relay of IAP: that of the emulator, or with None Google's. Raises ConfigError."""
-    from orchestrator.remote.iap.dialer import Relay
-
-    if emulator is None:
-        from orchestrator.clouds.google.credentials import GoogleToken
-
-        return Relay(GoogleToken())
-    url = f"ws{emulator.url.rstrip('/').removeprefix('http')}/v4"
-    return Relay(_emulator_bearer(emulator), url, emulated=True)
-
-
 def _emulator_bearer(emulator: Emulator) -> Bearer:
-    from orchestrator.clouds.tpu.connect import EmulatorToken, read_token
+    from orchestrator.clouds.tpu.connect import EmulatorToken
 
-    return EmulatorToken(read_token(str(emulator.token_file)))
+    return EmulatorToken(emulator.token)

@@ -26,7 +26,7 @@ def local() -> None:
     phase.lock(fcntl.LOCK_EX)  # as long as this process lives
     inherit_orphans()
     unpack(phase, request["manifest"], place=request["store"])
-    supervisor = Supervisor(phase, request)
+    supervisor = Supervisor(phase, request, remote=False)
     threading.Thread(target=_read_stop_request, args=(phase,), daemon=True).start()
     code = 1
     try:

@@ -184,8 +184,10 @@ def unpack(phase: PhaseFiles, manifest: str | None, saved: str | None = None, pl
 class Supervisor:
     """Made by starting the phase; `watch` returns when nothing of it is left and exit.json is written."""
 
-    def __init__(self, phase: PhaseFiles, request: dict[str, Any]) -> None:
-        self.phase = phase
+    def __init__(self, phase: PhaseFiles, request: dict[str, Any], *, remote: bool = True) -> None:
+        """`remote`: on a worker, whose network the user does not sit in."""
+        self.phase, self.remote = phase, remote
+        self.environment = self._environment(request["env"])
         self.main_status: int | None = None
         self.going_down = False
         with open(phase.dir / "script", "w", opener=private) as file:
@@ -199,7 +201,7 @@ class Supervisor:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=phase.run / "work",
-                env=self._environment(request["env"]),
+                env=self.environment,
                 start_new_session=True,
             )
         self.main, self.started_at = child.pid, time.time()
@@ -239,12 +241,26 @@ class Supervisor:
         status = self.main_status
         died_of = os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None
         rc = None if status is None else 128 + died_of if died_of is not None else os.WEXITSTATUS(status)
+        unreachable = self._unreachable() if rc and not stopped else []
         with (self.phase.dir / "log").open("rb") as log:
             os.fsync(log.fileno())
             log_size = os.fstat(log.fileno()).st_size
-        ended = {"started_at": self.started_at, "ended_at": time.time(), "log_size": log_size}
+        ended: dict[str, Any] = {"started_at": self.started_at, "ended_at": time.time(), "log_size": log_size}
         clock = {"boot": boot_id(), "ended_boot_s": boot_s()}
-        self.phase.write("exit.json", dict(ended, **clock, rc=rc, signal=died_of, stopped=stopped))
+        ended.update(clock, rc=rc, signal=died_of, stopped=stopped, unreachable=unreachable)
+        self.phase.write("exit.json", ended)
+
+    def _unreachable(self) -> list[str]:
+        """Return the servers that a setup which has failed cannot download from; [] if it failed for another reason."""
+        if not self.remote or self.phase.dir.name != "setup":
+            return []
+        from . import egress
+
+        try:
+            return egress.unreachable(self.phase.dir / "log", self.environment, self.phase.run / "work")
+        except Exception:  # the setup's own failure must be told all the same
+            sys.excepthook(*sys.exc_info())
+            return []
 
     def reap(self) -> bool:
         """Collect every child that ended, orphans too. True once the main process is among them."""

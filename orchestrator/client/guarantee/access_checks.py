@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from orchestrator import catalog
-from orchestrator.client.guarantee import access_commands as commands
 from orchestrator.client.guarantee.health_checks import HealthCheck, SliceHealth
 from orchestrator.client.guarantee.login_check import login_check
 from orchestrator.client.plans import rules_of
@@ -18,6 +17,7 @@ from orchestrator.client.reach import Reach
 from orchestrator.client.session import Session
 from orchestrator.clouds.google import project_setup
 from orchestrator.core.lease import access, networks
+from orchestrator.core.lease import access_commands as commands
 from orchestrator.core.lease.access import Route, Via
 from orchestrator.core.lease.networks import Entrance, NetworkPlace
 from orchestrator.errors import AuthError, CloudError, TpujobError, TunnelRefused

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from orchestrator.core.lease import access_commands
+from orchestrator.core.lease.access import Via
 from orchestrator.core.lease.cloud_api import SliceState, SliceView
 from orchestrator.core.lease.lease import Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import RunRecord, WorkerEnd
@@ -18,10 +20,12 @@ from orchestrator.errors import (
     CloudError,
     CloudUnavailable,
     DeadlineExceeded,
+    NoRouteOut,
     PayloadFailed,
     Preempted,
     RemoteError,
     SliceLost,
+    TpujobError,
     Vanished,
 )
 
@@ -38,6 +42,7 @@ NOTICE = "tpujob/notice"  # the watchdog publishes it when its VM is about to be
 NOTICE_LOOKS, NOTICE_LOOK_S = 20, 0.75  # a lost write of it is repeated after ten seconds
 SUSPENDING = "SUSPENDING"  # a queued request whose node was preempted, before it is SUSPENDED
 REPORTED_BEFORE_S = (7200.0, 1800.0)  # the end is reported so long before
+INDEX_INSIDE = "name an index in its network in `env:` (PIP_INDEX_URL, which uv gets, too)"
 LAST_MINUTE_S = 60.0  # kept free before the deadline, to stop the job and to collect
 
 
@@ -186,14 +191,14 @@ async def _settled(fleet: Fleet, status: FleetStatus) -> FleetStatus:
 
 async def _failed(
     lease: Lease, fleet: Fleet, status: FleetStatus, phase: str, run: str, reported: set[int]
-) -> PayloadFailed:
+) -> TpujobError:
     """Stop what is left of a phase that failed; return its error, with the ends of all workers that are known."""
     if not status.all_exited:
         await _report_ends(status, phase, reported)
         await stop(fleet, lease)
         status = await WaitForWorkers(fleet, 0.0)
     await _report_ends(status, phase, reported)
-    return _payload_failed(status, phase, run)
+    return _failure(lease, status, phase, run)
 
 
 async def stop(fleet: Fleet, lease: Lease) -> None:
@@ -280,6 +285,23 @@ async def _is_noticed(lease: Lease) -> bool:
         return any(NOTICE in attributes for attributes in await GetGuestAttributes(lease.name))
     except CloudError:
         return False  # what became of the slice is asked next
+
+
+def _failure(lease: Lease, status: FleetStatus, phase: str, run: str) -> TpujobError:
+    if not status.unreachable:
+        return _payload_failed(status, phase, run)
+    (worker, rc), servers = status.first_failure, ", ".join(status.unreachable)
+    text = f"the setup failed on worker{worker} with code {rc}: the worker does not reach {servers}"
+    return NoRouteOut(text, hint=_route_out(lease))
+
+
+def _route_out(lease: Lease) -> str:
+    """Return what gives the workers a route to a package index."""
+    if lease.route.via is Via.EXTERNAL:
+        return "does the network of the slice forbid connections to the Internet? Or does the index not answer now?"
+    region = lease.name.zone.rpartition("-")[0]
+    nat = access_commands.route_out(lease.name.project, access_commands.NETWORK, region)
+    return f"the slice has no external address: Cloud NAT gives it a route out ({nat}), or {INDEX_INSIDE}"
 
 
 def _payload_failed(status: FleetStatus, phase: str, run: str) -> PayloadFailed:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from orchestrator.core.text.terminal import printable
 from orchestrator.errors import RemoteError, Unreachable
 from orchestrator.remote.ssh.call import WorkerCall, parse_json
 from orchestrator.remote.ssh.connection import Connection
@@ -36,6 +37,7 @@ class WorkerStatus:
     log_bytes: int
     rc: int | None = None
     stopped: bool = False  # it ended because it was asked to
+    unreachable: tuple[str, ...] = ()  # servers that a failed setup cannot download from, each with why
 
     @property
     def final(self) -> bool:
@@ -126,18 +128,25 @@ class Follower:
             raise RemoteError(f"{self._connection.name}: a status that is not an object")
         state = found.get("state")
         if state == "exited":
-            rc = found.get("rc")
-            self._move(WorkerState.EXITED, rc=rc if isinstance(rc, int) else None, stopped=bool(found.get("stopped")))
+            rc, names = found.get("rc"), found.get("unreachable")
+            self._move(
+                WorkerState.EXITED,
+                rc=rc if isinstance(rc, int) else None,
+                stopped=bool(found.get("stopped")),
+                unreachable=tuple(printable(str(name))[:200] for name in names) if isinstance(names, list) else (),
+            )
         elif state in ("lost", "none"):
             self._move(WorkerState.LOST)
         else:
             self._move(WorkerState.RUNNING)
 
-    def _move(self, state: WorkerState, rc: int | None = None, stopped: bool = False) -> None:
+    def _move(
+        self, state: WorkerState, rc: int | None = None, stopped: bool = False, unreachable: tuple[str, ...] = ()
+    ) -> None:
         old = self._status
         if old.state is state and not old.final:
             return
         with self._wakeup.changed:
-            self._status = WorkerStatus(old.index, state, self._now(), self._offset, rc, stopped)
+            self._status = WorkerStatus(old.index, state, self._now(), self._offset, rc, stopped, unreachable)
             self.changes += 1
             self._wakeup.changed.notify_all()

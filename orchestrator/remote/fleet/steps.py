@@ -57,9 +57,16 @@ class FleetStatus:
     @property
     def first_failure(self) -> tuple[int, int | None]:
         """Return worker and exit code (None: lost) of the first observed failure; stopped workers come last."""
-        failed = [worker for worker in self.workers if worker.failed]
-        first = min(failed, key=lambda worker: (worker.stopped, worker.since))
-        return first.index, first.rc
+        return self._first_failed.index, self._first_failed.rc
+
+    @property
+    def unreachable(self) -> tuple[str, ...]:
+        """Return what the setup of the worker that failed first cannot download from; empty if it failed by itself."""
+        return self._first_failed.unreachable
+
+    @property
+    def _first_failed(self) -> WorkerStatus:
+        return min((each for each in self.workers if each.failed), key=lambda each: (each.stopped, each.since))
 
     @property
     def log_bytes(self) -> int:

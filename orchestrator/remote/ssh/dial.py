@@ -10,7 +10,6 @@ import re
 import shlex
 import socket
 import threading
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 
 DIAL_S = 15.0
 BASTION_AT_ONCE = 8  # logins under way: from the 10th on, sshd refuses some (its MaxStartups is 10:30:100)
-ALIVE_EVERY_S = 15  # between the questions of OpenSSH whether the worker is still there
-RESUME_S = 15 * 60  # as gcloud: for so long the tunnel of an OpenSSH is resumed, which cannot begin anew
 LAST_WORDS_S, LAST_WORDS_BYTES = 1.0, 2000
 TOKENS = re.compile(r"%(.?)")
 # Runs the command on the socket that is its stdout, and ends it with stdin, which is open as long as this process wants it: the
@@ -55,9 +52,6 @@ class Dialer(Protocol):
     def dial(self, worker: WorkerAddress) -> socket.socket:
         """Return a socket to the worker's SSH port; one try. Raises OSError, Unreachable, and TunnelRefused (final)."""
 
-    def openssh(self, worker: WorkerAddress) -> dict[str, str]:
-        """Return the options with which OpenSSH takes this way: HostName, ProxyCommand. Raises as `dial`."""
-
 
 class Direct:
     """By the worker's address. `internal`: that in the slice's network, from a machine that is in it, too."""
@@ -69,19 +63,13 @@ class Direct:
         return contextlib.nullcontext()
 
     def dial(self, worker: WorkerAddress) -> socket.socket:
-        sock = socket.create_connection((self._host(worker), worker.port), timeout=DIAL_S)
-        fork.close_in_child(sock)  # a child that shut it, or collected its channels, would cut this connection
-        set_options(sock)
-        return sock
-
-    def openssh(self, worker: WorkerAddress) -> dict[str, str]:
-        return {"HostName": self._host(worker), "ProxyCommand": "none"}
-
-    def _host(self, worker: WorkerAddress) -> str:
         host = worker.internal if self._internal else worker.host
         if not host:
             raise Unreachable("the cloud gives no address for it in its network")
-        return host
+        sock = socket.create_connection((host, worker.port), timeout=DIAL_S)
+        fork.close_in_child(sock)  # a child that shut it, or collected its channels, would cut this connection
+        set_options(sock)
+        return sock
 
 
 class Piped:
@@ -109,10 +97,6 @@ class Piped:
         fork.close_in_child(theirs)
         with ours:
             return _PipedSocket(theirs, ours, line)
-
-    def openssh(self, worker: WorkerAddress) -> dict[str, str]:
-        command = TOKENS.sub(lambda found: "%h" if found[1] == "n" else found[0], self._command)
-        return {"HostName": worker.internal or worker.host, "ProxyCommand": command}
 
 
 class _PipedSocket(socket.socket):
@@ -157,15 +141,9 @@ class _PipedSocket(socket.socket):
 class Relayed:
     """Through the relay of IAP, by the name of the worker's instance."""
 
-    def __init__(
-        self, relay: Relay, project: str, zone: str, *, program: Sequence[str] = (), reconnect_s: float | None = None
-    ) -> None:
-        """`program`: carries its stdin and stdout through the relay to the instance that is its last argument, for OpenSSH.
-
-        `reconnect_s`: for how long a cut tunnel is resumed; None: for less than the log's followers wait.
-        """
+    def __init__(self, relay: Relay, project: str, zone: str, *, reconnect_s: float | None = None) -> None:
+        """`reconnect_s`: for how long a cut tunnel is resumed; None: for less than the log's followers wait."""
         self._relay, self._project, self._zone, self._reconnect_s = relay, project, zone, reconnect_s
-        self._program = program
         self._worked = False
 
     def turn(self) -> AbstractContextManager[object]:
@@ -175,7 +153,12 @@ class Relayed:
         from orchestrator.remote.iap import dialer
         from orchestrator.remote.iap.relay_session import RelayTarget
 
-        target = RelayTarget(self._project, self._zone, _instance(worker))
+        if not worker.instance:
+            raise TunnelRefused(
+                "it has not published the name of its instance, which IAP needs",
+                hint="does the policy constraints/compute.disableGuestAttributesAccess forbid guest attributes?",
+            )
+        target = RelayTarget(self._project, self._zone, worker.instance)
         reconnect_s = dialer.RECONNECT_S if self._reconnect_s is None else self._reconnect_s
         try:
             sock = dialer.dial(self._relay, target, reconnect_s=reconnect_s)
@@ -186,21 +169,6 @@ class Relayed:
             raise Unreachable(refused.message, hint=refused.hint) from None
         self._worked = True
         return sock
-
-    def openssh(self, worker: WorkerAddress) -> dict[str, str]:
-        command = shlex.join([*self._program, _instance(worker)]).replace("%", "%%")
-        alive = str(RESUME_S // ALIVE_EVERY_S)  # the program resumes a tunnel for so long: ssh is to wait for it
-        return {"HostName": worker.instance, "ProxyCommand": command, "ServerAliveCountMax": alive}
-
-
-def _instance(worker: WorkerAddress) -> str:
-    """Return the name of its VM. Raises TunnelRefused before it has published it."""
-    if not worker.instance:
-        raise TunnelRefused(
-            "it has not published the name of its instance, which IAP needs",
-            hint="does the policy constraints/compute.disableGuestAttributesAccess forbid guest attributes?",
-        )
-    return worker.instance
 
 
 def last_words(sock: socket.socket) -> str:

@@ -340,6 +340,7 @@ class SimStatus:
     log_bytes: int = 0
     all_exited: bool = False
     any_stopped: bool = False
+    unreachable: tuple[str, ...] = ()
     workers: tuple[()] = ()
 
     @property

@@ -282,6 +282,7 @@ class Status:
 
     all_exited: bool = False
     any_stopped: bool = False
+    unreachable: tuple[str, ...] = ()
     ended: bool = True
     workers: tuple[WorkerStatus, ...] = ()
 

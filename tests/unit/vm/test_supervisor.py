@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import json
 import signal
+import socket
 import sys
 import time
 from importlib import resources
@@ -259,3 +261,16 @@ def test_the_files_are_python_3_8_and_import_only_the_standard_library_and_sibli
 
 def test_an_unknown_verb_is_an_answer_not_a_traceback(worker: Worker) -> None:
     assert worker.ask("dance") == {"error": "KeyError: 'dance'"}
+
+
+def test_a_failed_setup_says_which_index_it_cannot_reach_and_a_failed_job_does_not(worker: Worker) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        index = f"127.0.0.1:{holder.getsockname()[1]}"
+        env = {"PIP_INDEX_URL": f"http://{index}/simple", "PIP_CONFIG_FILE": "/dev/null"}
+        for phase, expected in (("setup", [f"{index} (connection refused)"]), ("main", [])):
+            worker.start("echo 'connection broken by nothing'; exit 7", phase=phase, env=env)
+            exit_json = worker.path(phase, "exit.json")
+            until(exit_json.exists, "the end of the phase")
+            ended = json.loads(exit_json.read_text())
+            assert (ended["rc"], ended["unreachable"]) == (7, expected)

@@ -6,6 +6,7 @@ import shlex
 
 from orchestrator.core.lease.networks import RELAY_RANGE, NetworkPlace, Subnetwork
 
+NETWORK = "NETWORK"  # the name that is to be filled in
 MY_ADDRESS = "ADDRESS/32"  # what the network sees of this machine is not known here
 
 
@@ -22,7 +23,7 @@ def enable(project: str, *services: str) -> str:
 
 def admit_ssh(place: NetworkPlace, *, through_relay: bool) -> str:
     """Return the command that adds the firewall rule for the relay, or for an address that is to be filled in."""
-    network = place.network or "NETWORK"
+    network = place.network or NETWORK
     name, source = ("iap", RELAY_RANGE) if through_relay else ("ssh", MY_ADDRESS)
     return _code(
         *("gcloud", "compute", "firewall-rules", "create", f"{network}-allow-{name}", f"--network={network}"),
