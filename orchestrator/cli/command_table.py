@@ -34,6 +34,7 @@ GROUPS: dict[str, dict[str, Command]] = {
                 "tpujob run job.yaml --env WANDB_API_KEY -- python train.py --lr 1e-3",
                 "tpujob run jobs/mnist.yaml --keep 30m  # hold the slice for the next run",
                 "tpujob run jobs/mnist.yaml --json  # events, one a line",
+                "tpujob run pod.yaml --logs all  # of 8 workers and more, too",
             ),
         ),
         "submit": Command(
@@ -42,7 +43,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         ),
         "attach": Command(
             "Follow a detached run to its end: log, artifacts, proof.",
-            ("tpujob attach mnist  # the newest run of this job", "tpujob attach x6qn33t5b8"),
+            ("tpujob attach mnist  # the newest run of this job", "tpujob attach x6qn33t5b8 --logs 0,3"),
         ),
         "collect": Command(
             "Collect the results that a run left on its slice, then release the slice, proven.",
@@ -124,7 +125,12 @@ GROUPS: dict[str, dict[str, Command]] = {
         ),
         "logs": Command(
             "What the workers of a run wrote, as far as it arrived here.",
-            ("tpujob logs  # of the newest run", "tpujob logs -f mnist", "tpujob logs mnist --worker 1"),
+            (
+                "tpujob logs  # of the newest run",
+                "tpujob logs -f mnist",
+                "tpujob logs mnist --worker 1",
+                "tpujob logs mnist --worker all",
+            ),
         ),
         "compare": Command(
             "Compare runs: seconds in all, per iteration and per epoch with their spread, accuracy, dollars.",

@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from orchestrator.client.events import Metrics, Running
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.text.durations import format_duration
 from orchestrator.report.layout import format_cost
+
+if TYPE_CHECKING:
+    from orchestrator.client.shown_logs import Others
 
 RATE_S = 30.0  # the rate of steps is that of this time
 MAX_NAME, MAX_VALUES = 20, 4
@@ -84,6 +88,21 @@ class JobLine:
             return []
         rate = (last - first) / (ended - began)
         return [f"{rate:,.3g} steps/s" if rate >= 1 else f"{format_duration(1 / rate)} a step"]
+
+
+def others_text(others: Others, width: int) -> str:
+    """Return what the workers do whose logs are not shown, such as `63 others: running, last output 2 s ago`.
+
+    What does not fit into `width` is left out.
+    """
+    running = others.count - others.ended - others.failed
+    counts = ((running, "running"), (others.ended, "ended"), (others.failed, "failed"))
+    shown = [(count, word) for count, word in counts if count]
+    doing = shown[0][1] if len(shown) == 1 else ", ".join(f"{count} {word}" for count, word in shown)
+    said = "no output yet" if others.quiet_s is None else f"last output {format_duration(round(others.quiet_s))} ago"
+    name = f"{others.count} others" if others.count > 1 else "1 other"
+    texts = (f"{'':<8} {name}: {doing}, {said}", f"{name}: {doing}, {said}", f"{name}: {doing}")
+    return next((text for text in texts if len(text) <= width), texts[-1])
 
 
 def _line(stage: str, parts: list[str]) -> str:

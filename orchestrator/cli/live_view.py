@@ -1,7 +1,7 @@
-"""What goes on now, on stderr: one line below the log that is replaced on a terminal, plain lines at a calm rate elsewhere.
+"""What goes on now, on stderr: a line below the log that is replaced on a terminal, plain lines at a calm rate elsewhere.
 
-The line is a step of the work (`Progress`) or a job that runs (`Running`). It hides no cursor: a process that is killed leaves
-at most its text on the terminal.
+The line is a step of the work (`Progress`) or a job that runs (`Running`). On a terminal a second line below it says what the
+workers do whose logs are not shown. Nothing hides the cursor: a process that is killed leaves at most its text on the terminal.
 """
 
 from __future__ import annotations
@@ -19,14 +19,19 @@ from orchestrator.client.events import Metrics, Progress, Running
 
 CALM_S = 30.0  # between two plain lines
 DRAWN_EVERY_S = 0.2
-ERASE = "\r\x1b[K"
+ERASE = "\r\x1b[K"  # the line of the cursor
+UP = "\x1b[A"
+LEAST_COLUMNS = 20  # a terminal that is narrower wraps the line, and gets no second one
 SPINNER = "|/-\\"
 BESIDE_A_JOB = ("save",)  # the stages of work that is done while the job runs
 BESIDE_S = 10.0  # for so long such a step takes the place of the job: nothing says that it is over
 
 
 class LiveView:
-    """`lock` is that of the console, `print_plain` prints a line of a stage, `clean` makes text safe for a terminal."""
+    """`lock` is that of the console, `print_plain` prints a line of a stage, `clean` makes text safe for a terminal.
+
+    `others` returns, for a width, what the workers of the job do whose logs are not shown; empty if there are none.
+    """
 
     def __init__(
         self,
@@ -35,13 +40,14 @@ class LiveView:
         print_plain: Callable[[str], None],
         *,
         on_terminal: bool,
+        others: Callable[[int], str] = lambda width: "",
     ) -> None:
         self._lock, self._clean, self._print_plain = lock, clean, print_plain
-        self._on_terminal = on_terminal
+        self._on_terminal, self._others = on_terminal, others
         self._jobs: dict[str, JobLine] = {}  # by the variant of a sweep; a job of its own is ""
         self._stage, self._text = "", ""
         self._text_until = math.inf  # by the steady clock
-        self._drawn = False
+        self._drawn = 0  # lines
         self._turn = 0
         self._plain_at = 0.0
         self._ticker: threading.Thread | None = None
@@ -95,10 +101,13 @@ class LiveView:
         return self._clean(f"{'sweep':<8} {jobs}")
 
     def erase(self) -> None:
-        """Remove the line before anything else is written; it comes back if it still holds."""
+        """Remove the lines before anything else is written; they come back if they still hold."""
         if self._drawn:
-            self._drawn = False
-            _write(ERASE)
+            _write(self._erased())
+            self._drawn = 0
+
+    def _erased(self) -> str:
+        return ERASE + f"{UP}{ERASE}" * (self._drawn - 1)
 
     def _show(self) -> None:
         if self._ticker is None:
@@ -128,15 +137,21 @@ class LiveView:
             self._print_plain(self._now())
 
     def _draw(self) -> None:
-        from rich.cells import cell_len, set_cell_size
-
-        width = max(shutil.get_terminal_size().columns - 3, 20)
-        text = self._now(width)
-        if cell_len(text) > width:
-            text = set_cell_size(text, width)
+        columns = shutil.get_terminal_size().columns
+        width = max(columns - 3, LEAST_COLUMNS)
         self._turn += 1
-        self._drawn = True
-        _write(f"{ERASE}{text} {SPINNER[self._turn % len(SPINNER)]}")
+        lines = [f"{_cut(self._now(width), width)} {SPINNER[self._turn % len(SPINNER)]}"]
+        if "" in self._jobs and columns > LEAST_COLUMNS and (others := self._clean(self._others(width))):
+            lines.append(_cut(others, width))
+        text = self._erased() + "\n".join(lines)
+        self._drawn = len(lines)
+        _write(text)
+
+
+def _cut(text: str, width: int) -> str:
+    from rich.cells import cell_len, set_cell_size
+
+    return set_cell_size(text, width) if cell_len(text) > width else text
 
 
 def _write(text: str) -> None:

@@ -74,6 +74,15 @@ Runs = Annotated[
 ]
 Name = Annotated[str | None, Argument(help="The slice's name; by default yours.", autocompletion=completion.slices)]
 Worker = Annotated[int | None, Option("--worker", metavar="N", min=0, help="Worker index, from 0.")]
+LOGS_HELP = "Whose log to show: 0, a list (0,3) or all; by default all of up to 7 workers, and worker 0 of more."
+Logs = Annotated[
+    str | None,
+    Option("--logs", metavar="0|all|N,M", help=f"{LOGS_HELP} Files have all.", autocompletion=completion.logs),
+]
+LogWorkers = Annotated[
+    str | None,
+    Option("--worker", metavar="0|all|N,M", help=f"{LOGS_HELP} JSON has all.", autocompletion=completion.logs),
+]
 Markdown = Annotated[bool, Option("--markdown", help="Print the table as Markdown.")]
 KeepOnFailure = Annotated[
     str | None,

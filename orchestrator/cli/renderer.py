@@ -29,12 +29,15 @@ from orchestrator.client.events import (
     Running,
     RunResult,
     SweepResult,
+    WorkerEnded,
+    Workers,
     relative,
 )
 from orchestrator.core.text.durations import format_duration
 
 if TYPE_CHECKING:
     from orchestrator.cli.live_view import LiveView
+    from orchestrator.client.shown_logs import Choice, ShownLogs
 
 CALL_LOG = "tpujob.api"  # the logger of the calls to the API
 ACTION = {
@@ -60,6 +63,9 @@ class Console:
         self._live_view: LiveView | None = None  # made for the first progress
         self._streams_json = False
         self._log_is_data = True
+        self._chosen_logs: Choice = None
+        self._logs_option = ""
+        self._logs: dict[str, ShownLogs] = {}  # by the variant of a sweep; a job of its own is ""
         self._quiet = self._verbose = self._timestamps = False
 
     @property
@@ -94,16 +100,26 @@ class Console:
         """Print on stdout only the lines of a run that goes on; the log so far and the lines of any other end go to stderr."""
         self._log_is_data = False
 
+    def choose_logs(self, option: str, chosen: Choice) -> None:
+        """Show the logs of these workers from now on. `option`: the option of the command that says which."""
+        self._logs_option, self._chosen_logs = option, chosen
+
     def show(self, event: Event) -> None:
         """Render one event. Called by `reporter`, from any thread."""
         with self._lock:
             if self._streams_json:
                 self.out(self.json_text(event.as_json()))
+            self._explain_failure(event)
             match event:
                 case Progress():
                     self._progress(event)
                 case Running() if not self._quiet:
+                    self._announce_logs(event)
                     self._live().job_runs(event)
+                case Workers():
+                    self._logs_of(event).begin(event)
+                case WorkerEnded():
+                    self._logs_of(event).end(event)
                 case Metrics() if not self._quiet:
                     self._live().job_reports(event)
                 case Notice():
@@ -113,13 +129,47 @@ class Console:
                 case Failure():
                     self._fail(event)
                 case LogLines() if not self._streams_json and not self._quiet:
-                    begin = f"{self._time()}{_whose(event)}worker{event.worker} | "
-                    text = begin + f"\n{begin}".join(event.lines)  # clean, and without secrets
-                    self.out(text) if self._log_is_data else self._write(text)
+                    self._announce_logs(event)
+                    if self._logs_of(event).takes(event):
+                        self._show_log(event.variant, event.worker, event.lines)
                 case RunResult():
                     self._show_result(event)
                 case SweepResult():
                     self._show_sweep(event)
+
+    def _logs_of(self, event: Event) -> ShownLogs:
+        if event.variant not in self._logs:
+            from orchestrator.client.shown_logs import ShownLogs
+
+            self._logs[event.variant] = ShownLogs(self._chosen_logs, self._logs_option)
+        return self._logs[event.variant]
+
+    def _announce_logs(self, event: Event) -> None:
+        """Before the first output, say whose log is shown and where the others are."""
+        if not self._streams_json and (text := self._logs_of(event).announce()):
+            self.notice("logs", text, event.variant)
+
+    def _explain_failure(self, event: Event) -> None:
+        """Before the next step after a failure, show why a worker failed whose log is hidden."""
+        if event.variant not in self._logs or not isinstance(event, Progress | Notice | Failure | RunResult):
+            return
+        tail = self._logs[event.variant].explanation()
+        if tail is not None and not self._streams_json and not self._quiet:
+            self.notice("failed", tail.heading, event.variant)
+            self._show_log(event.variant, tail.worker, tail.lines)
+
+    def _show_log(self, variant: str, worker: int, lines: tuple[str, ...]) -> None:
+        """Show lines of a log, which are clean and without secrets."""
+        begin = f"{self._time()}{f'{variant} ' if variant else ''}worker{worker} | "
+        text = begin + f"\n{begin}".join(lines)
+        self.out(text) if self._log_is_data else self._write(text)
+
+    def _others(self, width: int) -> str:
+        """Return what the workers do whose logs are hidden, in this width; empty if there are none."""
+        from orchestrator.cli.job_line import others_text
+
+        others = self._logs[""].others() if "" in self._logs else None
+        return others_text(others, width) if others else ""
 
     def _show_result(self, result: RunResult) -> None:
         if self._live_view is not None:
@@ -196,7 +246,9 @@ class Console:
             from orchestrator.cli.live_view import LiveView
 
             plain = functools.partial(self._write, wrap=True)
-            self._live_view = LiveView(self._lock, self.fit, plain, on_terminal=is_terminal(sys.stderr))
+            self._live_view = LiveView(
+                self._lock, self.fit, plain, on_terminal=is_terminal(sys.stderr), others=self._others
+            )
         return self._live_view
 
     def _time(self) -> str:

@@ -249,10 +249,12 @@ class Client:
     def logs(self, run: str | Run, *, follow: bool = False, worker: int | None = None) -> Iterator[LogLine]:
         """Yield the lines of all workers, or of one, as far as they arrived here; with `follow`, until the run has ended.
 
-        Raises UnknownRun for a run without a log.
+        Raises UnknownRun for a run without a log; UserError for a worker that it does not have.
         """
         with self._session() as session:
-            for lines in logs.read_logs(session, _id(run), follow=follow, worker=worker):
+            for lines in logs.read_logs(
+                session, _id(run), follow=follow, workers="all" if worker is None else (worker,)
+            ):
                 for text in lines.lines:
                     yield LogLine(lines.worker, text)
 

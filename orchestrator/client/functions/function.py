@@ -111,7 +111,7 @@ class RemoteFunction(Generic[P, R]):
         jobs = [self._job(*call) for call in calls]
         sweep = sweep_of_calls(jobs, [columns_of(signature, call) for call in calls], parallel)
         client = self._made_client()
-        found = client._map(sweep, jobs[0], again, return_exceptions, on_event=client.on_event or printing.show)
+        found = client._map(sweep, jobs[0], again, return_exceptions, on_event=client.on_event or printing.Printer())
         return cast(list[R], found)
 
     def value(self, run: str | Run | RunResult) -> R:
@@ -124,13 +124,13 @@ class RemoteFunction(Generic[P, R]):
 
         if not isinstance(run, RunResult):
             client = self._made_client() if isinstance(run, str) else run._client
-            run = client.attach(run, on_event=client.on_event or printing.show)
+            run = client.attach(run, on_event=client.on_event or printing.Printer())
         return cast(R, outcome.value_of(run))
 
     def _run(self, client: Client, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
         from orchestrator.client.functions import outcome, printing
 
-        result = client.run(self._job(args, kwargs), on_event=client.on_event or printing.show)
+        result = client.run(self._job(args, kwargs), on_event=client.on_event or printing.Printer())
         return cast(R, outcome.value_of(result))
 
     def _made_client(self) -> Client:

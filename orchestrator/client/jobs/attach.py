@@ -8,11 +8,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.client import lookup
-from orchestrator.client.events import RunResult
+from orchestrator.client import lookup, shown_logs
+from orchestrator.client.events import RunResult, Workers
 from orchestrator.client.jobs import results
 from orchestrator.client.jobs.log_output import JobOutput
-from orchestrator.client.results.logs import stored_lines
+from orchestrator.client.results.logs import stored_lines, worker_count
 from orchestrator.client.session import LOCK_POLL_S, RECOVERY_S
 from orchestrator.core.lease.lease import LeaseState
 from orchestrator.core.lease.run_and_attempt import end_text
@@ -20,25 +20,29 @@ from orchestrator.engine.jobs import attach as engine
 from orchestrator.errors import UserError
 from orchestrator.remote.transfer.collect import CollectRequest
 from orchestrator.report import worker_ends
+from orchestrator.report.files.log_files import log_directory
 from orchestrator.report.messages import lease_outcome
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
+    from orchestrator.client.shown_logs import Choice
     from orchestrator.core.lease.lease import Lease
     from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
     from orchestrator.engine.jobs.progress import Outcome
 
 
-def attach(session: Session, run: str) -> RunResult:
+def attach(session: Session, run: str, *, logs: Choice = None) -> RunResult:
     """Follow the run of this id or name to its end, collect its artifacts, release its slice, and return the result.
 
     One process follows a run. Beside another one this reports the log, and takes over if that process dies. Of a run that
     has ended, the log is reported and the result comes from the ledger. With `result.detached` the run goes on: Ctrl-C
     ended this, or its slice cannot be reached. Raises UnknownRun, UserError for a run that is not detached and for a name of
-    several that have not ended.
+    several that have not ended. `logs`: of which workers the caller shows the logs; UserError for one that is not there.
     """
     session.recover(look=True)
     found, attempt = lookup.live_run(session, run)
+    if (count := worker_count(session, found, attempt)) is not None:
+        shown_logs.check("--logs", logs, count)
     while attempt.state.ended or not session.locks.lock(attempt.id):
         if not attempt.state.ended:
             session.reporter.notice("attach", "another process follows the run: showing its log, ready to take over")
@@ -77,6 +81,8 @@ def _follow(session: Session, found: RunRecord, attempt: Attempt) -> Outcome:
 
 def _read_along(session: Session, found: RunRecord, attempt: Attempt) -> Attempt:
     """Report the log as it arrives here, until no process writes it any more; return the attempt as it is then."""
+    if (count := worker_count(session, found, attempt)) is not None:
+        session.reporter.emit(Workers(count, log_directory(Path(found.directory))))
     for lines in stored_lines(session, found, attempt, follow=True):
         session.reporter.emit(lines)
     if not attempt.state.ended:  # the process that followed it may have died, or have left without the proof

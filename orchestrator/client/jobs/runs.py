@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.client import lookup, plans
+from orchestrator.client import lookup, plans, shown_logs
 from orchestrator.client.events import RunResult
 from orchestrator.client.jobs import job_files, results
 from orchestrator.client.jobs.code import shipment_of
@@ -30,6 +30,7 @@ from orchestrator.report.layout import day_clock
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
+    from orchestrator.client.shown_logs import Choice
     from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.core.lease.lease import Lease
     from orchestrator.core.planning.plan import Plan
@@ -49,6 +50,7 @@ class RunOptions:
     max_duration_s: float | None = None  # instead of the file's `limits.max_duration`
     detach: bool = False  # return once the job has started
     sweep: Mapping[str, Any] | None = None  # of which sweep the run is, and which of its variants
+    logs: Choice = None  # of which workers the caller shows the logs; each must be there
     lane: Lane | None = None  # the slice of the run before, and what the next one gets
 
 
@@ -75,6 +77,7 @@ def start_run(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
     _check(spec, options)
     checks.check_directories(spec, path)
     if spec.on == "local":
+        shown_logs.check("--logs", options.logs, 1)
         return run_here(session, spec, env, path, sweep=options.sweep)
     return _run_on_slice(session, spec, env, path, options)
 
@@ -84,6 +87,7 @@ def _run_on_slice(
 ) -> RunResult:
     emulated = session.target.kind == "emulated"
     plan = plan_of(session, spec, keep_s=options.keep_s or 0.0)
+    shown_logs.check("--logs", options.logs, max(candidate.workers for candidate in plan.candidates))
     if options.detach and spec.on_preemption == "restart":
         raise UserError(
             "on_preemption: restart has no effect on a detached run: no process starts the next attempt",

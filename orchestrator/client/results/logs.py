@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator import catalog
 from orchestrator.client.events import LogLines
+from orchestrator.client.shown_logs import Choice, announcement, check, is_shown
+from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.text.terminal import LineSplitter
 from orchestrator.errors import UnknownRun
 from orchestrator.report.files.log_files import log_directory
@@ -21,36 +24,59 @@ PIECE_BYTES = 1 << 20
 
 
 def read_logs(
-    session: Session, run: str | None, *, follow: bool = False, worker: int | None = None
+    session: Session, run: str | None, *, follow: bool = False, workers: Choice = "all", option: str = ""
 ) -> Iterator[LogLines]:
-    """Yield the lines of the run of this id or name, None for the newest one: of all workers, or of one.
+    """Yield the lines of the run of this id or name, None for the newest one: of all workers, or of these.
 
-    With `follow`, go on until the run has ended. Raises UnknownRun, also at the end when there was no log at all.
+    With `follow`, go on until the run has ended. `option`: of the command that shows the lines; what is left out is reported.
+    Raises UserError for a worker that the run does not have; UnknownRun, also at the end when there was no log at all.
     """
     session.recover()
     found, attempt = session.ledger.newest_run() if run is None else session.ledger.find_run(run)
-    return _some_lines(session, found, attempt, follow=follow, worker=worker)
+    count = worker_count(session, found, attempt)
+    if count is not None:
+        check(option or "worker", workers, count)
+    logs = log_directory(Path(found.directory))
+    if option and workers is None and count is not None and (text := announcement(workers, count, logs, option)):
+        session.reporter.notice("logs", text)
+    return _some_lines(session, found, attempt, follow=follow, takes=lambda worker: is_shown(workers, worker, count))
+
+
+def worker_count(session: Session, found: RunRecord, attempt: Attempt) -> int | None:
+    """Return how many workers the run has, by the type of its slice or by its log files; None before it has either."""
+    lease = session.ledger.lease(attempt.lease_id) if attempt.lease_id else None
+    kind = catalog.lookup(lease.accelerator_type) if lease is not None else None
+    counts = [index + 1 for index, _ in _files(found, _any)] + ([kind.hosts] if kind is not None else [])
+    return max(counts, default=1 if found.cloud == LOCAL else None)
+
+
+def _any(worker: int) -> bool:
+    return True
 
 
 def _some_lines(
-    session: Session, found: RunRecord, attempt: Attempt, *, follow: bool, worker: int | None
+    session: Session, found: RunRecord, attempt: Attempt, *, follow: bool, takes: Callable[[int], bool]
 ) -> Iterator[LogLines]:
-    yield from stored_lines(session, found, attempt, follow=follow, worker=worker)
-    if not any(_files(found, worker)):
-        which = f"worker {worker}" if worker is not None else "any worker"
+    yield from stored_lines(session, found, attempt, follow=follow, takes=takes)
+    files = [index for index, _ in _files(found, _any)]
+    if not any(map(takes, files)):
+        which = "these workers" if files else "any worker"
         raise UnknownRun(f"run {found.id} has no log of {which}", hint=f"its state is {attempt.state}")
 
 
 def stored_lines(
-    session: Session, found: RunRecord, attempt: Attempt, *, follow: bool, worker: int | None = None
+    session: Session, found: RunRecord, attempt: Attempt, *, follow: bool, takes: Callable[[int], bool] = _any
 ) -> Iterator[LogLines]:
-    """Yield what is in the local log files; with `follow`, also what comes until no process writes them any more."""
+    """Yield what is in the local log files; with `follow`, also what comes until no process writes them any more.
+
+    `takes` says of which workers, by their indexes.
+    """
     splitters: dict[int, LineSplitter] = {}
     offsets: dict[int, int] = {}
     while True:
         # Asked before the files are read: what was written until then is in them.
         ended = attempt.state.ended or not session.locks.is_locked(attempt.id)
-        for index, path in _files(found, worker):
+        for index, path in _files(found, takes):
             splitter = splitters.setdefault(index, LineSplitter(session.reporter.secrets.hide))
             with path.open("rb") as file:
                 file.seek(offsets.get(index, 0))
@@ -66,9 +92,9 @@ def stored_lines(
         _, attempt = session.ledger.find_run(found.id)
 
 
-def _files(found: RunRecord, worker: int | None) -> Iterator[tuple[int, Path]]:
-    """Yield the log file of every worker, or of one, with the worker's index."""
+def _files(found: RunRecord, takes: Callable[[int], bool]) -> Iterator[tuple[int, Path]]:
+    """Yield the log files of workers, in the order of their indexes, each with its worker's index."""
     paths = log_directory(Path(found.directory)).glob("worker*.log")
     for index, path in sorted((int(path.stem.removeprefix("worker")), path) for path in paths):
-        if worker in (None, index):
+        if takes(index):
             yield index, path

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.client import plans
+from orchestrator.client import plans, shown_logs
 from orchestrator.client.events import VariantResult
 from orchestrator.client.jobs.code import ship_line, survey_of
 from orchestrator.client.jobs.planning import plan_of
@@ -20,6 +20,7 @@ from orchestrator.settings import EMULATED
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
+    from orchestrator.client.shown_logs import Choice
     from orchestrator.core.jobfile.sweep import Sweep, Variant
     from orchestrator.core.planning.plan import Plan
 
@@ -97,6 +98,14 @@ def check(session: Session, sweep: Sweep, path: Path) -> None:
         checks.check_python(spec, session.target.kind)
         if spec.train is not None and session.target.kind == EMULATED:
             checks.check_local_training("none" if spec.train.backend == "none" else "xla")
+
+
+def check_logs(session: Session, sweep: Sweep, chosen: Choice) -> None:
+    """Raise UserError for a worker that no variant has, where the caller names workers whose logs it shows."""
+    if isinstance(chosen, tuple):
+        made = sweep_plans(session, sweep.variants).values()
+        counts = [max(each.workers for each in plan.candidates) if plan is not None else 1 for plan in made]
+        shown_logs.check("--logs", chosen, max(counts))
 
 
 def _variant_shape(variant: Variant, plan: Plan | None) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from orchestrator.settings import EMULATED
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
+    from orchestrator.client.shown_logs import Choice
     from orchestrator.core.jobfile.sweep import Sweep
 
 
@@ -39,12 +40,13 @@ if TYPE_CHECKING:
 class SweepRequest:
     """`path`: the job file, or any path in the directory to which the paths of the jobs are relative.
 
-    `again`: run also what succeeded before.
+    `again`: run also what succeeded before. `logs`: of which workers the caller shows the logs.
     """
 
     sweep: Sweep
     path: Path
     again: bool = False
+    logs: Choice = None
 
 
 def run_sweep(session: Session, open_session: OpenSession, request: SweepRequest) -> SweepResult:
@@ -55,6 +57,7 @@ def run_sweep(session: Session, open_session: OpenSession, request: SweepRequest
     """
     sweep, reporter = request.sweep, session.reporter
     plans.check(session, sweep, request.path)
+    plans.check_logs(session, sweep, request.logs)
     work_keys = {variant.number: records.work_key(session, variant.spec, request.path) for variant in sweep.variants}
     session.recover(look=True)
     done = {} if request.again else records.done_before(session, sweep, work_keys)

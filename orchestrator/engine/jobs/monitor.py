@@ -11,6 +11,7 @@ from orchestrator.core.lease.access import Via
 from orchestrator.core.lease.cloud_api import SliceState, SliceView
 from orchestrator.core.lease.lease import Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import RunRecord, WorkerEnd
+from orchestrator.core.text.alike import worker_names
 from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.effects.base import JobClock, Now, ReadLease, Report, Sleep, SliceWorkers
 from orchestrator.engine.effects.cloud import Get, GetGuestAttributes
@@ -195,6 +196,8 @@ async def _failed(
     """Stop what is left of a phase that failed; return its error, with the ends of all workers that are known."""
     if not status.all_exited:
         await _report_ends(status, phase, reported)
+        left = [worker.index for worker in status.workers if not worker.final]
+        await Report("stop", f"stopping what is left of the job on {worker_names(left) or 'its workers'}", passing=True)
         await stop(fleet, lease)
         status = await WaitForWorkers(fleet, 0.0)
     await _report_ends(status, phase, reported)

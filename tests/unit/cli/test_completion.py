@@ -44,6 +44,10 @@ def test_runs_are_completed_by_name_and_by_id(ledger: Ledger) -> None:
     assert words(completion.runs("912")) == ["9123456789"]
 
 
+def test_whose_log_to_show_is_completed() -> None:
+    assert words(completion.logs("")) == ["all", "0"] and words(completion.logs("a")) == ["all"]
+
+
 def test_sweeps_are_completed_by_name_where_a_command_takes_them(ledger: Ledger) -> None:
     for identity in ("0123456789", "1123456789"):
         ledger.record_sweep(SweepRecord(identity, "lr-sweep", "s.yaml", 1.0, []))

@@ -1,7 +1,9 @@
-"""What goes on: one line in place on a terminal, calm plain lines elsewhere, and nothing that a job measures steers it."""
+"""What goes on: lines in place on a terminal, calm plain lines elsewhere, and nothing that a job measures steers it."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import pty
 import re
@@ -11,14 +13,16 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from orchestrator.cli import live_view
-from orchestrator.cli.job_line import JobLine
+from orchestrator.cli.job_line import JobLine, others_text
 from orchestrator.cli.live_view import LiveView
 from orchestrator.cli.renderer import Console
-from orchestrator.client.events import Failure, LogLines, Metrics, Notice, Progress, Running
+from orchestrator.client.events import Failure, LogLines, Metrics, Notice, Progress, Running, WorkerEnded, Workers
+from orchestrator.client.shown_logs import TAIL_LINES, Choice, Others
 from orchestrator.clouds.tpu.calls import CALL_LOG, logged
 from tests import ROOT
 from tests.waiting import HANG_S, until
@@ -185,6 +189,96 @@ def test_verbose_prints_every_step_and_every_call_to_the_api(
     assert first == "ship     1 of 2 MB" and call.startswith("api      GET /v2/projects/p/locations/-/nodes 200 in ")
 
 
+def many(logs: Path) -> Workers:
+    return Workers(16, logs / "runs/x/logs")
+
+
+def test_from_eight_workers_on_the_log_is_that_of_worker0_and_one_line_says_where_the_others_are(
+    console: Console, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    console.choose_logs("--logs", None)
+    console.show(many(tmp_path))
+    assert capsys.readouterr() == ("", ""), "nothing is shown yet"
+    for worker in range(16):
+        console.show(LogLines(worker, (f"step {worker}",)))
+    out, err = capsys.readouterr()
+    assert out == "worker0 | step 0\n"
+    assert err == "logs     showing worker0; the logs of the other 15 are in runs/x/logs; --logs all shows them\n"
+
+
+@pytest.mark.parametrize(("chosen", "shown"), [("all", 16), ((3, 5), 2)])
+def test_the_logs_that_are_asked_for_are_shown(
+    console: Console, capsys: pytest.CaptureFixture[str], tmp_path: Path, chosen: Choice, shown: int
+) -> None:
+    console.choose_logs("--logs", chosen)
+    console.show(many(tmp_path))
+    for worker in range(16):
+        console.show(LogLines(worker, ("x",)))
+    assert len(capsys.readouterr().out.splitlines()) == shown
+
+
+def test_a_hidden_worker_that_fails_shows_the_end_of_its_log_before_the_next_step(
+    console: Console, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    console.show(many(tmp_path))
+    console.show(LogLines(0, ("step 1",)))
+    console.show(LogLines(5, tuple(f"line {number}" for number in range(50))))
+    console.show(WorkerEnded("main", 5, 7))
+    console.show(WorkerEnded("main", 6, 8))
+    assert capsys.readouterr().out == "worker0 | step 1\n"
+    console.show(Progress("stop", "stopping"))
+    console.show(Failure("the job failed", "", 7))
+    out, err = capsys.readouterr()
+    assert out == "".join(f"worker5 | line {number}\n" for number in range(50 - TAIL_LINES, 50))
+    heading, failure = err.splitlines()
+    assert heading == "failed   worker5 ended with 7; the end of its log (runs/x/logs/worker5.log):"
+    assert failure == "the job failed", "and nothing twice"
+
+
+def test_a_stream_of_json_has_the_lines_of_every_worker_and_no_explanations(
+    console: Console, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    console.stream_json()
+    console.show(many(tmp_path))
+    for worker in range(16):
+        console.show(LogLines(worker, ("x",)))
+    console.show(WorkerEnded("main", 5, 7))
+    console.show(Failure("the job failed", "", 7))
+    out, err = capsys.readouterr()
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["event"] for row in rows] == ["workers", *["log"] * 16, "worker_ended", "failure"]
+    assert rows[0] == {"event": "workers", "count": 16, "logs": str(tmp_path / "runs/x/logs")}
+    assert err == "the job failed\n"
+
+
+def test_each_job_of_a_sweep_has_workers_of_its_own(
+    console: Console, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    console.show(replace(many(tmp_path), variant="lr=1"))
+    console.show(Workers(4, tmp_path, variant="lr=2"))
+    for variant in ("lr=1", "lr=2"):
+        console.show(LogLines(3, ("x",), variant=variant))
+    out, err = capsys.readouterr()
+    assert out == "lr=2 worker3 | x\n" and err.startswith("lr=1 logs     showing worker0; ")
+
+
+@pytest.mark.parametrize(
+    ("others", "text"),
+    [
+        (Others(63, 0, 0, 2.2), "63 others: running, last output 2 s ago"),
+        (Others(63, 0, 0, None), "63 others: running, no output yet"),
+        (Others(63, 3, 1, 75.0), "63 others: 59 running, 3 ended, 1 failed, last output 1 m 15 s ago"),
+        (Others(1, 1, 0, 0.0), "1 other: ended, last output 0 s ago"),
+    ],
+)
+def test_the_others_are_one_line(others: Others, text: str) -> None:
+    assert others_text(others, 80) == f"         {text}"
+    assert others_text(others, len(text)) == text
+    assert others_text(others, len(text) - 1) == text.rpartition(", ")[0]
+
+
 PROGRAM = """
 import time
 from orchestrator.cli.console import console
@@ -227,3 +321,52 @@ def test_on_a_terminal_the_line_is_below_the_log_and_leaves_nothing_behind() -> 
     seen += os.read(ours, 4096)
     os.close(ours)
     assert seen.endswith(b"\r\x1b[K") and b"pwned" not in seen and b"\x1b[?25l" not in seen
+
+
+MANY = """
+from pathlib import Path
+from orchestrator.cli.console import console
+from orchestrator.client.events import *
+c = console()
+c.show(Workers(64, Path("logs")))
+c.show(Running("x6qn33t5b8", "main", "google", 0.0, 1800.0, 0.10, 9.6))
+input()
+c.show(LogLines(0, ("first",)))
+input()
+c.quiet()
+"""
+
+
+@pytest.mark.parametrize(("columns", "others"), [(80, b"         63 others: running, no output yet"), (20, b"")])
+def test_on_a_terminal_the_others_have_a_line_of_their_own_that_goes_with_the_first(
+    columns: int, others: bytes
+) -> None:
+    ours, terminal = pty.openpty()
+    env = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(ROOT), "COLUMNS": str(columns)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", MANY], stdin=subprocess.PIPE, stdout=terminal, stderr=terminal, env=env
+    )
+    os.close(terminal)
+    seen = b""
+
+    def read(word: bytes) -> None:
+        nonlocal seen
+        while word not in seen:
+            assert select.select([ours], [], [], HANG_S)[0], f"{word!r} never came: {seen!r}"
+            seen += os.read(ours, 4096)
+
+    assert process.stdin is not None
+    read(others or b"train")
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+    gone = b"\r\x1b[K\x1b[A\r\x1b[K" if others else b"\r\x1b[K"
+    read(gone + b"worker0 | first\r\n\r\x1b[Ktrain")
+    read(others or b"first")
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+    until(lambda: process.poll() is not None, "the end")
+    with contextlib.suppress(OSError):  # there is nothing more
+        while data := os.read(ours, 4096):
+            seen += data
+    os.close(ours)
+    assert seen.endswith(gone) and (b"others" in seen) == bool(others)

@@ -245,7 +245,7 @@ def test_logs_of_a_run(tpujob: Tpujob) -> None:
     assert tpujob("logs", "demo", "--json").stdout == '{"worker": 0, "line": "hi"}\n'
     assert tpujob("logs").stdout == "worker0 | hi\n", "without a run, those of the newest one"
     missing = tpujob("logs", "demo", "--worker", "5")
-    assert missing.returncode == 64 and "has no log of worker 5" in missing.stderr
+    assert missing.returncode == 64 and "there is no worker5; the only one is worker0" in missing.stderr
 
 
 @pytest.mark.parametrize(

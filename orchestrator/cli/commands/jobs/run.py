@@ -6,13 +6,14 @@ from typing import Annotated
 
 from orchestrator.cli.commands.results.compare import print_comparison
 from orchestrator.cli.console import console
-from orchestrator.cli.options import Cloud, EventStream, JobArguments, KeepOnFailure, Option, Project
+from orchestrator.cli.options import Cloud, EventStream, JobArguments, KeepOnFailure, Logs, Option, Project
 from orchestrator.client.arguments import seconds
 from orchestrator.client.events import Reporter
 from orchestrator.client.jobs.job_files import parted, read
 from orchestrator.client.jobs.results import command_exit_code
 from orchestrator.client.jobs.runs import RunOptions, run_spec
 from orchestrator.client.session import Session
+from orchestrator.client.shown_logs import choice
 from orchestrator.client.sweeps.sweeps import SweepRequest, run_sweep
 from orchestrator.errors import UserError
 
@@ -34,6 +35,7 @@ def run(
     again: Annotated[
         bool, Option("--again", help="Of a sweep, run every variant, also those that succeeded before.")
     ] = False,
+    logs: Logs = None,
     as_json: EventStream = False,
     cloud: Cloud = None,
     project: Project = None,
@@ -47,7 +49,10 @@ def run(
         console().stream_json()
     if detach:
         console().print_only_ids()
-    options = RunOptions(keep_s=None if keep is None else seconds("--keep", keep, "1m", "7d"), detach=detach)
+    chosen = choice("--logs", logs)
+    console().choose_logs("--logs", chosen)
+    keep_s = None if keep is None else seconds("--keep", keep, "1m", "7d")
+    options = RunOptions(keep_s=keep_s, detach=detach, logs=chosen)
     session = Session.open(cloud, project, reporter=console().reporter)
     found, path = read(job.request(keep_on_failure))
     spec, sweep = parted(found)
@@ -63,7 +68,7 @@ def run(
     def open_session(reporter: Reporter) -> Session:
         return Session.open(cloud, project, reporter=reporter)
 
-    result = run_sweep(session, open_session, SweepRequest(sweep, path, again))
+    result = run_sweep(session, open_session, SweepRequest(sweep, path, again, chosen))
     ran = [each.run for each in result.variants if each.run is not None]
     if ran and not as_json:
         print_comparison(session, ran)

@@ -6,23 +6,28 @@ import json
 from typing import Annotated
 
 from orchestrator.cli.console import console, emit
-from orchestrator.cli.options import Json, Option, RunOrNewest, Worker
+from orchestrator.cli.options import Json, LogWorkers, Option, RunOrNewest
 from orchestrator.client.results.logs import read_logs
 from orchestrator.client.session import Session
+from orchestrator.client.shown_logs import choice
 
 
 def logs(
     run: RunOrNewest = None,
     follow: Annotated[bool, Option("--follow", "-f", help="Go on until the run ends.")] = False,
-    worker: Worker = None,
+    worker: LogWorkers = None,
     as_json: Json = False,
 ) -> int:
     """What the workers of a run wrote, as far as it arrived here."""
+    workers = choice("--worker", worker)
+    one = isinstance(workers, tuple) and len(workers) == 1
     session = Session.open(reporter=console().reporter)
-    for lines in read_logs(session, run, follow=follow, worker=worker):
+    for lines in read_logs(
+        session, run, follow=follow, workers="all" if as_json and workers is None else workers, option="--worker"
+    ):
         for line in lines.lines:
             if as_json:
                 emit(json.dumps({"worker": lines.worker, "line": line}, ensure_ascii=False))
             else:
-                emit(line if worker is not None else f"worker{lines.worker} | {line}")
+                emit(line if one else f"worker{lines.worker} | {line}")
     return session.exit_code()

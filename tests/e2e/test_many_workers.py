@@ -1,0 +1,61 @@
+"""Eight workers and more: the log of worker 0, why a hidden one failed, and what is alike said once."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli_fixture import Tpujob
+
+JOB = """
+name: many
+tpu: {{accelerator: v5litepod-32, zone: us-central1-a}}
+command: |
+  echo "begin $TPUJOB_WORKER"
+  {command}
+"""
+ONE_FAILS = 'if [ "$TPUJOB_WORKER" = 5 ]; then echo "FileNotFoundError: shard 5"; exit 3; fi; exec sleep 300'
+
+
+def test_a_hidden_worker_that_fails_says_why_and_files_and_json_have_all(tpujob: Tpujob) -> None:
+    done = tpujob("run", tpujob.job(JOB.format(command=ONE_FAILS)))
+    assert done.returncode == 3, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if " | " in line] == [
+        "worker0 | begin 0",
+        "worker5 | begin 5",
+        "worker5 | FileNotFoundError: shard 5",
+    ]
+    assert "logs     showing worker0; the logs of the other 7 are in runs/many-" in done.stderr
+    assert "failed   worker5 ended with 3; the end of its log (runs/many-" in done.stderr
+    assert "workers  worker5 ended with 3: FileNotFoundError: shard 5" in lines
+    assert "workers  worker0 to worker4, worker6 and worker7 were stopped" in lines
+    report = json.loads(tpujob("show", "--json").stdout)
+    assert [(each["worker"], each["stopped"]) for each in report["workers"]] == [(n, n != 5) for n in range(8)]
+    logged = tpujob("logs", "many")
+    assert logged.stdout == "worker0 | begin 0\n" and "--worker all shows them" in logged.stderr
+    assert len(tpujob("logs", "many", "--worker", "all").stdout.splitlines()) == 9
+    assert len(tpujob("logs", "many", "--json").stdout.splitlines()) == 9
+    assert tpujob("logs", "many", "--worker", "5").stdout == "begin 5\nFileNotFoundError: shard 5\n"
+
+
+def test_a_worker_that_is_not_there_is_refused_before_anything_is_created(tpujob: Tpujob) -> None:
+    for more in ("", "matrix: {lr: [1, 2]}\n"):
+        done = tpujob(
+            "run", tpujob.job(JOB.format(command="echo ${params.lr}" if more else "true") + more), "--logs", "8"
+        )
+        assert done.returncode == 64 and tpujob.leases() == []
+        assert done.stderr.splitlines()[-1] == "--logs: there is no worker8; there are worker0 to worker7"
+
+
+@pytest.mark.exhaustive
+def test_a_detached_job_that_fails_alike_everywhere_is_shown_as_asked_for(tpujob: Tpujob) -> None:
+    run = tpujob("submit", tpujob.job(JOB.format(command='echo "no data in $TPUJOB_WORKER"; exit 4'))).stdout.strip()
+    done = tpujob("attach", run, "--logs", "1,2")
+    assert done.returncode == 4, done.stderr
+    lines = done.stdout.splitlines()
+    assert {line for line in lines if " | " in line} >= {"worker1 | begin 1", "worker2 | no data in 2"}
+    assert not [line for line in lines if line.startswith("worker0 | ")]
+    assert "workers  8 workers ended with 4, alike: no data in 0" in lines
+    assert tpujob("attach", run, "--logs", "8").returncode == 64
