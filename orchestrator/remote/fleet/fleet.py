@@ -24,7 +24,7 @@ from orchestrator.remote.shipping.sending import PushResult, Sending
 from orchestrator.remote.shipping.shipment import OnProgress, Shipment
 from orchestrator.remote.ssh.call import Completed, WorkerCall, run
 from orchestrator.remote.ssh.connection import Connection, Credentials
-from orchestrator.remote.ssh.dial import Dialer
+from orchestrator.remote.ssh.dial import Dialer, Direct
 from orchestrator.remote.ssh.fan_out import Wakeup, fan_out
 from orchestrator.remote.ssh.known_hosts import KnownHosts
 from orchestrator.remote.ssh.openssh import openssh_argv
@@ -71,7 +71,10 @@ class Fleet:
         self._now = now
         self._wakeup = Wakeup()
         self._credentials = Credentials(user, key_path, KnownHosts(known_hosts, self.workers, on_notice))
-        self._connections = [Connection(worker, self._credentials, self._wakeup, dialer) for worker in self.workers]
+        self._dialer = dialer or Direct()
+        self._connections = [
+            Connection(worker, self._credentials, self._wakeup, self._dialer) for worker in self.workers
+        ]
         self._attempt = self._phase = ""
         self._following = _Following()
         self._streams: dict[int, WorkerCall] = {}
@@ -100,9 +103,9 @@ class Fleet:
         if missing:
             names, first = ", ".join(f"worker{index}" for index in sorted(missing)), missing[min(missing)]
             raise Unreachable(
-                f"{names} of {len(self.workers)} could not be reached within {deadline_s:.0f} s: {first.message}",
-                hint=first.hint
-                or "the network of the slice must allow SSH (TCP port 22) from this machine: see docs/troubleshooting.md",
+                f"{names} of {len(self.workers)} could not be reached within {deadline_s:.0f} s {self._dialer.way}: "
+                f"{first.message}",
+                hint=first.hint or self._dialer.hint,
             )
 
     def send_heartbeats(self, every_s: float, *, everywhere: bool = False) -> None:

@@ -31,6 +31,7 @@ MESSAGE_BYTES = 1 << 17  # far more than a message of the relay has
 SID_IN_USE, NOT_REACHED, SIGN_IN, NOT_AUTHORIZED, LOOKUP_FAILED = 4002, 4003, 4004, 4033, 4047
 RESUME = (None, 1006, SID_IN_USE, SIGN_IN)  # None: cut without a code; SID_IN_USE: it has not noticed the cut yet
 ROLE, RANGE = "roles/iap.tunnelResourceAccessor", "35.235.240.0/20"
+DOCTOR = "`tpujob doctor` prints the command that adds it"
 
 
 class Closed(Exception):
@@ -177,11 +178,15 @@ class Tunnel:
             return Unreachable(f"{instance}: {error.reason or 'the relay of IAP cut the connection'}")
         words = f"{instance}: the relay of IAP refuses ({number}{': ' if error.reason else ''}{error.reason})"
         if number in (NOT_AUTHORIZED, 401, 403):
-            return TunnelRefused(words, hint=f"you need the role {ROLE} in project {self._session.target.project}")
+            return TunnelRefused(
+                words, hint=f"you need the role {ROLE} in project {self._session.target.project}; {DOCTOR}"
+            )
         if error.http is not None and error.http < 500 and not error.may_pass:
-            return TunnelRefused(words, hint=f"is the API iap.googleapis.com enabled, and {ROLE} granted to you?")
+            return TunnelRefused(
+                words, hint=f"is the API iap.googleapis.com enabled, and {ROLE} granted to you? {DOCTOR}"
+            )
         return Unreachable(
-            words, hint=f"a firewall rule must let {RANGE} reach tcp:22" if number == NOT_REACHED else None
+            words, hint=f"a firewall rule must let {RANGE} reach tcp:22; {DOCTOR}" if number == NOT_REACHED else None
         )
 
 

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     import paramiko
 
 HANDSHAKE_S = 15.0
+NO_KEY = (
+    "with OS Login you need roles/compute.osLogin, or roles/compute.osAdminLogin; without it, `enable-oslogin` must not be on "
+    "in the project; `tpujob doctor` looks, and prints the command that adds what is missing"
+)
 # Logging prints the warnings of a logger without a handler to stderr.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # twice as fast as paramiko's default
@@ -181,7 +185,9 @@ class Connection:
         except (paramiko.SSHException, OSError, EOFError) as error:
             if self._wakeup.canceled.is_set():
                 raise FanOutAbandoned from error
-            raise Unreachable(f"{self.name} ({self.worker.host}:{self.worker.port}): {_reason(error)}") from error
+            hint = NO_KEY if isinstance(error, paramiko.AuthenticationException) else None
+            words = f"{self.name} ({self.worker.host}:{self.worker.port}): {_reason(error)}"
+            raise Unreachable(words, hint=hint) from error
 
 
 def _reason(error: Exception) -> str:

@@ -27,6 +27,17 @@ if TYPE_CHECKING:
 DIAL_S = 15.0
 BASTION_AT_ONCE = 8  # logins under way: from the 10th on, sshd refuses some (its MaxStartups is 10:30:100)
 LAST_WORDS_S, LAST_WORDS_BYTES = 1.0, 2000
+DOCTOR = "; `tpujob doctor` looks, and prints the command that adds what is missing"
+FROM_OUTSIDE = (
+    "does a firewall rule of the slices' network let this machine reach tcp:22? Where nothing may come from outside: "
+    "`via: iap` or `ssh_proxy_command` in `access:`"
+)
+FROM_INSIDE = (
+    "is this machine in the slices' network, and may it reach tcp:22 there? If not: `via: iap` or `ssh_proxy_command` in "
+    "`access:`"
+)
+THROUGH_COMMAND = "does `ssh_proxy_command` work by hand, and may the bastion reach tcp:22 of the workers?"
+THROUGH_RELAY = "does a firewall rule of the slices' network let 35.235.240.0/20 reach tcp:22?"
 TOKENS = re.compile(r"%(.?)")
 # Runs the command on the socket that is its stdout, and ends it with stdin, which is open as long as this process wants it: the
 # command by itself might never notice that its other end is gone.
@@ -44,7 +55,16 @@ kill -HUP 0
 
 
 class Dialer(Protocol):
-    """One way to all workers of a slice. Safe to use from several threads."""
+    """One way to all workers of a slice. Safe to use from several threads.
+
+    `way`: the end of `could not be reached …`. `hint`: what usually is the cause when workers cannot be reached by it.
+    """
+
+    @property
+    def way(self) -> str: ...
+
+    @property
+    def hint(self) -> str: ...
 
     def turn(self) -> AbstractContextManager[object]:
         """Return what a connection holds from `dial` until it is logged in."""
@@ -58,6 +78,8 @@ class Direct:
 
     def __init__(self, *, internal: bool = False) -> None:
         self._internal = internal
+        self.way = f"by their {'internal' if internal else 'external'} addresses"
+        self.hint = (FROM_INSIDE if internal else FROM_OUTSIDE) + DOCTOR
 
     def turn(self) -> AbstractContextManager[object]:
         return contextlib.nullcontext()
@@ -84,6 +106,7 @@ class Piped:
                 f"ssh_proxy_command {what}", hint="%h is the host, %p the port, %r the user, %% a percent sign"
             )
         self._command, self._user = command, user
+        self.way, self.hint = "through `ssh_proxy_command`", THROUGH_COMMAND + DOCTOR
         self._turns = threading.BoundedSemaphore(BASTION_AT_ONCE)
 
     def turn(self) -> AbstractContextManager[object]:
@@ -145,6 +168,7 @@ class Relayed:
         """`reconnect_s`: for how long a cut tunnel is resumed; None: for less than the log's followers wait."""
         self._relay, self._project, self._zone, self._reconnect_s = relay, project, zone, reconnect_s
         self._worked = False
+        self.way, self.hint = "through Identity-Aware Proxy", THROUGH_RELAY + DOCTOR
 
     def turn(self) -> AbstractContextManager[object]:
         return contextlib.nullcontext()

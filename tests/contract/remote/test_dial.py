@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -21,6 +22,7 @@ from orchestrator.errors import ConfigError, HostKeyMismatch, TunnelRefused, Unr
 from orchestrator.remote.iap.dialer import Relay
 from orchestrator.remote.ssh import dial
 from orchestrator.remote.ssh.dial import Direct, Piped, Relayed
+from orchestrator.remote.ssh.keys import create_key
 from orchestrator.remote.transfer.collect import CollectRequest
 from tests.contract.remote.fixture import USER, Slice, four, one, until_ended
 from tests.contract.remote.test_iap import FixedToken
@@ -257,3 +259,36 @@ def test_the_internal_address_is_taken_where_it_is_asked_for(one: Slice) -> None
 def test_a_worker_without_an_internal_address_says_so(one: Slice) -> None:
     with pytest.raises(Unreachable, match="no address for it in its network"):
         one.fleet([one.workers[0]], "internal_hosts", Direct(internal=True)).connect(0.0)
+
+
+# -- no way -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("way", "told", "cause"),
+    [
+        ("external", "by their external addresses", "a firewall rule of the slices' network let this machine reach"),
+        ("internal", "by their internal addresses", "is this machine in the slices' network"),
+        ("command", "through `ssh_proxy_command`", "does `ssh_proxy_command` work by hand"),
+        ("relay", "through Identity-Aware Proxy", "let 35.235.240.0/20 reach tcp:22"),
+    ],
+)
+def test_workers_that_cannot_be_reached_are_named_with_the_way_its_likely_cause_and_the_doctor(
+    one: Slice, relayed: Relayed, way: str, told: str, cause: str
+) -> None:
+    ways = {"external": Direct(), "internal": Direct(internal=True), "command": Piped("false", USER), "relay": relayed}
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+        nowhere = replace(one.workers[0], port=port, internal="127.0.0.1", instance="t1v-n-none-w-0")
+        with pytest.raises(Unreachable) as caught:
+            one.fleet([nowhere], f"{way}_hosts", ways[way]).connect(0.0)
+    assert f"worker0 of 1 could not be reached within 0 s {told}: worker0" in caught.value.message
+    assert cause in str(caught.value.hint) and "`tpujob doctor`" in str(caught.value.hint)
+
+
+def test_a_key_that_is_not_accepted_is_a_matter_of_os_login_and_not_of_the_way(one: Slice, tmp_path: Path) -> None:
+    other = replace(one, key=create_key(tmp_path / "other"))
+    with pytest.raises(Unreachable, match="does not accept our key") as caught:
+        other.fleet(known_hosts="key_hosts").connect(0.0)
+    assert "roles/compute.osLogin" in str(caught.value.hint) and "`tpujob doctor`" in str(caught.value.hint)

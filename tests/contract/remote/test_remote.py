@@ -240,7 +240,10 @@ def test_workers_that_never_come_up_are_named(four: Slice) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     workers = [*four.workers[:2], replace(four.workers[2], port=port), replace(four.workers[3], port=port)]
-    with pytest.raises(Unreachable, match=r"worker2, worker3 of 4 could not be reached within 8 s: .*refused"):
+    with pytest.raises(
+        Unreachable,
+        match=r"worker2, worker3 of 4 could not be reached within 8 s by their external addresses: .*refused",
+    ):
         four.fleet(workers).connect(8)  # in which the two others are
 
 
