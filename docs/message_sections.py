@@ -42,6 +42,12 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"client/connections", r"GUARDIAN"),
     ),
     "Detached runs": ((r"client/jobs/(runs|attach|ending)", r"detached|the process of"),),
+    "Networks, IAP and OS Login": (
+        (r"clouds/google/known_errors", r"vmExternalIpAccess|requireOsLogin|profilesize|SSH keys"),
+        (r"remote/iap/|client/guarantee/access_checks", r""),
+        (r"remote/ssh/dial", r"instance"),
+        (r"clouds/google/os_login|client/reach", r"OS Login|profile|key"),
+    ),
     "No usable credentials": (
         (r"clouds/google/(credentials|os_login)", r""),
         (r"clouds/google/config", r"CREDENTIALS|default credentials|cannot be read"),
