@@ -103,8 +103,14 @@ GROUPS: dict[str, dict[str, Command]] = {
             ("tpujob extend mnist --by 1h", "tpujob extend trainer --by 30m"),
         ),
         "ssh": Command(
-            "Open a shell on a worker, or run one command there.",
-            ("tpujob ssh", "tpujob ssh trainer --worker 1", "tpujob ssh trainer -- python3 -V"),
+            "Open a shell on a worker, or run one command there or on all workers.",
+            (
+                "tpujob ssh",
+                "tpujob ssh trainer --worker 1",
+                "tpujob ssh trainer -- python3 -V",
+                "tpujob ssh trainer --worker all -- nproc",
+                "tpujob ssh trainer -N -L 8888:localhost:8888  # until Ctrl-C",
+            ),
         ),
         "offers": Command(
             "List the TPUs there are: types, topologies, zones, and dated prices of a whole slice per hour.",

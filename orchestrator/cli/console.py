@@ -33,6 +33,12 @@ def emit_lines(lines: Iterable[str]) -> None:
         emit(line)
 
 
+def emit_errors(lines: Iterable[str]) -> None:
+    """Print lines on stderr that are neither a stage's nor a failure of tpujob."""
+    for line in lines:
+        console().error_line(line)
+
+
 def emit_stages(lines: Iterable[str], *, state: str = "") -> None:
     """Print lines that begin with a stage on stdout, wrapped at the width of a terminal; color the first `state`."""
     console().out_stages(lines, state=state)

@@ -73,7 +73,7 @@ Runs = Annotated[
     ),
 ]
 Name = Annotated[str | None, Argument(help="The slice's name; by default yours.", autocompletion=completion.slices)]
-Worker = Annotated[int | None, Option("--worker", metavar="N", min=0, help="Worker index, from 0.")]
+WorkerOrAll = Annotated[str, Option("--worker", metavar="N|all", help="Worker index, from 0, or all of them.")]
 LOGS_HELP = "Whose log to show: 0, a list (0,3) or all; by default all of up to 7 workers, and worker 0 of more."
 Logs = Annotated[
     str | None,

@@ -208,6 +208,10 @@ class Console:
             begin = f"{variant} " if variant else ""
             self._write(f"{begin}{stage:<8} {text}", color=ESCAPES["yellow"] if stage == "warning" else "", wrap=True)
 
+    def error_line(self, text: str) -> None:
+        """Write a line of data on stderr."""
+        self._write(text)
+
     def alert(self, text: str) -> None:
         """Write what must not be overlooked, in red on a terminal."""
         self._write(text, color=BOLD_RED)

@@ -1,4 +1,4 @@
-"""Durations and sizes as a command line or a caller gives them, checked. Importing this module costs nothing."""
+"""Durations, sizes and workers as a command line or a caller gives them, checked. Importing this module costs nothing."""
 
 from __future__ import annotations
 
@@ -29,3 +29,12 @@ def size(what: str, text: str) -> float:
         return math.inf if text == "none" else parse_size(text)
     except ValueError as error:
         raise UserError(f"{what} {text}: {error}, or none") from error
+
+
+def worker_or_all(text: str) -> int | None:
+    """Return the index of a worker given as `--worker`; None for `all`. Raises UserError."""
+    if text == "all":
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise UserError(f"--worker {text}: must be the index of a worker, from 0, or `all`")
+    return int(text)

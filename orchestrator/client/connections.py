@@ -61,9 +61,9 @@ class Connections:
         if kind != EMULATED:
             return None
         if self._target.kind == EMULATED and self._target.endpoint is not None:
-            return Emulator(self._target.endpoint, read_token(self._target.token_file))
-        endpoint = embedded_emulator(self.emulator_directory)
-        return Emulator(endpoint.url, endpoint.token)
+            read_token(self._target.token_file)  # raises if there is none
+            return Emulator(self._target.endpoint, Path(str(self._target.token_file)).absolute())
+        return Emulator(embedded_emulator(self.emulator_directory).url, self.emulator_directory / "token")
 
     def still_there(self, kind: str) -> bool:
         """Return whether the cloud is the one that was connected: the emulator may have ended, and another one begun."""

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Emulator:
-    """Where the emulator of this cloud answers, and its token."""
+    """Where the emulator of this cloud answers, and the file with its token."""
 
     url: str  # http://127.0.0.1:PORT
-    token: str
+    token_file: Path
 
 
 @dataclass(slots=True)
@@ -41,7 +41,11 @@ class Reach:
 
         route, name = lease.route, lease.name
         if route.via is Via.IAP:
-            return Relayed(self.relay(), name.project, name.zone)
+            from orchestrator.client.slices import relay
+
+            emulator = self.emulator()
+            program = relay.argv(name.project, name.zone, emulator)
+            return Relayed(relay_of(emulator), name.project, name.zone, program=program)
         if route.ssh_proxy_command is not None:
             return Piped(route.ssh_proxy_command, route.user)
         return Direct(internal=route.via is Via.INTERNAL)
@@ -90,15 +94,7 @@ class Reach:
 
     def relay(self) -> Relay:
         """Return the relay of IAP."""
-        from orchestrator.remote.iap.dialer import Relay
-
-        emulator = self.emulator()
-        if emulator is None:
-            from orchestrator.clouds.google.credentials import GoogleToken
-
-            return Relay(GoogleToken())
-        url = f"ws{emulator.url.rstrip('/').removeprefix('http')}/v4"
-        return Relay(_emulator_bearer(emulator), url, emulated=True)
+        return relay_of(self.emulator())
 
     def logins(self) -> OsLogin:
         """Return the OS Login profile of the account that is signed in here. Raises CloudError."""
@@ -119,7 +115,19 @@ class Reach:
         return self._os_login
 
 
-def _emulator_bearer(emulator: Emulator) -> Bearer:
-    from orchestrator.clouds.tpu.connect import EmulatorToken
+def relay_of(emulator: Emulator | None) -> Relay:
+    """Return the relay of IAP: that of the emulator, or with None Google's. Raises ConfigError."""
+    from orchestrator.remote.iap.dialer import Relay
 
-    return EmulatorToken(emulator.token)
+    if emulator is None:
+        from orchestrator.clouds.google.credentials import GoogleToken
+
+        return Relay(GoogleToken())
+    url = f"ws{emulator.url.rstrip('/').removeprefix('http')}/v4"
+    return Relay(_emulator_bearer(emulator), url, emulated=True)
+
+
+def _emulator_bearer(emulator: Emulator) -> Bearer:
+    from orchestrator.clouds.tpu.connect import EmulatorToken, read_token
+
+    return EmulatorToken(read_token(str(emulator.token_file)))

@@ -108,7 +108,7 @@ def test_a_secret_is_in_no_arguments_of_ssh_either(tpujob: Tpujob) -> None:
         lines = watcher.sees(b"ssh\0", wait.encode())
         assert tpujob("ssh", "alice", "--", "touch go").returncode == 0
         process.communicate()
-    assert all(b"PRIVATE KEY" not in line and b"StrictHostKeyChecking=yes" in line for line in lines)
+    assert all(b"PRIVATE KEY" not in line and b"-F\0" in line for line in lines)
     (key,) = (tpujob.directory / "state" / "leases").glob("*/id_ed25519")
     assert stat.S_IMODE(key.stat().st_mode) == 0o600 and stat.S_IMODE(key.parent.stat().st_mode) == 0o700
     assert tpujob("down", "alice").returncode == 0

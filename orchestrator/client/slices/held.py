@@ -1,25 +1,17 @@
-"""One slice that exists: stop it, start it, move its end, open a shell on it."""
+"""One slice that exists: stop it, start it, move its end."""
 
 from __future__ import annotations
 
 import contextlib
-import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from orchestrator.client import lookup
 from orchestrator.client.session import Session
-from orchestrator.core.lease.cloud_api import SliceState
 from orchestrator.core.lease.lease import Lease
-from orchestrator.engine.effects.cloud import Get, Workers
-from orchestrator.engine.runtime.retry import until
-from orchestrator.engine.runtime.world import open_fleet
 from orchestrator.engine.slices import extend as extension
 from orchestrator.engine.slices import up_and_down
 from orchestrator.errors import UnknownRun, UserError
-
-SSH_S = 30.0  # how long the API is asked for the slice and its workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,33 +87,3 @@ def _require_unless_ended(session: Session, name: str) -> Lease:
                 f"{run.id} has ended: {attempt.state}", hint=f"`tpujob show {run.id}` says what became of it"
             )
     return lookup.require(session, name)
-
-
-def ssh_argv(session: Session, name: str | None, worker: int, command: Sequence[str]) -> list[str]:
-    """Return the OpenSSH command line for a shell, or for `command`, on one worker of a held slice.
-
-    Raises UserError where there is no such slice or worker, it is not READY, or this machine has no `ssh`.
-    """
-    if shutil.which("ssh") is None:
-        raise UserError("there is no `ssh` on this machine's PATH", hint="install an OpenSSH client")
-    lease = _required(session, name)
-    give_up_at = session.now() + SSH_S
-    view = session.run(until(give_up_at, Get(lease.name)))
-    if view is None or view.state is not SliceState.READY:
-        state = view.native_state if view else "gone"
-        raise UserError(f"{lease.handle} is {state}", hint=f"`tpujob up {lease.handle}` brings it to READY")
-    workers = session.run(until(give_up_at, Workers(lease.name)))
-    if worker >= len(workers):
-        raise UserError(f"{lease.handle} has no worker {worker}; its last one is worker {len(workers) - 1}")
-    notice = lambda text: session.reporter.notice("ssh", text)  # noqa: E731
-    fleet = open_fleet(
-        lease,
-        session.lease_directory(lease.id),
-        workers,
-        notice,
-        session.now,
-        session.world(lease.cloud).reach.dialer(lease),
-    )
-    if len(command) == 1:
-        command = ["bash", "-c", command[0]]  # one word is a line for the shell, as with ssh itself
-    return fleet.openssh_argv(worker, list(command))

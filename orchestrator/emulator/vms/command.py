@@ -10,12 +10,12 @@ import asyncio
 import contextlib
 import fcntl
 import os
-import signal
 import struct
 import subprocess
 import termios
 from collections.abc import Mapping
 from pathlib import Path
+from signal import Signals
 from typing import IO, Any
 
 import asyncssh
@@ -46,7 +46,8 @@ async def _serve_pipes(session: Session, argv: list[str], environment: Mapping[s
         argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, cwd=home, env=environment, start_new_session=True
     )
     assert process.stdin and process.stdout and process.stderr
-    feed = asyncio.create_task(_feed(session, process.stdin, process))
+    _pass_on_signals(session, process)
+    feed = asyncio.create_task(_feed(session, process.stdin))
     outputs = [
         asyncio.create_task(_drain(process.stdout, session.stdout)),
         asyncio.create_task(_drain(process.stderr, session.stderr)),
@@ -60,8 +61,9 @@ async def _serve_terminal(session: Session, argv: list[str], environment: Mappin
     process = subprocess.Popen(
         [SHELL, "-c", ON_TERMINAL, os.ttyname(command_end), *argv], cwd=home, env=environment, start_new_session=True
     )
+    _pass_on_signals(session, process)
     input_side, output_side = os.fdopen(os.dup(own_end), "wb", 0), os.fdopen(own_end, "rb", 0)
-    feed = asyncio.create_task(_feed(session, input_side, process))
+    feed = asyncio.create_task(_feed(session, input_side))
     outputs = [asyncio.create_task(_drain(output_side, session.stdout))]
     # This end of the terminal stays open until the command ends: a terminal that no process has open reads as closed.
     await _conclude(session, process, feed, outputs, also_close=command_end)
@@ -94,18 +96,28 @@ def _report(session: Session, code: int) -> None:
     if code >= 0:
         session.exit(code)
     else:
-        session.exit_with_signal(signal.Signals(-code).name.removeprefix("SIG"))
+        session.exit_with_signal(Signals(-code).name.removeprefix("SIG"))
 
 
-async def _feed(session: Session, pipe: IO[bytes], process: subprocess.Popen[bytes]) -> None:
-    """Copy from the client to the command, and pass on signals and window sizes."""
+def _pass_on_signals(session: Session, process: subprocess.Popen[bytes]) -> None:
+    """Send the client's signals to the command and its children, as sshd does, also after the end of its input."""
+
+    def signal_received(signal: str) -> None:
+        with contextlib.suppress(ProcessLookupError, KeyError):
+            os.killpg(process.pid, Signals[f"SIG{signal}"])
+
+    session.signal_received = signal_received  # type: ignore[method-assign]
+
+
+async def _feed(session: Session, pipe: IO[bytes]) -> None:
+    """Copy from the client to the command, and pass on window sizes."""
     loop = asyncio.get_running_loop()
     transport, protocol = await loop.connect_write_pipe(
         lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), pipe
     )
     writer = asyncio.StreamWriter(transport, protocol, None, loop)
     try:
-        while data := await _received(session, pipe, process):
+        while data := await _received(session, pipe):
             with contextlib.suppress(ConnectionError):  # the command has closed its stdin: discard, as sshd does
                 writer.write(data)
                 await writer.drain()
@@ -115,13 +127,10 @@ async def _feed(session: Session, pipe: IO[bytes], process: subprocess.Popen[byt
         raise
 
 
-async def _received(session: Session, pipe: IO[bytes], process: subprocess.Popen[bytes]) -> bytes:
+async def _received(session: Session, pipe: IO[bytes]) -> bytes:
     while True:
         try:
             return await session.stdin.read(CHUNK)
-        except asyncssh.SignalReceived as request:
-            with contextlib.suppress(ProcessLookupError, KeyError):
-                os.killpg(process.pid, signal.Signals[f"SIG{request.signal}"])
         except asyncssh.TerminalSizeChanged as size:
             _resize(pipe, size.width, size.height, size.pixwidth, size.pixheight)
         except asyncssh.BreakReceived:

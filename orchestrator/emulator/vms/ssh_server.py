@@ -1,4 +1,4 @@
-"""The SSH server of one worker: public keys of the metadata or of OS Login, commands, terminals, SFTP and both kinds of scp.
+"""The SSH server of one worker: public keys of the metadata or of OS Login, commands, terminals, ports, SFTP, scp.
 
 Imported only when a worker starts, because asyncssh takes a fifth of a second to import.
 """
@@ -20,6 +20,7 @@ from orchestrator.emulator.vms import command
 
 log = logging.getLogger(__name__)
 CANNOT_EXECUTE = 126  # as a shell reports it
+LOOPBACK = ("localhost", "127.0.0.1")  # of the worker, and so of this machine
 
 
 def authorized_keys(ssh_keys: str, user: str) -> set[str]:
@@ -139,6 +140,16 @@ class _Login(asyncssh.SSHServer):
 
     def public_key_auth_supported(self) -> bool:
         return True
+
+    def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
+        """Forward a port (`ssh -L`) to the worker's own loopback, and nowhere else: the emulator lends no network."""
+        if dest_host not in LOOPBACK:
+            raise asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, "only to the worker's loopback")
+        return True
+
+    def server_requested(self, listen_host: str, listen_port: int) -> bool:
+        """Forward a port of the worker's own loopback to the client (`ssh -R`)."""
+        return listen_host in LOOPBACK
 
     def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
         return base64.b64encode(key.public_data).decode() in self._server.authorized(username)

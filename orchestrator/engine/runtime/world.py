@@ -143,10 +143,10 @@ def open_fleet(
     now: Callable[[], float],
     dialer: Dialer | None = None,
 ) -> Fleet:
-    """The workers of a lease, with the key that was made for it. Connects nothing yet."""
+    """The workers of a lease, with the key that was made for it. Connects nothing yet; OpenSSH could from here on."""
     from orchestrator.remote.fleet.fleet import Fleet
 
-    return Fleet(
+    fleet = Fleet(
         workers,
         user=lease.route.user,
         key_path=directory / "id_ed25519",
@@ -155,3 +155,5 @@ def open_fleet(
         now=now,
         dialer=dialer,
     )
+    fleet.write_openssh_config(directory, lease.handle, lease.name.node)
+    return fleet

@@ -19,6 +19,7 @@ from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import RemoteError, Unreachable
 from orchestrator.remote.fleet.follow import Follower, WorkerState, WorkerStatus
 from orchestrator.remote.fleet.heartbeats import Heartbeats
+from orchestrator.remote.fleet.side_by_side import Output, SideBySide
 from orchestrator.remote.fleet.steps import FleetStatus, StartRequest, WorkerFacts
 from orchestrator.remote.shipping.sending import PushResult, Sending
 from orchestrator.remote.shipping.shipment import OnProgress, Shipment
@@ -27,7 +28,7 @@ from orchestrator.remote.ssh.connection import Connection, Credentials
 from orchestrator.remote.ssh.dial import Dialer, Direct
 from orchestrator.remote.ssh.fan_out import Wakeup, fan_out
 from orchestrator.remote.ssh.known_hosts import KnownHosts
-from orchestrator.remote.ssh.openssh import openssh_argv
+from orchestrator.remote.ssh.openssh import write_config
 from orchestrator.remote.transfer.collect import Collector, CollectRequest
 from orchestrator.remote.transfer.collection import Collection
 
@@ -71,10 +72,8 @@ class Fleet:
         self._now = now
         self._wakeup = Wakeup()
         self._credentials = Credentials(user, key_path, KnownHosts(known_hosts, self.workers, on_notice))
-        self._dialer = dialer or Direct()
-        self._connections = [
-            Connection(worker, self._credentials, self._wakeup, self._dialer) for worker in self.workers
-        ]
+        self.dialer = dialer or Direct()
+        self._connections = [Connection(each, self._credentials, self._wakeup, self.dialer) for each in self.workers]
         self._attempt = self._phase = ""
         self._following = _Following()
         self._streams: dict[int, WorkerCall] = {}
@@ -103,9 +102,9 @@ class Fleet:
         if missing:
             names, first = ", ".join(f"worker{index}" for index in sorted(missing)), missing[min(missing)]
             raise Unreachable(
-                f"{names} of {len(self.workers)} could not be reached within {deadline_s:.0f} s {self._dialer.way}: "
+                f"{names} of {len(self.workers)} could not be reached within {deadline_s:.0f} s {self.dialer.way}: "
                 f"{first.message}",
-                hint=first.hint or self._dialer.hint,
+                hint=first.hint or self.dialer.hint,
             )
 
     def send_heartbeats(self, every_s: float, *, everywhere: bool = False) -> None:
@@ -266,8 +265,13 @@ class Fleet:
 
         return fan_out([self._connection(worker)], run_one, self._wakeup)[0]
 
-    def openssh_argv(self, worker: int, command: Sequence[str] | None = None) -> list[str]:
-        return openssh_argv(self._connection(worker).worker, command, self._credentials)
+    def side_by_side(self, output: Output) -> SideBySide:
+        """Return what runs one command line on every worker at once and passes on its output."""
+        return SideBySide(self._connections, self._wakeup, output)
+
+    def write_openssh_config(self, directory: Path, handle: str, node: str) -> Path:
+        """Write the configuration with which OpenSSH reaches the workers into `directory`; return the file."""
+        return write_config(directory, handle, node, self.workers, self._credentials, self.dialer)
 
     # -- the end --
 

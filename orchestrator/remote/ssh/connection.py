@@ -67,8 +67,8 @@ class Connection:
         """Open the connection; one try. Raises Unreachable, and HostKeyMismatch and TunnelRefused, which are final."""
         self._transport()
 
-    def channel(self, command: str, *, timeout_s: float) -> paramiko.Channel:
-        """Start `command` on the worker and return its channel. Raises Unreachable."""
+    def channel(self, command: str, *, timeout_s: float | None) -> paramiko.Channel:
+        """Start `command` on the worker and return its channel; its reads time out after `timeout_s`. Raises Unreachable."""
         with self.translating_errors():
             channel = self._transport().open_session(timeout=HANDSHAKE_S)
             channel.settimeout(timeout_s)

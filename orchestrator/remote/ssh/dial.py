@@ -10,6 +10,7 @@ import re
 import shlex
 import socket
 import threading
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 DIAL_S = 15.0
 BASTION_AT_ONCE = 8  # logins under way: from the 10th on, sshd refuses some (its MaxStartups is 10:30:100)
+ALIVE_EVERY_S = 15  # between the questions of OpenSSH whether the worker is still there
+RESUME_S = 15 * 60  # as gcloud: for so long the tunnel of an OpenSSH is resumed, which cannot begin anew
 LAST_WORDS_S, LAST_WORDS_BYTES = 1.0, 2000
 DOCTOR = "; `tpujob doctor` looks, and prints the command that adds what is missing"
 FROM_OUTSIDE = (
@@ -72,6 +75,9 @@ class Dialer(Protocol):
     def dial(self, worker: WorkerAddress) -> socket.socket:
         """Return a socket to the worker's SSH port; one try. Raises OSError, Unreachable, and TunnelRefused (final)."""
 
+    def openssh(self, worker: WorkerAddress) -> dict[str, str]:
+        """Return the options with which OpenSSH takes this way: HostName, ProxyCommand. Raises as `dial`."""
+
 
 class Direct:
     """By the worker's address. `internal`: that in the slice's network, from a machine that is in it, too."""
@@ -85,13 +91,19 @@ class Direct:
         return contextlib.nullcontext()
 
     def dial(self, worker: WorkerAddress) -> socket.socket:
-        host = worker.internal if self._internal else worker.host
-        if not host:
-            raise Unreachable("the cloud gives no address for it in its network")
-        sock = socket.create_connection((host, worker.port), timeout=DIAL_S)
+        sock = socket.create_connection((self._host(worker), worker.port), timeout=DIAL_S)
         fork.close_in_child(sock)  # a child that shut it, or collected its channels, would cut this connection
         set_options(sock)
         return sock
+
+    def openssh(self, worker: WorkerAddress) -> dict[str, str]:
+        return {"HostName": self._host(worker), "ProxyCommand": "none"}
+
+    def _host(self, worker: WorkerAddress) -> str:
+        host = worker.internal if self._internal else worker.host
+        if not host:
+            raise Unreachable("the cloud gives no address for it in its network")
+        return host
 
 
 class Piped:
@@ -120,6 +132,10 @@ class Piped:
         fork.close_in_child(theirs)
         with ours:
             return _PipedSocket(theirs, ours, line)
+
+    def openssh(self, worker: WorkerAddress) -> dict[str, str]:
+        command = TOKENS.sub(lambda found: "%h" if found[1] == "n" else found[0], self._command)
+        return {"HostName": worker.internal or worker.host, "ProxyCommand": command}
 
 
 class _PipedSocket(socket.socket):
@@ -164,9 +180,15 @@ class _PipedSocket(socket.socket):
 class Relayed:
     """Through the relay of IAP, by the name of the worker's instance."""
 
-    def __init__(self, relay: Relay, project: str, zone: str, *, reconnect_s: float | None = None) -> None:
-        """`reconnect_s`: for how long a cut tunnel is resumed; None: for less than the log's followers wait."""
+    def __init__(
+        self, relay: Relay, project: str, zone: str, *, program: Sequence[str] = (), reconnect_s: float | None = None
+    ) -> None:
+        """`program`: carries its stdin and stdout through the relay to the instance that is its last argument, for OpenSSH.
+
+        `reconnect_s`: for how long a cut tunnel is resumed; None: for less than the log's followers wait.
+        """
         self._relay, self._project, self._zone, self._reconnect_s = relay, project, zone, reconnect_s
+        self._program = program
         self._worked = False
         self.way, self.hint = "through Identity-Aware Proxy", THROUGH_RELAY + DOCTOR
 
@@ -177,12 +199,7 @@ class Relayed:
         from orchestrator.remote.iap import dialer
         from orchestrator.remote.iap.relay_session import RelayTarget
 
-        if not worker.instance:
-            raise TunnelRefused(
-                "it has not published the name of its instance, which IAP needs",
-                hint="does the policy constraints/compute.disableGuestAttributesAccess forbid guest attributes?",
-            )
-        target = RelayTarget(self._project, self._zone, worker.instance)
+        target = RelayTarget(self._project, self._zone, _instance(worker))
         reconnect_s = dialer.RECONNECT_S if self._reconnect_s is None else self._reconnect_s
         try:
             sock = dialer.dial(self._relay, target, reconnect_s=reconnect_s)
@@ -193,6 +210,21 @@ class Relayed:
             raise Unreachable(refused.message, hint=refused.hint) from None
         self._worked = True
         return sock
+
+    def openssh(self, worker: WorkerAddress) -> dict[str, str]:
+        command = shlex.join([*self._program, _instance(worker)]).replace("%", "%%")
+        alive = str(RESUME_S // ALIVE_EVERY_S)  # the program resumes a tunnel for so long: ssh is to wait for it
+        return {"HostName": worker.instance, "ProxyCommand": command, "ServerAliveCountMax": alive}
+
+
+def _instance(worker: WorkerAddress) -> str:
+    """Return the name of its VM. Raises TunnelRefused before it has published it."""
+    if not worker.instance:
+        raise TunnelRefused(
+            "it has not published the name of its instance, which IAP needs",
+            hint="does the policy constraints/compute.disableGuestAttributesAccess forbid guest attributes?",
+        )
+    return worker.instance
 
 
 def last_words(sock: socket.socket) -> str:

@@ -24,6 +24,7 @@ from orchestrator.remote.shipping.shipment import Shipment, make_shipment
 from orchestrator.remote.shipping.tree import Source, survey
 from orchestrator.remote.ssh import agent
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned
+from orchestrator.remote.ssh.openssh import ssh_argv
 from orchestrator.remote.transfer.collect import CollectRequest
 from orchestrator.remote.transfer.saved_work import SavedWork
 from tests.cli_fixture import kill_all
@@ -551,13 +552,25 @@ def test_the_output_of_a_short_command_is_capped_and_its_time_is_too(one: Slice)
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="needs OpenSSH")
-def test_the_command_line_for_a_persons_own_ssh_works_and_is_as_strict(one: Slice) -> None:
-    argv = one.fleet().openssh_argv(0, ["echo", "a b", "$HOME"])
+def test_the_configuration_for_a_persons_own_ssh_works_and_is_as_strict(one: Slice) -> None:
+    file = one.fleet().write_openssh_config(one.directory, "mine", "own")
+    argv = ssh_argv(file, "own-0", [], ["echo", "a b", "$HOME"])
     assert subprocess.run(argv, capture_output=True, check=True, timeout=HANG_S).stdout == b"a b $HOME\n"
-    impostor = one.fleet([replace(one.workers[0], host_key=OTHER_KEY)], "ssh_hosts").openssh_argv(0, ["true"])
-    refused = subprocess.run(impostor, capture_output=True, timeout=HANG_S, check=False)
+    impostor = one.fleet([replace(one.workers[0], host_key=OTHER_KEY)], "ssh_hosts")
+    impostor.write_openssh_config(one.directory, "mine", "own")
+    refused = subprocess.run(argv, capture_output=True, timeout=HANG_S, check=False)
     assert refused.returncode == 255
     assert b"REMOTE HOST IDENTIFICATION HAS CHANGED" in refused.stderr or b"verification failed" in refused.stderr
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="needs OpenSSH")
+def test_a_worker_without_a_published_key_is_pinned_by_ssh_as_by_a_fleet(one: Slice) -> None:
+    unpublished = [replace(one.workers[0], host_key=None)]
+    file = one.fleet(unpublished, "new_hosts").write_openssh_config(one.directory, "mine", "own")
+    first = subprocess.run(ssh_argv(file, "own-0", [], ["true"]), capture_output=True, timeout=HANG_S, check=True)
+    assert b"Permanently added 'worker0'" in first.stderr
+    assert one.fleet(unpublished, "new_hosts").run(0, ["true"]).rc == 0
+    assert not [notice for notice in one.notices if "new_hosts" in notice or "published no host key" in notice]
 
 
 def test_the_log_of_a_started_phase_comes_over_the_call_that_started_it(

@@ -166,8 +166,8 @@ def test_words_after_two_dashes_are_the_command_whatever_they_look_like(name: st
 
 
 def test_the_name_of_a_slice_and_the_command_on_it_are_told_apart() -> None:
-    assert parsed("ssh", "trainer", "--", "ls", "-l") == {"name": "trainer", "command": ["ls", "-l"]}
-    assert parsed("ssh", "--", "ls") == {"command": ["ls"]}
+    assert parsed("ssh", "trainer", "--", "ls", "-l") == {"name": "trainer", "command": ["ls", "-l"], "worker": "0"}
+    assert parsed("ssh", "--", "ls") == {"command": ["ls"], "worker": "0"}
 
 
 @pytest.mark.parametrize("name", ["run", "submit", "plan"])

@@ -1,4 +1,4 @@
-"""Keys, pinned hosts and the person's own ssh: nothing is trusted that was not said beforehand."""
+"""Keys and pinned hosts: nothing is trusted that was not said beforehand."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import pytest
 
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import ConfigError, HostKeyMismatch
-from orchestrator.remote.ssh.connection import Credentials
 from orchestrator.remote.ssh.keys import create_key, ssh_keys_metadata
 from orchestrator.remote.ssh.known_hosts import KnownHosts
-from orchestrator.remote.ssh.openssh import openssh_argv
 
 WORKER = WorkerAddress(3, "10.0.0.7", 2222, "ssh-ed25519 AAAAkey root@vm")
 
@@ -78,18 +76,3 @@ def test_a_node_that_now_publishes_another_key_is_refused(tmp_path: Path) -> Non
     KnownHosts(tmp_path / "known_hosts", [WORKER], print)
     with pytest.raises(HostKeyMismatch):
         KnownHosts(tmp_path / "known_hosts", [WorkerAddress(3, "10.0.0.7", 2222, "ssh-ed25519 AAAAnew")], print)
-
-
-def test_the_ssh_command_line_uses_the_runs_key_and_hosts_and_nothing_of_the_person(tmp_path: Path) -> None:
-    known_hosts = KnownHosts(tmp_path / "a b%", [], print)
-    argv = openssh_argv(WORKER, ["echo", "a b", "$HOME"], Credentials("ada", tmp_path / "k", known_hosts))
-    assert argv[:9] == ["ssh", "-F", "/dev/null", "-i", str(tmp_path / "k"), "-p", "2222", "-l", "ada"]
-    assert argv[-3:] == ["--", "10.0.0.7", "echo 'a b' '$HOME'"]
-    for option in ("StrictHostKeyChecking=yes", "IdentitiesOnly=yes", "HostKeyAlias=worker3", "ForwardAgent=no"):
-        assert option in argv
-    assert f'UserKnownHostsFile="{tmp_path}/a b%%"' in argv
-
-
-def test_a_shell_is_asked_for_by_naming_no_command(tmp_path: Path) -> None:
-    argv = openssh_argv(WORKER, None, Credentials("ada", tmp_path / "k", KnownHosts(tmp_path / "h", [], print)))
-    assert argv[-2:] == ["--", "10.0.0.7"]

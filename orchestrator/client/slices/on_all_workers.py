@@ -1,0 +1,67 @@
+"""One command on all workers of a slice, side by side: `tpujob ssh --worker all -- COMMAND`."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from collections.abc import Callable, Sequence
+
+from orchestrator.client.session import Session
+from orchestrator.client.slices.shell import as_line, open_shell
+from orchestrator.core.text.redaction import RedactedStream
+from orchestrator.core.text.terminal import LineSplitter
+from orchestrator.remote.fleet.side_by_side import SideBySide
+
+END_S = 3.0  # from Ctrl-C to SIGKILL
+Show = Callable[[int, bool, list[str]], None]  # the worker, whether it is stderr, and clean lines
+
+
+def run_on_all(session: Session, name: str | None, command: Sequence[str], show: Show) -> int:
+    """Run a command on every worker of a slice; return 0, or the exit code of the first one that failed.
+
+    A worker that cannot be reached, or whose connection is cut, counts as 255, as with ssh. KeyboardInterrupt ends the command
+    everywhere. Raises UserError where there is no such slice, or it is not READY; HostKeyMismatch.
+    """
+    fleet = open_shell(session, name).fleet
+    running = fleet.side_by_side(_Lines(session, show))
+    try:
+        ended = running.run(shlex.join(as_line(command) or ()))
+    except KeyboardInterrupt:
+        _end(running)
+        raise
+    finally:
+        fleet.cancel()
+    failed = [each for each in ended if each.code]
+    for each in failed:
+        session.reporter.notice("failed", each.why or f"worker{each.worker}: exit code {each.code}")
+    return failed[0].code if failed else 0
+
+
+def _end(running: SideBySide) -> None:
+    """End the command as Ctrl-C in a terminal does, and for certain."""
+    running.signal("INT")
+    if not running.idle.wait(END_S):
+        running.signal("KILL")
+        running.idle.wait(END_S)
+
+
+class _Lines:
+    """Makes clean lines of what the workers write, without secrets."""
+
+    def __init__(self, session: Session, show: Show) -> None:
+        self._secrets, self._show = session.reporter.secrets, show
+        self._lock = threading.Lock()
+        self._streams: dict[tuple[int, bool], tuple[RedactedStream, LineSplitter]] = {}
+
+    def __call__(self, worker: int, is_error: bool, piece: bytes) -> None:
+        """Take the next bytes; none at the end."""
+        with self._lock:
+            key = (worker, is_error)
+            if key not in self._streams:
+                self._streams[key] = RedactedStream(self._secrets), LineSplitter(self._secrets.hide)
+            stream, splitter = self._streams[key]
+            lines = splitter.feed(stream.feed(piece) if piece else stream.flush())
+            if not piece:
+                lines += splitter.flush()
+            if lines:
+                self._show(worker, is_error, lines)

@@ -1,0 +1,101 @@
+"""Shells and copies on the workers of a slice that is READY, by the user's own OpenSSH and the slice's configuration."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.client import lookup
+from orchestrator.client.session import Session
+from orchestrator.core.lease.cloud_api import SliceState
+from orchestrator.core.lease.lease import Lease
+from orchestrator.engine.effects.cloud import Get, Workers
+from orchestrator.engine.runtime.retry import until
+from orchestrator.engine.runtime.world import open_fleet
+from orchestrator.errors import UserError
+from orchestrator.remote.fleet.fleet import Fleet
+from orchestrator.remote.ssh import openssh
+
+ASK_S = 30.0  # how long the API is asked for the slice and its workers
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """How OpenSSH reaches the workers of a slice now."""
+
+    lease: Lease
+    fleet: Fleet
+    config: Path
+
+    def host(self, worker: int) -> str:
+        """Return what `config` calls a worker. Raises UserError for one that there is not; Unreachable and TunnelRefused."""
+        workers = self.fleet.workers
+        if worker >= len(workers):
+            raise UserError(f"{self.lease.handle} has no worker {worker}; its last one is worker {len(workers) - 1}")
+        self.fleet.dialer.openssh(workers[worker])
+        return openssh.host(self.lease.name.node, worker)
+
+
+def open_shell(session: Session, name: str | None) -> Shell:
+    """Return the way to the workers of a slice, which the API is asked for, and write it down for OpenSSH.
+
+    Raises UserError where there is no such slice, or it is not READY.
+    """
+    session.announce()
+    session.recover()
+    lease = lookup.require(session, name)
+    give_up_at = session.now() + ASK_S
+    view = session.run(until(give_up_at, Get(lease.name)))
+    if view is None or view.state is not SliceState.READY:
+        state = view.native_state if view else "gone"
+        raise UserError(f"{lease.handle} is {state}", hint=f"`tpujob up {lease.handle}` brings it to READY")
+    workers = session.run(until(give_up_at, Workers(lease.name)))
+    notice = lambda text: session.reporter.notice("ssh", text)  # noqa: E731
+    directory = session.lease_directory(lease.id)
+    dialer = session.world(lease.cloud).reach.dialer(lease)
+    fleet = open_fleet(lease, directory, workers, notice, session.now, dialer)
+    return Shell(lease, fleet, directory / openssh.FILE)
+
+
+@dataclass(frozen=True, slots=True)
+class SshOptions:
+    """What `tpujob ssh` passes on to OpenSSH."""
+
+    worker: int = 0
+    terminal: bool = False  # -t
+    no_command: bool = False  # -N
+    forward: tuple[str, ...] = ()  # -L
+    remote_forward: tuple[str, ...] = ()  # -R
+    dynamic_forward: tuple[str, ...] = ()  # -D
+
+    def words(self) -> list[str]:
+        """Return them as OpenSSH has them."""
+        forwards = {"-L": self.forward, "-R": self.remote_forward, "-D": self.dynamic_forward}
+        words = [word for option, values in forwards.items() for value in values for word in (option, value)]
+        # Nothing but its forwards is wanted of an ssh without a command: one that cannot be had is to end it.
+        words += ["-N", "-o", "ExitOnForwardFailure=yes"] if self.no_command else []
+        return words + (["-t"] if self.terminal else [])
+
+
+def ssh_argv(session: Session, name: str | None, options: SshOptions, command: Sequence[str]) -> list[str]:
+    """Return the OpenSSH command line for a shell, or for `command`, on one worker of a slice.
+
+    Raises UserError where there is no such slice or worker, it is not READY, or this machine has no `ssh`.
+    """
+    if options.no_command and command:
+        raise UserError("-N runs no command", hint="leave out -N, or what follows `--`")
+    _require_program("ssh")
+    shell = open_shell(session, name)
+    return openssh.ssh_argv(shell.config, shell.host(options.worker), options.words(), as_line(command))
+
+
+def as_line(command: Sequence[str]) -> Sequence[str] | None:
+    """Return the words of a command; one word is a line for the shell, as with ssh itself. None: there is none."""
+    return ["bash", "-c", command[0]] if len(command) == 1 else command or None
+
+
+def _require_program(name: str) -> None:
+    if shutil.which(name) is None:
+        raise UserError(f"there is no `{name}` on this machine's PATH", hint="install an OpenSSH client")

@@ -1,0 +1,134 @@
+"""The shell that people expect, with the real OpenSSH, by every way to the workers of a slice."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from orchestrator.client.slices import relay
+from tests.cli_fixture import Tpujob, press
+from tests.e2e.test_access import Bastion, bastion
+from tests.waiting import HANG_S, until
+
+__all__ = ["bastion"]
+pytestmark = pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH is not installed")
+
+OFTEN = "iap"  # the other ways are in the second tier
+WAYS = [
+    pytest.param(way, marks=[] if way == OFTEN else pytest.mark.exhaustive) for way in ("iap", "external", "bastion")
+]
+ALSO = pytest.param("iap with OS Login", marks=pytest.mark.exhaustive)
+
+
+@pytest.fixture(params=[*WAYS, ALSO])
+def mine(request: pytest.FixtureRequest, tpujob: Tpujob) -> Iterator[Path]:
+    """A slice `mine` of four workers that is reached by one way; the directory of its lease."""
+    tpujob.settings(forbid_external_ips=request.param != "external", require_os_login="OS" in request.param)
+    if request.param == "bastion":
+        found: Bastion = request.getfixturevalue("bastion")
+        settings = tpujob.directory / "home" / ".config" / "tpujob" / "settings.yaml"
+        settings.parent.mkdir(parents=True)
+        settings.write_text(f"access: {{ssh_proxy_command: {json.dumps(found.command)}}}\n")
+    done = tpujob("up", "mine", "--accelerator", "v5litepod-16", "--zone", "us-central1-a")
+    assert done.returncode == 0, done.text
+    (lease,) = (each for each in tpujob.leases() if each.open)
+    yield tpujob.own_state / "leases" / lease.id
+    assert tpujob("down", "mine").returncode == 0
+    assert not (tpujob.own_state / "leases" / lease.id).exists(), "the configuration goes with the slice"
+
+
+@contextlib.contextmanager
+def echoing() -> Iterator[int]:
+    """A server on loopback, which emulated workers share, that sends back what it gets; its port."""
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                peer, _ = server.accept()
+                with peer:
+                    while piece := peer.recv(1 << 16):
+                        peer.sendall(piece)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=serve, daemon=True).start()
+        yield server.getsockname()[1]
+
+
+def echo(sock: socket.socket, text: bytes) -> bytes:
+    with sock:
+        sock.settimeout(HANG_S)
+        sock.sendall(text)
+        sock.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: sock.recv(1 << 16), b""))
+
+
+def of_shell(directory: Path) -> list[psutil.Process]:
+    """Every OpenSSH of this slice, and what carries its bytes."""
+    marks = (str(directory), relay.MODULE, " -W ")
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            line = " ".join(process.cmdline())
+            if process.status() != psutil.STATUS_ZOMBIE and any(mark in line for mark in marks):
+                found.append(process)
+    return found
+
+
+def test_ssh_is_the_real_one_with_its_exit_code_and_its_forwards(tpujob: Tpujob, mine: Path, tmp_path: Path) -> None:
+    done = tpujob("ssh", "mine", "--worker", "2", "--", 'echo "to $TPUJOB_EMULATED_NODE"; cat; exit 42')
+    assert done.returncode == 42, done.text
+    assert re.fullmatch(r"to \S*w\S*2\S*\n|to \S+\n", done.stdout)
+    assert tpujob("ssh", "mine", "--worker", "4", "--", "true").returncode == 64
+    with echoing() as port:
+        here = tmp_path / "here"
+        process = tpujob.start("ssh", "mine", "-N", "-L", f"{here}:127.0.0.1:{port}")
+        until(here.exists, "the forward")
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(str(here))
+            assert echo(sock, b"ping" * 10_000) == b"ping" * 10_000
+        press(process)
+        process.communicate()
+    until(lambda: not of_shell(mine), "the end of ssh and of what it began")
+
+
+def test_a_command_on_all_workers_is_shown_by_worker_and_ends_everywhere_with_ctrl_c(
+    tpujob: Tpujob, mine: Path
+) -> None:
+    done = tpujob.as_process("ssh", "mine", "--worker", "all", "--", "echo out; echo err >&2; exit 3")
+    assert done.returncode == 3, done.text
+    assert sorted(done.stdout.splitlines()) == [f"worker{index} | out" for index in range(4)]
+    assert {f"worker{index} | err" for index in range(4)} < set(done.stderr.splitlines())
+    process = tpujob.start(
+        "ssh",
+        "mine",
+        "--worker",
+        "all",
+        "--",
+        "trap 'rm began; exit 7' INT; touch began; echo up; cat; while :; do sleep 0.1; done",
+    )
+    homes = [*tpujob.state_dir.glob("vms/*/worker*/home")]
+    until(lambda: all((home / "began").exists() for home in homes) and len(homes) == 4, "the command on each worker")
+    press(process)
+    process.communicate()
+    assert process.returncode == 130
+    assert not any((home / "began").exists() for home in homes)
+
+
+@pytest.mark.exhaustive
+def test_a_killed_ssh_leaves_no_process(tpujob: Tpujob, mine: Path) -> None:
+    process = tpujob.start("ssh", "mine", "--", "echo begun; sleep 1000")
+    tpujob.until("begun", process)
+    assert of_shell(mine)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    until(lambda: not of_shell(mine), "the end of what ssh began")

@@ -1,0 +1,160 @@
+"""The ProxyCommand through IAP: what it carries, when it ends, and how light it is."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from orchestrator.client.reach import Emulator
+from orchestrator.client.slices.relay import MODULE, argv, carry
+from tests.unit.test_import_cost import heavy, imported
+from tests.unit.test_imports import is_within
+from tests.waiting import HANG_S
+
+MEGABYTE = random.Random(3).randbytes(1 << 20)
+
+
+@dataclass
+class Carried:
+    """A running `carry`: the ends that OpenSSH and the tunnel have of it."""
+
+    to_stdin: int
+    from_stdout: int
+    tunnel: socket.socket
+    thread: threading.Thread
+    error: BaseException | None = None
+
+    def ended(self) -> bool:
+        self.thread.join(HANG_S)
+        return not self.thread.is_alive()
+
+    def read(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size and (piece := os.read(self.from_stdout, size - len(data))):
+            data += piece
+        return data
+
+
+@pytest.fixture
+def carried() -> Iterator[Carried]:
+    stdin, to_stdin = os.pipe()
+    from_stdout, stdout = os.pipe()
+    ours, theirs = socket.socketpair()
+
+    def run() -> None:
+        try:
+            with ours:
+                carry(ours, stdin, stdout)
+        except BaseException as error:
+            made.error = error
+        os.close(stdout)
+
+    made = Carried(to_stdin, from_stdout, theirs, threading.Thread(target=run, daemon=True))
+    made.thread.start()
+    yield made
+    theirs.close()
+    assert made.ended()
+    os.close(stdin)
+    for number in {made.to_stdin, made.from_stdout}:
+        if number >= 0:
+            os.close(number)
+
+
+def test_bytes_go_both_ways_at_once_however_slowly_either_end_reads(carried: Carried) -> None:
+    def write() -> None:
+        with os.fdopen(os.dup(carried.to_stdin), "wb") as file:
+            file.write(MEGABYTE)
+
+    def send() -> None:
+        carried.tunnel.sendall(MEGABYTE[::-1])
+
+    for work in (write, send):
+        threading.Thread(target=work, daemon=True).start()
+    received = b""
+    while len(received) < len(MEGABYTE):
+        received += carried.tunnel.recv(1 << 16)
+    assert received == MEGABYTE
+    assert carried.read(len(MEGABYTE)) == MEGABYTE[::-1]
+
+
+def test_what_the_tunnel_sent_last_arrives_before_the_end(carried: Carried) -> None:
+    carried.tunnel.sendall(MEGABYTE[:100_000])
+    carried.tunnel.close()
+    assert carried.read(200_000) == MEGABYTE[:100_000]
+    assert carried.ended() and carried.error is None
+
+
+def test_the_end_of_stdin_ends_the_tunnel_after_what_was_written(carried: Carried) -> None:
+    os.write(carried.to_stdin, b"last words")
+    os.close(carried.to_stdin)
+    carried.to_stdin = -1
+    assert carried.tunnel.recv(100) == b"last words"
+    assert carried.tunnel.recv(100) == b""
+    carried.tunnel.close()
+    assert carried.ended() and carried.error is None
+
+
+def test_a_tunnel_that_hangs_does_not_outlive_stdin(carried: Carried) -> None:
+    os.close(carried.to_stdin)
+    carried.to_stdin = -1
+    assert carried.ended()  # nothing ever came from the tunnel
+
+
+def test_a_reader_that_is_gone_is_an_error(carried: Carried) -> None:
+    os.close(carried.from_stdout)
+    carried.from_stdout = -1
+    carried.tunnel.sendall(b"x")
+    assert carried.ended() and isinstance(carried.error, BrokenPipeError)
+
+
+def test_it_ends_with_openssh_also_while_it_opens_a_tunnel_and_tells_the_token_nobody(tmp_path: Path) -> None:
+    """A relay that takes the request and never answers, and an OpenSSH that is killed."""
+    token = tmp_path / "token"
+    token.write_text("secret-of-the-emulator")
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        emulator = Emulator(f"http://127.0.0.1:{silent.getsockname()[1]}", token)
+        process = subprocess.Popen(
+            [*argv("p", "z", emulator), "i"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert process.stdin and process.stdout and process.stderr
+        with process, silent.accept()[0] as request:
+            assert b"Bearer secret-of-the-emulator" in request.recv(4096)
+            assert not any("secret" in str(word) for word in process.args)  # type: ignore[union-attr]
+            process.stdout.close()
+            assert process.wait(HANG_S) == 1
+            assert process.stderr.read() == b""
+
+
+def test_a_relay_that_cannot_be_reached_is_one_line_and_an_exit_code(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret")
+    done = subprocess.run(
+        [*argv("p", "z", Emulator("http://127.0.0.1:1", token)), "i"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+    )
+    assert done.returncode == 71
+    assert (
+        done.stderr.startswith("i: 127.0.0.1:1, the relay of IAP, cannot be reached") and done.stderr.count("\n") == 1
+    )
+
+
+def test_it_imports_neither_engine_nor_ledger_nor_the_command_line() -> None:
+    modules = imported(f"import {MODULE}")
+    assert not [
+        name for name in modules if is_within(name, {f"orchestrator.{part}" for part in ("engine", "ledger", "cli")})
+    ]
+    assert heavy(modules) == []
