@@ -1,6 +1,6 @@
 """The same run without tpujob: google-cloud-tpu for the node, `ssh` and `scp` for the workers, nothing proven at the end.
 
-`python by_hand.py URL TOKEN_FILE ACCELERATOR COMMAND BUNDLE` creates a node, ships the bundle (unless that is empty), runs the
+`python by_hand.py URL TOKEN_FILE ACCELERATOR RUNTIME COMMAND BUNDLE` creates a node, ships the bundle (unless that is empty), runs the
 command, brings `artifacts/` back into the current directory and deletes the node until a get answers 404. The workers are
 served side by side. It waits in shorter steps than the client library would by itself (those begin at a whole second).
 """
@@ -26,7 +26,7 @@ POLLING = DEFAULT_POLLING.with_delay(initial=0.1, maximum=10, multiplier=1.5)
 PREPARE = "mkdir -p artifacts && export TPUJOB_ARTIFACTS=$PWD/artifacts\n"
 
 
-def main(url: str, token_file: str, accelerator: str, command: str, bundle: str) -> None:
+def main(url: str, token_file: str, accelerator: str, runtime: str, command: str, bundle: str) -> None:
     directory = Path.cwd()
     key = directory / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
@@ -36,7 +36,7 @@ def main(url: str, token_file: str, accelerator: str, command: str, bundle: str)
     client = tpu_v2.TpuClient(transport="rest", credentials=credentials, client_options=ClientOptions(api_endpoint=url))
     node = tpu_v2.Node(
         accelerator_type=accelerator,
-        runtime_version="v2-alpha-tpuv5-lite",
+        runtime_version=runtime,
         metadata={"ssh-keys": f"trainer:{public}"},
     )
     name = f"{PARENT}/nodes/by-hand-{secrets.token_hex(4)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -20,6 +21,7 @@ TIMEOUT_S = 180.0
 class Spent:
     wall_s: float
     cpu_s: float
+    peak_mb: float  # of the largest process, as the kernel counts resident memory
     stdout: str
 
 
@@ -40,7 +42,8 @@ def timed(argv: Sequence[str], environment: dict[str, str], directory: Path) -> 
         err.seek(0)
         if process.returncode != 0:
             raise RuntimeError(f"{' '.join(argv)} ended with {process.returncode}: {err.read().decode()[-2000:]}")
-        return Spent(wall_s, usage.ru_utime + usage.ru_stime, out.read().decode())
+        peak_mb = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
+        return Spent(wall_s, usage.ru_utime + usage.ru_stime, peak_mb, out.read().decode())
 
 
 def cpu_s(pid: int) -> float:
