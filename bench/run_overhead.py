@@ -102,8 +102,8 @@ def main() -> None:
                     found = Overhead() if number == 0 else measured[name]  # the first round fills caches
                     _once(here, argv, size.workers, pid, starts, found)
             for (way, job), found in measured.items():
-                name = f"{way}, {size.workers} worker{'s'[: size.workers > 1]}, {job}"
-                report.row(name, *_cells(size, found, measured["by hand", job], by_hand=way == "by hand"))
+                title = f"{way}, {size.workers} worker{'s'[: size.workers > 1]}, {job}"
+                report.row(title, *_cells(size, found, measured["by hand", job], by_hand=way == "by hand"))
     if starts is not None:
         starts.close()
     report.notes = [
@@ -111,8 +111,8 @@ def main() -> None:
         "The client: the command and all that it started and waited for, such as `ssh` and `scp`; the peak is that of its "
         "largest process. Its processor time has to stay below that by hand, where no number of seconds is named.",
         "The emulator's processor time: its own and that of the commands on all workers, but not the detached job.",
-        "Programs: every exec below the emulator, per worker, by the kernel's events (root only). Some six are the job's own. "
-        "By hand they are less than on a real TPU VM, where each connection is a process of sshd, and each copy one of sftp-server.",
+        "Programs: every exec below the emulator, per worker, by the kernel's events (root only). Seven are the job's own. "
+        "On a real TPU VM each connection is a process of sshd, too, and each copy by hand one of sftp-server.",
         "By hand: harness/by_hand.py, `ssh` and `scp` side by side. It does less: no ledger, no supervisor that outlives a cut "
         "connection, no checked artifacts, and a 404 for a proof.",
     ]

@@ -1,8 +1,8 @@
 """The same run without tpujob: google-cloud-tpu for the node, `ssh` and `scp` for the workers, nothing proven at the end.
 
-`python by_hand.py URL TOKEN_FILE ACCELERATOR RUNTIME COMMAND BUNDLE` creates a node, ships the bundle (unless that is empty), runs the
-command, brings `artifacts/` back into the current directory and deletes the node until a get answers 404. The workers are
-served side by side. It waits in shorter steps than the client library would by itself (those begin at a whole second).
+`python by_hand.py URL TOKEN_FILE ACCELERATOR RUNTIME COMMAND BUNDLE` creates a node, ships the bundle (unless that is empty),
+runs the command, brings `artifacts/` back into the current directory and deletes the node until a get answers 404. The workers
+are served side by side. It waits in shorter steps than the client library would by itself (those begin at a whole second).
 """
 
 from __future__ import annotations
