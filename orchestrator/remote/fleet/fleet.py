@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from orchestrator.core.lease.cloud_api import WorkerAddress
+from orchestrator.core.text.alike import worker_names
 from orchestrator.errors import RemoteError, Unreachable
 from orchestrator.remote.fleet.follow import Follower, WorkerState, WorkerStatus
 from orchestrator.remote.fleet.heartbeats import Heartbeats
@@ -26,9 +27,10 @@ from orchestrator.remote.shipping.shipment import OnProgress, Shipment
 from orchestrator.remote.ssh.call import Completed, WorkerCall, run
 from orchestrator.remote.ssh.connection import Connection, Credentials
 from orchestrator.remote.ssh.dial import Dialer, Direct
-from orchestrator.remote.ssh.fan_out import Wakeup, fan_out
+from orchestrator.remote.ssh.fan_out import Wakeup, combined_error, fan_out, outcomes
 from orchestrator.remote.ssh.known_hosts import KnownHosts
 from orchestrator.remote.ssh.openssh import write_config
+from orchestrator.remote.ssh.waves import PATIENCE, Patience, Rules
 from orchestrator.remote.transfer.collect import Collector, CollectRequest
 from orchestrator.remote.transfer.collection import Collection
 
@@ -43,7 +45,6 @@ SILENCE_S = 30.0
 STOP_EXTRA_S = 30.0
 DRAIN_S = 5.0  # after a stop, for the last lines of the log
 OUTPUT_BYTES = 1 << 20
-RETRY_FIRST_S, RETRY_MOST_S = 0.1, 2.0
 
 
 @dataclass(slots=True)
@@ -63,10 +64,11 @@ class Fleet:
         on_notice: Callable[[str], None],
         now: Callable[[], float] = time.time,
         dialer: Dialer | None = None,
+        patience: Patience = PATIENCE,
     ) -> None:
         """`known_hosts` is written here, one file per node. `on_notice` receives messages for the user.
 
-        `dialer`: the way to the workers; None: by their addresses.
+        `dialer`: the way to the workers; None: by their addresses. `patience`: when a worker is slow, and is named.
         """
         self.workers = tuple(workers)
         self._now = now
@@ -78,6 +80,7 @@ class Fleet:
         self._following = _Following()
         self._streams: dict[int, WorkerCall] = {}
         self._on_notice = on_notice
+        self._patience = patience
         self._heartbeats: dict[int, Heartbeats] = {}
         self._callback_lock = threading.Lock()
 
@@ -89,20 +92,15 @@ class Fleet:
         Raises Unreachable with the names of missing workers, and HostKeyMismatch at once. Nothing runs there yet: the
         first step starts the agent, and shows whether the worker can run it.
         """
-        deadline = time.monotonic() + deadline_s
-        missing: dict[int, Unreachable] = {}
-
-        def connect_one(connection: Connection) -> None:
-            try:
-                self._persist(connection, Connection.connect, deadline)
-            except Unreachable as error:
-                missing[connection.index] = error
-
-        fan_out(self._connections, connect_one, self._wakeup)
-        if missing:
-            names, first = ", ".join(f"worker{index}" for index in sorted(missing)), missing[min(missing)]
+        found = outcomes(self._connections, Connection.connect, self._wakeup, self._rules(deadline_s))
+        failures = [outcome for outcome in found if isinstance(outcome, Exception)]
+        if final := [failure for failure in failures if not isinstance(failure, Unreachable)]:
+            raise combined_error(final)
+        if failures:
+            missing = [c.index for c, outcome in zip(self._connections, found, strict=True) if outcome is not None]
+            first, within = cast(Unreachable, failures[0]), f"within {deadline_s:.0f} s"
             raise Unreachable(
-                f"{names} of {len(self.workers)} could not be reached within {deadline_s:.0f} s {self.dialer.way}: "
+                f"{worker_names(missing)} of {len(self.workers)} could not be reached {within} {self.dialer.way}: "
                 f"{first.message}",
                 hint=first.hint or self.dialer.hint,
             )
@@ -253,7 +251,7 @@ class Fleet:
     def collect(self, order: CollectRequest) -> Collection:
         """Start collecting every worker's results into `order.destination/worker<i>/`; return the running collection."""
         order = replace(order, attempt=order.attempt or self._attempt)
-        return Collection(Collector(order), self._connections, self._wakeup)
+        return Collection(Collector(order), self._connections, self._wakeup, self._name_slow)
 
     # -- short commands --
 
@@ -297,17 +295,14 @@ class Fleet:
     def _on_each(
         self, connections: Sequence[Connection], work: Callable[[Connection], T], persist_s: float = PERSIST_S
     ) -> list[T]:
-        deadline = time.monotonic() + persist_s
-        return fan_out(connections, lambda connection: self._persist(connection, work, deadline), self._wakeup)
+        """Run `work` on each; over a new connection after every cut, for so long: every step may be repeated."""
+        return fan_out(connections, work, self._wakeup, self._rules(persist_s))
 
-    def _persist(self, connection: Connection, work: Callable[[Connection], T], deadline: float) -> T:
-        """Retry `work` over a new connection after every cut, until the deadline; every step may be repeated."""
-        pause_s = RETRY_FIRST_S
-        while True:
-            try:
-                return work(connection)
-            except Unreachable:
-                if time.monotonic() + pause_s > deadline:
-                    raise
-                self._wakeup.sleep(pause_s)
-                pause_s = min(2 * pause_s, RETRY_MOST_S)
+    def _rules(self, persist_s: float) -> Rules[Connection]:
+        deadline = time.monotonic() + persist_s
+        return Rules(lambda _: deadline, lambda each: each.moved_at, self._name_slow, patience=self._patience)
+
+    def _name_slow(self, slow: Sequence[Connection], why: Unreachable | None) -> None:
+        names = worker_names(connection.index for connection in slow)
+        reason = "" if why is None else f": {why.message}"
+        self._on_notice(f"waiting for {names} ({len(slow)} of {len(self.workers)}){reason}")

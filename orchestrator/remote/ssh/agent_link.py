@@ -105,6 +105,7 @@ class AgentLink:
         self._last_number = 0
         self._reading = False
         self._spoke = False
+        self.moved_at = time.monotonic()  # when the worker last took or sent something
         self._damage: RemoteError | None = None
         self._buffer = bytearray()  # less than a frame
         self._into: AgentStream | None = None  # of the data frame that is being read
@@ -188,6 +189,7 @@ class AgentLink:
                     if not sent:
                         raise EOFError
                     data = data[sent:]
+                    self.moved_at = time.monotonic()
         except BaseException:
             self.close()  # half a frame may be on its way
             raise
@@ -214,6 +216,7 @@ class AgentLink:
         self._changed.release()
         try:
             data = self.channel.recv(RECEIVE_BYTES)
+            self.moved_at = time.monotonic()
             end = None if data else self._how_it_ended()
         except TimeoutError:
             data = b""

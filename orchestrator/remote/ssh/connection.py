@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +64,12 @@ class Connection:
         self._socket: socket.socket | None = None
         self._starting = threading.Lock()
         self._agent: AgentLink | None = None
+        self._opened_at = -math.inf
+
+    @property
+    def moved_at(self) -> float:
+        """When the worker last took or sent something, by the monotonic clock."""
+        return self._opened_at if self._agent is None else max(self._opened_at, self._agent.moved_at)
 
     def connect(self) -> None:
         """Open the connection; one try. Raises Unreachable, and HostKeyMismatch and TunnelRefused, which are final."""
@@ -150,6 +158,7 @@ class Connection:
             if why:
                 raise Unreachable(f"{self.name}: the way to it failed: {why}") from error
             raise
+        self._opened_at = time.monotonic()
         connection.transport.set_keepalive(int(SILENCE_S))
         return connection
 

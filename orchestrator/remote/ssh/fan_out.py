@@ -1,4 +1,4 @@
-"""Run one function for each of N workers concurrently; cancellable at any moment.
+"""Run one function for each of N workers concurrently; cancellable at any moment. The order is that of `waves`.
 
 Threads are daemons and are never joined: a `connect` without an answer may block one for seconds, and neither Ctrl-C nor
 the end of the process waits for it.
@@ -6,17 +6,18 @@ the end of the process waits for it.
 
 from __future__ import annotations
 
+import functools
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from orchestrator.core.text.alike import said_once
-from orchestrator.errors import HostKeyMismatch, RemoteError, TunnelRefused, Unreachable
+from orchestrator.errors import RemoteError, TunnelRefused, Unreachable
+from orchestrator.remote.ssh.waves import Rules, Waves
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-LIMIT = 32  # more connections at once gain nothing (measured)
 
 
 class FanOutAbandoned(RemoteError):
@@ -51,40 +52,50 @@ class Wakeup:
 
 
 def fan_out(
-    items: Sequence[Item], work: Callable[[Item], Result], wakeup: Wakeup, *, limit: int = LIMIT
+    items: Sequence[Item], work: Callable[[Item], Result], wakeup: Wakeup, rules: Rules[Item] | None = None
 ) -> list[Result]:
     """Return the results in order of `items`. Raises the only error, or one that combines several; HostKeyMismatch first."""
-    outcomes: dict[int, Result | Exception] = {}
-    waiting = list(enumerate(items))[::-1]
+    found = outcomes(items, work, wakeup, rules)
+    failures = [outcome for outcome in found if isinstance(outcome, Exception)]
+    if failures:
+        raise combined_error(failures)
+    return [outcome for outcome in found if not isinstance(outcome, Exception)]
 
-    def loop() -> None:
-        while True:
-            with wakeup.changed:
-                if not waiting or wakeup.canceled.is_set():
-                    return
-                position, item = waiting.pop()
+
+def outcomes(
+    items: Sequence[Item], work: Callable[[Item], Result], wakeup: Wakeup, rules: Rules[Item] | None = None
+) -> list[Result | Exception]:
+    """Return the result or the error of each item, in order. Raises HostKeyMismatch at once, and FanOutAbandoned."""
+    rules = Rules() if rules is None else rules
+    waves: Waves[Item, Result] = Waves(items, rules)
+
+    def loop(position: int | None) -> None:
+        while position is not None:
             try:
-                outcome: Result | Exception = work(item)
+                outcome: Result | Exception = work(items[position])
             except Exception as error:
                 outcome = error
             with wakeup.changed:
-                outcomes[position] = outcome
+                now = time.monotonic()
+                waves.ended(position, outcome, now)
                 wakeup.changed.notify_all()
+                position = None if wakeup.canceled.is_set() else waves.next(now)
 
-    for _ in range(min(limit, len(items))):
-        threading.Thread(target=loop, name="fan-out", daemon=True).start()
-    with wakeup.changed:
-        wakeup.wait_for(lambda: len(outcomes) == len(items) or _worst(outcomes) is not None)
-        results = [outcomes[position] for position in sorted(outcomes)]
-    failures = [result for result in results if isinstance(result, Exception)]
-    if failures:
-        raise _worst(outcomes) or combined_error(failures)
-    return [result for result in results if not isinstance(result, Exception)]
-
-
-def _worst(outcomes: dict[int, Result | Exception]) -> HostKeyMismatch | None:
-    """Return the error that ends the fan-out before the other workers answer."""
-    return next((outcome for outcome in outcomes.values() if isinstance(outcome, HostKeyMismatch)), None)
+    while True:
+        with wakeup.changed:
+            now = time.monotonic()
+            while (position := waves.next(now)) is not None:
+                threading.Thread(target=loop, args=(position,), name="fan-out", daemon=True).start()
+            slow = waves.slow(now)
+            why = next((failure for position in slow if (failure := waves.failure(position))), None)
+            if not slow:
+                wakeup.wait_for(functools.partial(waves.is_news, waves.news), waves.pause_s(now))
+            if waves.worst is not None:
+                raise waves.worst
+            if waves.over:
+                return [waves.outcomes[position] for position in range(len(items))]
+        if slow:
+            rules.on_slow([items[position] for position in slow], why)
 
 
 def combined_error(failures: Sequence[Exception]) -> Exception:

@@ -124,7 +124,10 @@ class ArchivePart:
     size_bytes: int = 0
     hashed_bytes: int = 0
     activity: int = 0
+    passes: int = 0  # complete ones
+    # Monotonic. Time in the queue, before the first try and between two, does not count as time without progress.
     progressed_at: float = field(default_factory=time.monotonic)
+    left_at: float = field(default_factory=time.monotonic)  # when the last try ended
     stopped: str = ""  # why
 
     def progressed(self) -> None:

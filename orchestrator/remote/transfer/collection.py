@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from orchestrator.errors import CommandFailed, Unreachable
 from orchestrator.remote.ssh.call import WorkerCall
 from orchestrator.remote.ssh.connection import Connection
-from orchestrator.remote.ssh.fan_out import Wakeup, fan_out
+from orchestrator.remote.ssh.fan_out import Wakeup, combined_error, outcomes
+from orchestrator.remote.ssh.waves import Rules
 from orchestrator.remote.transfer.collect import (
     THE_REST,
     ArchivePart,
@@ -25,15 +27,20 @@ from orchestrator.remote.transfer.extract import CHANGED, Extracted
 
 STALL_S = 60.0  # a worker that sends nothing for so long, over however many connections, is skipped
 ROW_BYTES = 64 << 10  # of the index: a path of 4 KB, each character written as an escape
-RETRY_FIRST_S, RETRY_MOST_S = 0.1, 2.0
 STOP_WAIT_S = 2.0  # for a thread that was asked to stop
 
 
 class Collection:
     """A running collection from all workers, in the background: `wait` returns its progress, `stop` ends it."""
 
-    def __init__(self, collector: Collector, connections: Sequence[Connection], wakeup: Wakeup) -> None:
-        self._collector, self._connections, self._wakeup = collector, connections, wakeup
+    def __init__(
+        self,
+        collector: Collector,
+        connections: Sequence[Connection],
+        wakeup: Wakeup,
+        on_slow: Callable[[Sequence[Connection], Unreachable | None], None],
+    ) -> None:
+        self._collector, self._connections, self._wakeup, self._on_slow = collector, connections, wakeup, on_slow
         known = collector.request.known
         self._parts = {c.index: ArchivePart(c.index, Extracted(dict(known.get(c.index, {})))) for c in connections}
         self._calls: dict[int, WorkerCall] = {}  # to the packers, by worker
@@ -77,38 +84,44 @@ class Collection:
         return self.stop(f"it took longer than {seconds:.0f} s") if result is None else result
 
     def _run(self) -> None:
+        rules = Rules(self._until, lambda connection: self._parts[connection.index].progressed_at, self._on_slow)
         try:
-            fan_out(self._connections, self._collect_one, self._wakeup)
+            found = outcomes(self._connections, self._collect_one, self._wakeup, rules)
+            for connection, outcome in zip(self._connections, found, strict=True):
+                if isinstance(outcome, Unreachable):
+                    part = self._parts[connection.index]
+                    self._ended[part.worker] = part.incomplete(part.stopped or outcome.message)
+            if bugs := [each for each in found if isinstance(each, Exception) and not isinstance(each, Unreachable)]:
+                raise combined_error(bugs)
         except Exception as error:  # `wait` raises it
             self._error = error
         with self._wakeup.changed:
             self._done = True
             self._wakeup.changed.notify_all()
 
-    def _collect_one(self, connection: Connection) -> None:
+    def _until(self, connection: Connection) -> float:
         """Collect over as many connections as necessary, as long as data arrives."""
         part = self._parts[connection.index]
-        part.progressed_at = time.monotonic()  # it may have waited in the queue
-        self._ended[part.worker] = self._collect_with_retries(connection, part)
+        return -math.inf if part.stopped else part.progressed_at + STALL_S
 
-    def _collect_with_retries(self, connection: Connection, part: ArchivePart) -> CollectResult:
-        collector, pause_s, passes = self._collector, RETRY_FIRST_S, 0
-        while True:
-            try:
+    def _collect_one(self, connection: Connection) -> None:
+        """Collect over one connection. Raises Unreachable when it was cut."""
+        part, collector = self._parts[connection.index], self._collector
+        part.progressed_at += time.monotonic() - part.left_at
+        try:
+            while True:
                 result = collector.collect(part, partial(self._fetch, connection, part))
-                passes += 1
-                if passes >= collector.request.passes or not any(problem.why == CHANGED for problem in result.waiting):
-                    return result
-            except Unreachable as error:
-                why = part.stopped or error.message
-                if part.stopped or time.monotonic() - part.progressed_at > STALL_S:
-                    return part.incomplete(why)
-                self._wakeup.sleep(pause_s)
-                pause_s = min(2 * pause_s, RETRY_MOST_S)
-            except (CollectionStopped, CommandFailed, TooManyFiles) as error:
-                return part.incomplete(error.message)
-            except OSError as error:  # of the local disk: errors of the connection are Unreachable
-                return part.incomplete(f"{error.strerror} ({collector.request.destination})")
+                part.passes += 1
+                if part.passes >= collector.request.passes or not any(one.why == CHANGED for one in result.waiting):
+                    break
+        except Unreachable:
+            part.left_at = time.monotonic()
+            raise
+        except (CollectionStopped, CommandFailed, TooManyFiles) as error:
+            result = part.incomplete(error.message)
+        except OSError as error:  # of the local disk: errors of the connection are Unreachable
+            result = part.incomplete(f"{error.strerror} ({collector.request.destination})")
+        self._ended[part.worker] = result
 
     def _fetch(self, connection: Connection, part: ArchivePart) -> None:
         """Collect over one connection. Raises Unreachable when it was cut."""

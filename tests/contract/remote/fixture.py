@@ -16,6 +16,7 @@ from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.remote.fleet.fleet import Fleet, FleetStatus
 from orchestrator.remote.ssh.dial import Dialer
 from orchestrator.remote.ssh.keys import KeyPair, create_key, ssh_keys_metadata
+from orchestrator.remote.ssh.waves import PATIENCE, Patience
 from tests.emulator_fixture import Emulator
 from tests.waiting import until
 
@@ -41,6 +42,7 @@ class Slice:
         workers: Sequence[WorkerAddress] | None = None,
         known_hosts: str = "known_hosts",
         dialer: Dialer | None = None,
+        patience: Patience = PATIENCE,
     ) -> Fleet:
         made = Fleet(
             self.workers if workers is None else workers,
@@ -49,6 +51,7 @@ class Slice:
             known_hosts=self.directory / known_hosts,
             on_notice=self.notices.append,
             dialer=dialer,
+            patience=patience,
         )
         self.fleets.append(made)
         return made

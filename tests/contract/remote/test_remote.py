@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import hashlib
 import os
@@ -25,6 +26,7 @@ from orchestrator.remote.shipping.tree import Source, survey
 from orchestrator.remote.ssh import agent
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned
 from orchestrator.remote.ssh.openssh import ssh_argv
+from orchestrator.remote.ssh.waves import Patience
 from orchestrator.remote.transfer.collect import CollectRequest
 from orchestrator.remote.transfer.saved_work import SavedWork
 from tests.cli_fixture import kill_all
@@ -243,9 +245,22 @@ def test_workers_that_never_come_up_are_named(four: Slice) -> None:
     workers = [*four.workers[:2], replace(four.workers[2], port=port), replace(four.workers[3], port=port)]
     with pytest.raises(
         Unreachable,
-        match=r"worker2, worker3 of 4 could not be reached within 8 s by their external addresses: .*refused",
+        match=r"worker2 and worker3 of 4 could not be reached within 8 s by their external addresses: .*refused",
     ):
         four.fleet(workers).connect(8)  # in which the two others are
+
+
+def test_a_worker_that_holds_up_a_step_is_named_while_it_does(four: Slice) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        workers = [*four.workers[:3], replace(four.workers[3], port=silent.getsockname()[1])]
+        fleet = four.fleet(workers, patience=Patience(slow_s=(0.1,), quiet_s=0.0))
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            connecting = pool.submit(fleet.connect, HANG_S)
+            until(lambda: four.notices)
+            fleet.cancel()
+            with pytest.raises(FanOutAbandoned):
+                connecting.result(HANG_S)
+    assert four.notices == ["waiting for worker3 (1 of 4)"]
 
 
 def test_sshd_that_comes_up_late_is_waited_for(one: Slice) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+from collections.abc import Sequence
 
 import pytest
 
 from orchestrator.errors import CommandFailed, HostKeyMismatch, RemoteError, TunnelRefused, Unreachable
-from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup, combined_error, fan_out
+from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup, combined_error, fan_out, outcomes
+from orchestrator.remote.ssh.waves import Patience, Rules
 from tests.waiting import HANG_S
 
 
 def test_results_come_in_the_order_of_the_items() -> None:
-    assert fan_out(range(100), lambda item: item * 2, Wakeup(), limit=7) == [item * 2 for item in range(100)]
+    assert fan_out(range(100), lambda item: item * 2, Wakeup(), Rules(limit=7)) == [item * 2 for item in range(100)]
 
 
 def test_no_more_than_the_limit_run_at_once() -> None:
@@ -26,7 +29,7 @@ def test_no_more_than_the_limit_run_at_once() -> None:
         time.sleep(0.005)
         running.remove(item)
 
-    fan_out(range(20), work, Wakeup(), limit=3)
+    fan_out(range(20), work, Wakeup(), Rules(limit=3))
     assert max(most) <= 3
 
 
@@ -77,7 +80,7 @@ def test_canceling_ends_the_wait_at_once_though_the_work_hangs() -> None:
         began.set()
         never.wait(HANG_S)
 
-    threading.Thread(target=lambda: (began.wait(HANG_S), wakeup.cancel())).start()
+    threading.Thread(target=_cancel_after, args=(began, wakeup)).start()
     with pytest.raises(FanOutAbandoned):
         fan_out([0], work, wakeup)
     never.set()
@@ -88,3 +91,87 @@ def test_workers_that_are_all_refused_are_a_refusal_and_not_a_broken_worker() ->
     error = combined_error(refused)
     assert isinstance(error, TunnelRefused) and error.hint == "ask for it"
     assert type(combined_error([*refused, Unreachable("worker2: cut")])) is RemoteError
+
+
+def test_an_item_that_is_tried_again_holds_no_slot_meanwhile() -> None:
+    others, tries = threading.Event(), []
+
+    def work(item: int) -> int:
+        if item == 0:
+            tries.append(item)
+            if not others.is_set():
+                raise Unreachable("worker0 is silent")
+        elif item == 5:
+            others.set()
+        return item
+
+    assert fan_out(range(6), work, Wakeup(), Rules(until=lambda _: math.inf, limit=1)) == list(range(6))
+    assert len(tries) == 2
+
+
+def test_tries_that_hang_hold_up_no_other_item() -> None:
+    others, all_done = set(range(32, 64)), threading.Event()
+
+    def work(item: int) -> int:
+        if item < 32:
+            assert all_done.wait(HANG_S), "the dead held up the others"
+        others.discard(item)
+        if not others:
+            all_done.set()
+        return item
+
+    assert fan_out(range(64), work, Wakeup(), Rules(patience=Patience(idle_s=0.01))) == list(range(64))
+
+
+def test_retries_end_at_their_time_with_the_last_failure() -> None:
+    with pytest.raises(Unreachable, match="worker0 is silent"):
+        fan_out([0], _silent, Wakeup(), Rules(until=lambda _: time.monotonic() + 0.15))
+
+
+def test_a_slow_item_is_told_with_why_its_last_try_failed() -> None:
+    told: list[tuple[list[int], str]] = []
+    named = threading.Event()
+
+    def on_slow(slow: Sequence[int], why: Unreachable | None) -> None:
+        told.append((list(slow), why.message if why else ""))
+        named.set()
+
+    def work(item: int) -> int:
+        if item == 7 and not named.is_set():
+            raise Unreachable("worker7 is silent")
+        return item
+
+    quick = Patience(slow_s=(0.05,), quiet_s=0.0)
+    rules: Rules[int] = Rules(until=lambda _: math.inf, on_slow=on_slow, patience=quick)
+    assert fan_out(range(9), work, Wakeup(), rules) == list(range(9))
+    assert told == [([7], "worker7 is silent")]
+
+
+def test_canceling_ends_a_wait_for_the_next_try_at_once() -> None:
+    wakeup, failed = Wakeup(), threading.Event()
+
+    def work(_: int) -> None:
+        failed.set()
+        raise Unreachable("silent")
+
+    threading.Thread(target=_cancel_after, args=(failed, wakeup)).start()
+    with pytest.raises(FanOutAbandoned):
+        fan_out([0], work, wakeup, Rules(until=lambda _: math.inf))
+
+
+def test_outcomes_have_the_errors_in_the_place_of_the_results() -> None:
+    def work(item: int) -> int:
+        return item if item else _silent(item)
+
+    first, second = outcomes([0, 1], work, Wakeup())
+    assert isinstance(first, Unreachable)
+    assert second == 1
+
+
+def _silent(item: int) -> int:
+    raise Unreachable(f"worker{item} is silent")
+
+
+def _cancel_after(event: threading.Event, wakeup: Wakeup) -> None:
+    event.wait(HANG_S)
+    wakeup.cancel()
