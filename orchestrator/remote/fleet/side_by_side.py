@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from orchestrator.errors import HostKeyMismatch, RemoteError
 from orchestrator.remote.ssh.connection import Connection
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup, fan_out
+from orchestrator.remote.ssh.waves import Rules
 
 if TYPE_CHECKING:
     import paramiko
@@ -47,7 +48,9 @@ class SideBySide:
 
     def run(self, line: str) -> list[Ended]:
         """Run the line in the login shell of each worker, without input, 64 at once. Raises HostKeyMismatch."""
-        fan_out(self._connections, lambda connection: self._run_one(connection, line), self._wakeup, limit=AT_ONCE)
+        fan_out(
+            self._connections, lambda connection: self._run_one(connection, line), self._wakeup, Rules(limit=AT_ONCE)
+        )
         return self.ended
 
     def signal(self, name: str) -> None:

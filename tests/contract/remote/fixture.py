@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -16,11 +17,12 @@ from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.remote.fleet.fleet import Fleet, FleetStatus
 from orchestrator.remote.ssh.dial import Dialer
 from orchestrator.remote.ssh.keys import KeyPair, create_key, ssh_keys_metadata
-from orchestrator.remote.ssh.waves import PATIENCE, Patience
+from orchestrator.remote.ssh.waves import Patience
 from tests.emulator_fixture import Emulator
 from tests.waiting import until
 
 USER = "tester"
+ENDLESS = Patience(slow_s=(math.inf,))  # a slow machine names no worker
 NODES = "/v2/projects/emulated/locations/us-central1-a/nodes"
 numbers = itertools.count(1)
 
@@ -42,7 +44,7 @@ class Slice:
         workers: Sequence[WorkerAddress] | None = None,
         known_hosts: str = "known_hosts",
         dialer: Dialer | None = None,
-        patience: Patience = PATIENCE,
+        patience: Patience = ENDLESS,
     ) -> Fleet:
         made = Fleet(
             self.workers if workers is None else workers,

@@ -261,6 +261,7 @@ def test_a_worker_that_holds_up_a_step_is_named_while_it_does(four: Slice) -> No
             with pytest.raises(FanOutAbandoned):
                 connecting.result(HANG_S)
     assert four.notices == ["waiting for worker3 (1 of 4)"]
+    four.notices.clear()
 
 
 def test_sshd_that_comes_up_late_is_waited_for(one: Slice) -> None:
@@ -582,10 +583,11 @@ def test_the_configuration_for_a_persons_own_ssh_works_and_is_as_strict(one: Sli
 def test_a_worker_without_a_published_key_is_pinned_by_ssh_as_by_a_fleet(one: Slice) -> None:
     unpublished = [replace(one.workers[0], host_key=None)]
     file = one.fleet(unpublished, "new_hosts").write_openssh_config(one.directory, "mine", "own")
+    before = len(one.notices)
     first = subprocess.run(ssh_argv(file, "own-0", [], ["true"]), capture_output=True, timeout=HANG_S, check=True)
     assert b"Permanently added 'worker0'" in first.stderr
     assert one.fleet(unpublished, "new_hosts").run(0, ["true"]).rc == 0
-    assert not [notice for notice in one.notices if "new_hosts" in notice or "published no host key" in notice]
+    assert len(one.notices) == before
 
 
 def test_the_log_of_a_started_phase_comes_over_the_call_that_started_it(
