@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +21,7 @@ from tests.emulator_fixture import Emulator
 from tests.waiting import until
 
 USER = "tester"
-ENDLESS = Patience(slow_s=(math.inf,))  # a slow machine names no worker
+ENDLESS = Patience(slow_s=())  # a slow machine names no worker
 NODES = "/v2/projects/emulated/locations/us-central1-a/nodes"
 numbers = itertools.count(1)
 
