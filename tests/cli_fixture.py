@@ -213,7 +213,7 @@ class Tpujob(Cli):
         self.emulator_directory.symlink_to(self.state_dir)
 
     def __call__(self, *words: str, env: dict[str, str] | None = None, timeout_s: float | None = None) -> Said:
-        if words[0] == "ssh":  # it becomes another program
+        if words[0] in ("ssh", "scp"):  # it becomes another program
             return self.as_process(*words, env=env)
 
         def end(code: int) -> None:

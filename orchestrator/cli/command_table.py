@@ -112,6 +112,14 @@ GROUPS: dict[str, dict[str, Command]] = {
                 "tpujob ssh trainer -N -L 8888:localhost:8888  # until Ctrl-C",
             ),
         ),
+        "scp": Command(
+            "Copy files to a worker or from one, or to all workers or from all.",
+            (
+                "tpujob scp data.csv trainer:",
+                "tpujob scp -r trainer:1:logs .",
+                "tpujob scp --worker all trainer:stats.json out/  # out/worker0/stats.json and so on",
+            ),
+        ),
         "offers": Command(
             "List the TPUs there are: types, topologies, zones, and dated prices of a whole slice per hour.",
             ("tpujob offers", "tpujob offers v5e", "tpujob offers v6e-8 us-east5"),

@@ -124,6 +124,34 @@ def test_a_command_on_all_workers_is_shown_by_worker_and_ends_everywhere_with_ct
     assert not any((home / "began").exists() for home in homes)
 
 
+def test_scp_copies_both_ways_with_the_names_and_the_errors_of_scp(tpujob: Tpujob, mine: Path, tmp_path: Path) -> None:
+    (tmp_path / "tree" / "deep").mkdir(parents=True)
+    (tmp_path / "tree" / "deep" / "a b.txt").write_text("blank")
+    (tmp_path / "12:30.txt").write_text("colon")
+    homes = sorted(tpujob.state_dir.glob("vms/*/worker*/home"))
+    for words in (
+        ("-r", "tree", "./12:30.txt", "mine:1:"),
+        ("--worker", "all", "./12:30.txt", "mine:all $x.txt"),
+        ("mine:1:tree/deep/a b.txt", "mine:1:12*.txt", "."),
+        ("--worker", "all", "mine:all*", "out"),
+    ):
+        done = tpujob("scp", *words)
+        assert done.returncode == 0, done.text
+    assert (homes[1] / "tree" / "deep" / "a b.txt").read_text() == "blank" and not (homes[0] / "tree").exists()
+    assert (tmp_path / "a b.txt").read_text() == "blank"
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.glob("out/*/*")} == {
+        f"out/worker{index}/all $x.txt" for index in range(4)
+    }
+    missing = tpujob("scp", "mine:nothing", ".")
+    assert missing.returncode == 1 and "nothing: No such file or directory" in missing.stderr
+    some = tpujob("scp", "--worker", "all", "mine:12*.txt", "some")
+    assert some.returncode == 1 and "worker0 | scp: 12*.txt: No such file" in some.stderr
+    assert [path.name for path in (tmp_path / "some").iterdir()] == ["worker1"]
+    assert tpujob("scp", "here", "mine:9:").returncode == 64
+    (tmp_path / "file").touch()
+    assert tpujob("scp", "--worker", "all", "mine:12*", "file").returncode == 64
+
+
 @pytest.mark.exhaustive
 def test_a_killed_ssh_leaves_no_process(tpujob: Tpujob, mine: Path) -> None:
     process = tpujob.start("ssh", "mine", "--", "echo begun; sleep 1000")

@@ -86,7 +86,7 @@ def ssh_argv(session: Session, name: str | None, options: SshOptions, command: S
     """
     if options.no_command and command:
         raise UserError("-N runs no command", hint="leave out -N, or what follows `--`")
-    _require_program("ssh")
+    require_program("ssh")
     shell = open_shell(session, name)
     return openssh.ssh_argv(shell.config, shell.host(options.worker), options.words(), as_line(command))
 
@@ -96,6 +96,7 @@ def as_line(command: Sequence[str]) -> Sequence[str] | None:
     return ["bash", "-c", command[0]] if len(command) == 1 else command or None
 
 
-def _require_program(name: str) -> None:
+def require_program(name: str) -> None:
+    """Raise UserError unless this machine has a program of OpenSSH."""
     if shutil.which(name) is None:
         raise UserError(f"there is no `{name}` on this machine's PATH", hint="install an OpenSSH client")

@@ -65,6 +65,11 @@ def ssh_argv(file: Path, host: str, options: Sequence[str], command: Sequence[st
     return ["ssh", "-F", str(file), *options, "--", host, *remote_command]
 
 
+def scp_argv(file: Path, recursive: bool, places: Sequence[str]) -> list[str]:
+    """Return the command line of `scp`; remote places are `HOST:PATH`, with hosts of this configuration."""
+    return ["scp", "-F", str(file), *(["-r"] if recursive else []), "--", *places]
+
+
 def _block(hosts: Sequence[str], worker: WorkerAddress, credentials: Credentials, dialer: Dialer) -> str:
     try:
         way = dialer.openssh(worker)

@@ -1,0 +1,191 @@
+"""Copies between this machine and the workers of a slice, by the user's own scp: `tpujob scp`.
+
+A place is written as for scp, with the slice for the host: `SLICE:PATH`, or `SLICE:N:PATH` for worker N. Everything else is a
+local file, also one whose colon comes after a slash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import PIPE, STDOUT, Popen
+
+from orchestrator import fork
+from orchestrator.client.arguments import worker_or_all
+from orchestrator.client.session import Session
+from orchestrator.client.slices.shell import Shell, open_shell, require_program
+from orchestrator.core.text.terminal import LineSplitter
+from orchestrator.errors import UserError
+from orchestrator.remote.ssh.openssh import scp_argv
+
+AT_ONCE = 8  # as logins through a bastion: from the 10th on, sshd refuses some
+REMOTE = re.compile(r"(?P<slice>[^:/]+):(?:(?P<worker>\d+):)?(?P<path>.*)", re.DOTALL)
+# Runs a program, and ends it with stdin, which is open as long as this process lives.
+LEASH = """\
+exec 3<&0
+"$@" </dev/null 3<&- &
+program=$!
+{ read -r _ <&3; kill $program; } 2>/dev/null &
+exec 3<&-
+wait $program
+code=$?
+kill $! 2>/dev/null
+exit $code
+"""
+Show = Callable[[int, list[str]], None]  # the worker, and clean lines
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file or directory. `slice` None: on this machine. `worker` None: none is named."""
+
+    path: str
+    slice: str | None = None
+    worker: int | None = None
+
+
+def place(word: str) -> Place:
+    """Return the place that a word names."""
+    found = REMOTE.fullmatch(word)
+    if found is None:
+        return Place(word)
+    worker = found["worker"]
+    return Place(found["path"], found["slice"], None if worker is None else int(worker))
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What is copied where, from one slice or to it. `everywhere`: from all workers, or to all."""
+
+    slice: str
+    sources: tuple[Place, ...]
+    target: Place
+    everywhere: bool = False
+    worker: int = 0  # of places that name none
+    recursive: bool = False
+
+
+def parse(words: Sequence[str], worker: str | None, *, recursive: bool) -> Copy:
+    """Return the copy that the words and `--worker` ask for. Raises UserError."""
+    *sources, target = map(place, words)
+    slices = {each.slice for each in (*sources, target) if each.slice is not None}
+    if not sources:
+        raise UserError("there is nothing to copy to", hint="`tpujob scp SRC... DST`, one of them `SLICE:PATH`")
+    if not slices:
+        raise UserError("no place is on a slice", hint="`SLICE:PATH` is one; a worker other than 0: `SLICE:N:PATH`")
+    if len(slices) > 1:
+        raise UserError(
+            f"one slice at a time, not {' and '.join(sorted(slices))}", hint="a local file: `./NAME:WITH-COLON`"
+        )
+    index = None if worker is None else worker_or_all(worker)
+    if worker is not None and any(each.worker is not None for each in (*sources, target)):
+        raise UserError("a worker is named twice: in a place and by --worker", hint="leave one of them out")
+    everywhere = worker is not None and index is None
+    if everywhere and len({each.slice for each in sources}) + (target.slice == sources[0].slice) != 1:
+        raise UserError("--worker all copies from this machine to all workers, or from them to a directory here")
+    return Copy(slices.pop(), tuple(sources), target, everywhere, index or 0, recursive)
+
+
+def copy_argv(shell: Shell, copy: Copy) -> list[str]:
+    """Return the command line of scp for a copy that is not everywhere. Raises UserError for a worker that there is not."""
+    return scp_argv(
+        shell.config, copy.recursive, [_word(shell, each, copy.worker) for each in (*copy.sources, copy.target)]
+    )
+
+
+def open_copy(session: Session, copy: Copy) -> Shell:
+    """Return the way to the slice. Raises UserError where there is none, it is not READY, or this machine has no `scp`."""
+    require_program("scp")
+    return open_shell(session, copy.slice)
+
+
+def copy_everywhere(shell: Shell, copy: Copy, show: Show) -> int:
+    """Copy to all workers, or from each into `worker<i>` below the target, 8 at once; return 0, or the first failure's code.
+
+    `show` gets what scp says. KeyboardInterrupt, like the end of this process, ends every scp. Raises UserError for a target
+    that is no directory.
+    """
+    workers = [worker.index for worker in shell.fleet.workers]
+    jobs = [(index, _argv_for(shell, copy, index)) for index in workers]
+    waiting, ended = deque(jobs), list[tuple[int, int]]()
+    running: set[fork.Descriptor] = set()
+    lock = threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                if not waiting:
+                    return
+                index, argv = waiting.popleft()
+                process, leash = fork.start(["sh", "-c", LEASH, "scp", *argv], stdout=PIPE, stderr=STDOUT)
+                running.add(leash)
+            with process:
+                _show_lines(process, index, show)
+            with lock:
+                running.discard(leash)
+                ended.append((index, process.returncode))
+            leash.close()
+
+    threads = [threading.Thread(target=work, name="scp", daemon=True) for _ in range(min(AT_ONCE, len(jobs)))]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt:
+        with lock:
+            waiting.clear()
+        for leash in list(running):
+            leash.close()
+        raise
+    finally:
+        _remove_empty(copy, workers)
+    return next((code for _, code in ended if code), 0)
+
+
+def _argv_for(shell: Shell, copy: Copy, worker: int) -> list[str]:
+    places = [_word(shell, each, worker) for each in copy.sources]
+    if copy.target.slice is not None:
+        return scp_argv(shell.config, copy.recursive, [*places, _word(shell, copy.target, worker)])
+    directory = _directory(copy, worker)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{directory} cannot be created: {error.strerror}", hint="the target of all workers is a directory"
+        ) from error
+    return scp_argv(shell.config, copy.recursive, [*places, f"{directory}/"])
+
+
+def _directory(copy: Copy, worker: int) -> Path:
+    return Path(copy.target.path).absolute() / f"worker{worker}"
+
+
+def _remove_empty(copy: Copy, workers: Sequence[int]) -> None:
+    """Leave no directory of a worker from which nothing came."""
+    if copy.target.slice is None:
+        for worker in workers:
+            with contextlib.suppress(OSError):
+                _directory(copy, worker).rmdir()
+
+
+def _word(shell: Shell, place: Place, worker: int) -> str:
+    """Return a place as scp has it."""
+    if place.slice is None:
+        return place.path
+    return f"{shell.host(worker if place.worker is None else place.worker)}:{place.path}"
+
+
+def _show_lines(process: Popen[bytes], index: int, show: Show) -> None:
+    assert process.stdout is not None, "it is a pipe"
+    splitter = LineSplitter()
+    while piece := process.stdout.read1():  # type: ignore[attr-defined]
+        if lines := splitter.feed(piece):
+            show(index, lines)
+    if lines := splitter.flush():
+        show(index, lines)

@@ -1,0 +1,89 @@
+"""What the words of `tpujob scp` mean, and how its programs end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import psutil
+import pytest
+
+from orchestrator import fork
+from orchestrator.client.slices.copies import LEASH, Copy, Place, parse, place
+from orchestrator.errors import UserError
+from tests.waiting import HANG_S, until
+
+
+@pytest.mark.parametrize(
+    ("word", "meaning"),
+    [
+        ("mine:x", Place("x", "mine")),
+        ("mine:", Place("", "mine")),
+        ("mine:2:x", Place("x", "mine", 2)),
+        ("mine:2:", Place("", "mine", 2)),
+        ("mine:2", Place("2", "mine")),
+        ("mine:/a b/*:c\nd", Place("/a b/*:c\nd", "mine")),
+        ("mine:x:2:y", Place("x:2:y", "mine")),
+        ("./mine:x", Place("./mine:x")),
+        ("/tmp/12:30", Place("/tmp/12:30")),
+        (":x", Place(":x")),
+        ("a b", Place("a b")),
+        ("-r", Place("-r")),
+    ],
+)
+def test_a_place_is_remote_where_scp_would_see_a_host(word: str, meaning: Place) -> None:
+    assert place(word) == meaning
+
+
+def test_workers_are_named_in_the_place_or_by_the_option() -> None:
+    copy = parse(["mine:1:a", "mine:b", "dir"], None, recursive=True)
+    assert copy == Copy("mine", (Place("a", "mine", 1), Place("b", "mine")), Place("dir"), recursive=True)
+    assert parse(["a", "mine:"], "3", recursive=False).worker == 3
+    assert parse(["a", "mine:"], "all", recursive=False).everywhere
+    assert parse(["mine:a", "mine:b", "dir"], "all", recursive=False).everywhere
+    assert not parse(["mine:0:a", "mine:1:"], None, recursive=False).everywhere
+
+
+@pytest.mark.parametrize(
+    ("words", "worker", "message"),
+    [
+        (["mine:a"], None, "nothing to copy to"),
+        (["a", "b"], None, "no place is on a slice"),
+        (["mine:a", "yours:b"], None, "one slice at a time, not mine and yours"),
+        (["mine:1:a", "b"], "2", "named twice"),
+        (["mine:1:a", "b"], "all", "named twice"),
+        (["mine:a", "mine:b"], "all", "from this machine to all workers, or from them"),
+        (["mine:a", "b", "c"], "all", "from this machine to all workers, or from them"),
+        (["a", "mine:b", "mine:"], "all", "from this machine to all workers, or from them"),
+        (["a", "mine:"], "-1", "--worker -1: must be the index of a worker"),
+        (["a", "mine:"], "", "must be the index"),
+        (["a", "mine:"], "²", "must be the index"),
+    ],
+)
+def test_what_scp_cannot_be_asked_is_said_before_anything_is(
+    words: list[str], worker: str | None, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        parse(words, worker, recursive=False)
+
+
+def test_a_program_on_a_leash_keeps_its_code_its_arguments_and_its_output() -> None:
+    process, leash = fork.start(
+        ["sh", "-c", LEASH, "scp", "sh", "-c", 'cat; echo "$@"; exit 5', "x", "a b", "$HOME"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert process.communicate(timeout=HANG_S)[0] == b"a b $HOME\n"
+    assert process.returncode == 5
+    leash.close()
+
+
+def test_a_program_on_a_leash_ends_with_it() -> None:
+    process, leash = fork.start(["sh", "-c", LEASH, "scp", "sleep", "1000"], stdout=subprocess.PIPE)
+    here = psutil.Process(process.pid)
+    family = until(lambda: [each for each in here.children(recursive=True) if "sleep" in each.cmdline()], "the program")
+    leash.close()
+    assert process.wait(HANG_S) != 0
+    psutil.wait_procs(family, HANG_S)
+    assert process.stdout is not None and os.read(process.stdout.fileno(), 1) == b"", "nothing holds its output"
+    process.stdout.close()
