@@ -117,7 +117,14 @@ GROUPS: dict[str, dict[str, Command]] = {
             (
                 "tpujob scp data.csv trainer:",
                 "tpujob scp -r trainer:1:logs .",
-                "tpujob scp --worker all trainer:stats.json out/  # out/worker0/stats.json and so on",
+                "tpujob scp --worker all trainer:out.json here/  # here/worker0/…",
+            ),
+        ),
+        "ssh-config": Command(
+            "Print the line for ~/.ssh/config with which ssh, rsync and editors know the workers of every slice.",
+            (
+                "tpujob ssh-config --install",
+                "tpujob ssh-config trainer  # the hosts of one slice",
             ),
         ),
         "offers": Command(

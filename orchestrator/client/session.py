@@ -6,6 +6,7 @@ a program to run, so that commands that find nothing to do stay quick.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -27,6 +28,7 @@ from orchestrator.errors import (
     Interrupted,
     TeardownUnproven,
     TpujobError,
+    UnknownLease,
 )
 from orchestrator.exit_codes import NOT_PROVEN
 from orchestrator.ledger.clocks import Clocks
@@ -251,6 +253,7 @@ class Session:
         watchdog may have deleted them. Waits `budget_s` at most for proofs; a cloud that fails is reported, not raised. Raises
         Interrupted.
         """
+        self._forget_gone()
         if not self.ledger.open_leases() and not self.ledger.attempts_open():
             return
         open_before = {attempt.run_id for attempt in self.ledger.attempts_open()}
@@ -346,6 +349,13 @@ class Session:
         import shutil
 
         shutil.rmtree(self.directory / "leases" / lease_id, ignore_errors=True)
+
+    def _forget_gone(self) -> None:
+        """Delete the SSH keys of slices whose end was recorded by a process that was killed before it deleted them."""
+        for directory in (self.directory / "leases").glob("*"):
+            with contextlib.suppress(UnknownLease):  # another process drafts it
+                if not self.ledger.lease(directory.name).open:
+                    self.forget_keys(directory.name)
 
     def forget_drafts(self, made: Iterable[str], *, kept: Lease | None = None) -> None:
         """Delete the SSH keys of these leases, but those of `kept` and of slices that are not proven gone."""

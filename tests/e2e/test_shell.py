@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -150,6 +151,55 @@ def test_scp_copies_both_ways_with_the_names_and_the_errors_of_scp(tpujob: Tpujo
     assert tpujob("scp", "here", "mine:9:").returncode == 64
     (tmp_path / "file").touch()
     assert tpujob("scp", "--worker", "all", "mine:12*", "file").returncode == 64
+
+
+def test_the_users_own_ssh_and_rsync_know_the_workers(tpujob: Tpujob, mine: Path, tmp_path: Path) -> None:
+    assert tpujob("ssh-config", "--install").returncode == 0
+    config = tmp_path / "home" / ".ssh" / "config"
+    assert (
+        f'Include "{tpujob.own_state}/leases/*/ssh_config"'
+        == config.read_text().strip()
+        == tpujob("ssh-config").stdout.strip()
+    )
+    for host in ("tpu-mine-3", f"{tpujob.alive()[0].rpartition('/')[2]}-3"):
+        done = subprocess.run(
+            ["ssh", "-F", config, host, "pwd"], capture_output=True, text=True, timeout=HANG_S, check=True
+        )
+        assert done.stdout.endswith("worker3/home\n")
+    assert "Host tpu-mine-3 " in tpujob("ssh-config", "mine").stdout
+    if shutil.which("rsync") is not None:
+        (tmp_path / "tree").mkdir()
+        (tmp_path / "tree" / "a b").write_text("synced")
+        words = ["rsync", "-a", "-e", f"ssh -F {config}", "tree", "tpu-mine-2:"]
+        subprocess.run(words, cwd=tmp_path, timeout=HANG_S, check=True)
+        (copied,) = tpujob.state_dir.glob("vms/*/worker2/home/tree/a b")
+        assert copied.read_text() == "synced"
+    assert tpujob("ssh-config", "--remove").returncode == 0
+    assert config.read_text() == ""
+
+
+@pytest.mark.exhaustive
+def test_a_configuration_that_a_killed_command_left_goes_with_the_next_one(tpujob: Tpujob) -> None:
+    done = tpujob("run", tpujob.job("name: short\ntpu: {zone: us-central1-a}\ncommand: 'true'\n"))
+    assert done.returncode == 0, done.text
+    (lease,) = tpujob.leases()
+    left, drafted = (tpujob.own_state / "leases" / name for name in (lease.id, "drafted"))
+    for directory in (left, drafted):
+        assert not directory.exists()
+        directory.mkdir()
+        (directory / "ssh_config").touch()
+    assert tpujob("gc", "--local").returncode == 0
+    assert not left.exists() and drafted.exists()
+
+
+@pytest.mark.exhaustive
+def test_a_slice_that_was_deleted_elsewhere_is_no_host_once_that_is_known(tpujob: Tpujob) -> None:
+    assert tpujob("up", "mine", "--zone", "us-central1-a").returncode == 0
+    (lease,) = tpujob.leases()
+    assert (tpujob.own_state / "leases" / lease.id / "ssh_config").exists()
+    tpujob.admin("POST", f"nodes/{lease.name.node}:vanish", {})
+    tpujob("status")
+    assert not (tpujob.own_state / "leases" / lease.id).exists()
 
 
 @pytest.mark.exhaustive

@@ -8,6 +8,7 @@ from functools import partial
 
 from orchestrator.client import lookup
 from orchestrator.client.session import Session
+from orchestrator.client.slices.shell import write_down
 from orchestrator.core.lease.lease import Lease
 from orchestrator.engine.slices import extend as extension
 from orchestrator.engine.slices import up_and_down
@@ -56,7 +57,8 @@ def stop(session: Session, name: str | None = None) -> SliceStatus:
 def start(session: Session, name: str | None = None) -> SliceStatus:
     """Start a stopped slice and wait until it is READY. Raises UserError where there is none."""
     lease = _required(session, name)
-    session.on_cloud(partial(up_and_down.start, lease))
+    started = session.on_cloud(partial(up_and_down.start, lease))
+    write_down(session, started)
     return SliceStatus(lease.handle, lease.name.node, "READY", lease.ends_at)
 
 

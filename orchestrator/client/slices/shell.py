@@ -14,7 +14,7 @@ from orchestrator.core.lease.lease import Lease
 from orchestrator.engine.effects.cloud import Get, Workers
 from orchestrator.engine.runtime.retry import until
 from orchestrator.engine.runtime.world import open_fleet
-from orchestrator.errors import UserError
+from orchestrator.errors import Interrupted, TpujobError, UserError
 from orchestrator.remote.fleet.fleet import Fleet
 from orchestrator.remote.ssh import openssh
 
@@ -51,7 +51,22 @@ def open_shell(session: Session, name: str | None) -> Shell:
     if view is None or view.state is not SliceState.READY:
         state = view.native_state if view else "gone"
         raise UserError(f"{lease.handle} is {state}", hint=f"`tpujob up {lease.handle}` brings it to READY")
-    workers = session.run(until(give_up_at, Workers(lease.name)))
+    return _written(session, lease, ASK_S)
+
+
+def write_down(session: Session, lease: Lease) -> None:
+    """Write the way to the workers of a slice that is READY down for OpenSSH. What keeps it from that is only reported."""
+    try:
+        _written(session, lease, 0.0)
+    except Interrupted:
+        raise
+    except TpujobError as error:
+        later = f"`tpujob ssh-config {lease.handle}` asks again"
+        session.reporter.notice("ssh", f"nothing is known of its workers yet ({error.message}): {later}")
+
+
+def _written(session: Session, lease: Lease, ask_s: float) -> Shell:
+    workers = session.run(until(session.now() + ask_s, Workers(lease.name)))
     notice = lambda text: session.reporter.notice("ssh", text)  # noqa: E731
     directory = session.lease_directory(lease.id)
     dialer = session.world(lease.cloud).reach.dialer(lease)

@@ -13,6 +13,7 @@ from typing import Any
 from orchestrator import catalog
 from orchestrator.client import lookup, plans
 from orchestrator.client.session import Session, default_handle
+from orchestrator.client.slices.shell import write_down
 from orchestrator.core.lease.access import AccessWish, Via
 from orchestrator.core.lease.lease import Lease, LeaseState, Purpose
 from orchestrator.core.planning.capacity_request import CapacityRequest, Provisioning
@@ -84,6 +85,7 @@ def bring_up(session: Session, options: UpOptions) -> UpResult:
     lease = outcome.lease
     if lease is None:
         raise TpujobError("up ended without a slice and without an error")
+    write_down(session, lease)
     where = (lease.name.node, lease.accelerator_type, lease.name.zone)
     return UpResult(handle, *where, outcome.action, lease.ends_at, lease.idle_s)
 
