@@ -24,6 +24,7 @@ VERBS = {  # verb: the module that has a function of that name
     "status": "stream",
     "follow": "stream",
     "pack": "pack",
+    "tpu_metrics": "tpu_metrics",
     "upload": "upload",
     "environment": "environment",
     "heartbeat": "presence",

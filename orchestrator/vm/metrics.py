@@ -10,7 +10,6 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 LOOK_S = 0.25  # between two looks
 PIECE_BYTES = 65536
@@ -22,7 +21,7 @@ FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC  # a FIFO wou
 class MetricsTail:
     """Reads on from `offset`. A file that was replaced or got shorter begins anew."""
 
-    def __init__(self, path: Path, offset: int) -> None:
+    def __init__(self, path: str, offset: int) -> None:
         self.path, self.offset = path, offset
         self.inode = self.sent_bytes = 0
         self.looked_at = 0.0
@@ -37,7 +36,7 @@ class MetricsTail:
             return
         self.looked_at = now
         try:
-            fd = os.open(str(self.path), FLAGS)
+            fd = os.open(self.path, FLAGS)
         except OSError:
             return
         try:

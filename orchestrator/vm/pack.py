@@ -41,7 +41,7 @@ def pack() -> None:
     at the end {"end": the number of files}.
     """
     request = json.loads(sys.stdin.buffer.readline())
-    run = PhaseFiles(request["attempt"], "main", request.get("runs")).run
+    run = Path(PhaseFiles(request["attempt"], "main", request.get("runs")).run)
     files: list[tuple[str, int]] = []
     for row in rows(run, request["patterns"], ActivitySignal()):
         if "sha256" in row:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from .frames import frame, reply
 from .metrics import MetricsTail
@@ -30,14 +29,14 @@ def status(attempt: str, name: str) -> None:
 def follow(attempt: str, name: str, offset_text: str, metrics_text: str = "") -> None:
     """`metrics_text`: from which byte of metrics.jsonl on; empty: without it."""
     phase, offset = PhaseFiles(attempt, name), int(offset_text)
-    metrics = MetricsTail(phase.run / "artifacts" / "metrics.jsonl", int(metrics_text)) if metrics_text else None
+    metrics = MetricsTail(f"{phase.run}/artifacts/metrics.jsonl", int(metrics_text)) if metrics_text else None
     reply({"stream": "log"})
     told = ""
     spoke_at = moved_at = time.monotonic()
     while True:
         now = phase.status()  # read before the log: once final, the log is complete
         limit = now["log_size"] if now["state"] == "exited" else None
-        for piece in _log_after(phase.dir / "log", offset, limit):
+        for piece in _log_after(phase.path("log"), offset, limit):
             frame(b"L", piece)
             offset += len(piece)
             spoke_at = moved_at = time.monotonic()
@@ -58,9 +57,9 @@ def follow(attempt: str, name: str, offset_text: str, metrics_text: str = "") ->
         time.sleep(LOOK_S if time.monotonic() - moved_at < 10 else LOOK_IDLE_S)
 
 
-def _log_after(path: Path, offset: int, limit: int | None) -> Iterator[bytes]:
+def _log_after(path: str, offset: int, limit: int | None) -> Iterator[bytes]:
     try:
-        file = path.open("rb", buffering=0)
+        file = open(path, "rb", buffering=0)  # noqa: PTH123, SIM115 - as in `phase`; closed below
     except FileNotFoundError:
         return
     with file:

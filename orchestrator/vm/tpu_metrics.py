@@ -1,6 +1,6 @@
 """Samples HBM use and duty cycle of this worker's TPU chips while a job runs, into `artifacts/tpu-metrics.jsonl`.
 
-The script of a job starts this file with the job's own `python3`, beside the job (core/text/scripts.py). It asks libtpu's
+The script of a job runs this verb with the job's own `python3`, beside the job (core/text/scripts.py). It asks libtpu's
 monitoring library, which is a client of the metrics service that libtpu runs in the training process (localhost:8431): the
 library opens no chip, and what fails or hangs here fails in this process alone. While nothing is loaded on the chips, it writes
 no line, never 0. docs/reports.md describes the file.
@@ -14,7 +14,6 @@ import math
 import os
 import resource
 import signal
-import sys
 import time
 
 TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 NAME = "tpu-metrics.jsonl"
 SCHEMA = 1
-EVERY_S = 10.0
 SLOWER_AFTER = 360  # samples: an hour, then half as often, and so on: a week has 3,000 lines
 MOST_CHIPS = 1024
 NAMES = {  # by their names in libtpu
@@ -71,8 +69,10 @@ def write(path: str, line: dict[str, Any]) -> None:
         file.write(json.dumps(line, separators=(",", ":")) + "\n")
 
 
-def main(directory: str, every_s: float = EVERY_S) -> None:
-    """Sample every `every_s`, later less often, until the job has ended and its supervisor ends this process too."""
+def tpu_metrics(directory: str, every: str = "10") -> None:
+    """Sample every so many seconds, later less often, until the job has ended and its supervisor ends this process too."""
+    every_s = float(every)
+    os.umask(0o022)  # as that of the job
     path = os.path.join(directory, NAME)  # noqa: PTH118
     os.environ.update(QUIET)
     os.nice(19)
@@ -93,9 +93,3 @@ def main(directory: str, every_s: float = EVERY_S) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # libtpu's own handler prints a stack first
         if found:
             write(path, {"at": round(time.time(), 1), "every_s": every_s, **found})
-
-
-if __name__ == "__main__":
-    if sys.path[0] == os.path.dirname(os.path.realpath(__file__)):  # noqa: PTH120 - Python resolves links in it
-        del sys.path[0]  # its modules are not for the job's packages to import
-    main(sys.argv[1], *map(float, sys.argv[2:]))

@@ -30,7 +30,7 @@ class Transient(Exception):
 def upload(attempt: str, destination: str, patterns: str, worker: str) -> None:
     """`destination` is gs://BUCKET/PREFIX, `patterns` a JSON list; the files go to PREFIX/worker<i>/…"""
     bucket, _, prefix = destination[len("gs://") :].partition("/")
-    run = PhaseFiles(attempt, "main").run
+    run = Path(PhaseFiles(attempt, "main").run)
     sent, failed, refused = 0, 0, 0
     for row in rows(run, json.loads(patterns)):
         name = row["path"]

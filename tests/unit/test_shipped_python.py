@@ -38,7 +38,7 @@ def test_nor_a_method_of_text_that_python_3_8_lacks() -> None:
 
 
 def test_nor_does_what_unpacks_the_agent_there(tmp_path: Path) -> None:
-    (tmp_path / "boot.py").write_text(agent.BOOT + agent.RUN)
+    (tmp_path / "boot.py").write_text(agent.BOOT + agent.PROGRAM)
     found = vermin("3.8", tmp_path)
     assert found.returncode == 0, found.stdout
 

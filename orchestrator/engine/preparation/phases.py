@@ -44,7 +44,7 @@ def phases(
     from orchestrator.remote.ssh import agent
 
     if emulation is None and spec.tpu_metrics:
-        main = scripts.with_tpu_metrics(main, agent.script("tpu_metrics", '"$TPUJOB_ARTIFACTS"'))
+        main = scripts.with_tpu_metrics(main, agent.command_of_the_job("tpu_metrics", '"$TPUJOB_ARTIFACTS"'))
     environment = _environment(spec, asked, emulation)
     if environment is not None:
         setup = environment.setup(agent.command("environment")) + (environment.use(setup) if setup else "")

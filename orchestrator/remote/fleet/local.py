@@ -54,7 +54,7 @@ class LocalWorker:
         self._read = 0
         self._sink: Sink = lambda worker, data: None
         self._metrics: Sink = self._sink
-        self._tail = MetricsTail(Path(), 0)
+        self._tail = MetricsTail("", 0)
 
     def start(
         self, phase: str, script: str, env: Mapping[str, str], shipment: Shipment | None, sink: Sink, metrics: Sink
@@ -72,7 +72,7 @@ class LocalWorker:
         }
         self._log, self._read, self._sink = self.runs / self.attempt / phase / "log", 0, sink
         self._metrics = metrics
-        self._tail = MetricsTail(self.runs / self.attempt / "artifacts" / "metrics.jsonl", 0)
+        self._tail = MetricsTail(str(self.runs / self.attempt / "artifacts" / "metrics.jsonl"), 0)
         self._close_pipe()
         self._process, self._pipe = fork.start(
             [*AGENT, "local"],

@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
+import io
 import shlex
-import zlib
+import zipfile
 from importlib import resources
 
 # -I and -S: no site packages, no PYTHON* variables, half the start-up time.
-PYTHON = ("python3", "-IS", "-c")
-
-# With the unpacked directory as its first argument. Not `python3 DIRECTORY`, which takes 20 ms to find out what that is.
-RUN = """
-import sys
-sys.path.insert(0, sys.argv.pop(1))
-from vm.__main__ import main
-sys.exit(main(sys.argv))
-""".strip()
-
-# Runs on the worker: reads exactly the archive from stdin, unpacks it under its name, and becomes it. The rest of stdin
-# is the agent's. Unpacked, because Python caches the compiled form of files.
+PYTHON = ("python3", "-IS")
+NOT_SHIPPED = ("watchdog.py",)  # it is in the startup-script
+# Runs on the worker: reads exactly the archive from stdin, stores it under its name, and becomes it. The rest of stdin is the
+# agent's. Python imports from the archive itself. What it does here without hashlib and pathlib takes a third of the time.
 BOOT = """
-import hashlib, json, os, sys, zlib
+import os, sys
+try:
+    from _sha256 import sha256
+except ImportError:
+    from hashlib import sha256
 name, size = sys.argv[1], int(sys.argv[2])
 data = b""
 while len(data) < size:
@@ -35,30 +31,39 @@ while len(data) < size:
     if not piece:
         sys.exit("the connection was cut")
     data += piece
-if hashlib.sha256(data).hexdigest() != name:
+if sha256(data).hexdigest() != name:
     sys.exit("the agent arrived with another content than its name says")
 os.umask(0o077)
-path = os.path.expanduser("~/tpujob/bin/agent-" + name)
+path = os.path.expanduser("~/tpujob/bin/agent-" + name + ".zip")
 if not os.path.exists(path):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
     draft = path + "." + str(os.getpid())
-    os.makedirs(draft + "/vm")
-    for file_name, text in json.loads(zlib.decompress(data)).items():
-        with open(draft + "/vm/" + file_name, "w", encoding="utf-8") as file:
-            file.write(text)
-    try:
-        os.rename(draft, path)
-    except OSError:
-        if not os.path.exists(path):
-            raise
-sys.argv[1:3] = [path]
+    with open(draft, "wb") as file:
+        file.write(data)
+    os.rename(draft, path)
+sys.path.insert(0, path)
+from vm.__main__ import main
+sys.exit(main(["agent", "serve", "agent-" + name]))
+""".lstrip()
+# Of the archive as a program, `python3 ARCHIVE VERB …`: the job's own Python runs one of its verbs, too.
+PROGRAM = """
+import sys
+from vm.__main__ import main
+del sys.path[0]
+sys.exit(main(sys.argv))
 """.lstrip()
 
 
 @functools.cache
 def archive() -> bytes:
-    """The same bytes for the same sources."""
+    """Return a zip file; the same bytes for the same sources."""
     files = [file for file in resources.files("orchestrator.vm").iterdir() if file.name.endswith(".py")]
-    return zlib.compress(json.dumps({file.name: file.read_text("utf-8") for file in files}, sort_keys=True).encode(), 9)
+    texts = {f"vm/{file.name}": file.read_text("utf-8") for file in files if file.name not in NOT_SHIPPED}
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as made:
+        for name, text in sorted([*texts.items(), ("__main__.py", PROGRAM)]):
+            made.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED, 9)
+    return packed.getvalue()
 
 
 @functools.cache
@@ -73,15 +78,18 @@ def versioned_name() -> str:
 
 def serve_command() -> str:
     """Start the agent of a connection; `archive()` must come first on its stdin, then the frames of `vm/serve.py`."""
-    return f"exec {shlex.join([*PYTHON, BOOT + RUN, digest(), str(len(archive())), 'serve', versioned_name()])}"
+    return f"exec {shlex.join([*PYTHON, '-c', BOOT, digest(), str(len(archive()))])}"
 
 
 def command(*arguments: str) -> str:
     """The command line of one verb, for the script of a job."""
-    return f'exec {shlex.join([*PYTHON, RUN])} "$HOME/tpujob/bin/{versioned_name()}" {shlex.join(arguments)}'
+    return f"exec {shlex.join(PYTHON)} {_place()} {shlex.join(arguments)}"
 
 
-def script(name: str, *arguments: str) -> str:
-    """The command line of a file of `orchestrator.vm` as a program of its own, for the job's own Python. The arguments are
-    written for bash."""
-    return " ".join(["python3", f'"$HOME/tpujob/bin/{versioned_name()}/vm/{name}.py"', *arguments])
+def command_of_the_job(*arguments: str) -> str:
+    """The command line of one verb for the job's own Python. The arguments are written for bash."""
+    return " ".join(["python3", _place(), *arguments])
+
+
+def _place() -> str:
+    return f'"$HOME/tpujob/bin/{versioned_name()}.zip"'

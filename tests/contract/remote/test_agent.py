@@ -34,7 +34,7 @@ def agents(slice_: Slice) -> set[psutil.Process]:
     found = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            ours = agent.versioned_name() in process.cmdline() and process.environ()["HOME"] == str(slice_.home())
+            ours = agent.digest() in process.cmdline() and process.environ()["HOME"] == str(slice_.home())
             if ours and os.getsid(process.pid) == process.pid:
                 found.add(process)
     return found

@@ -11,6 +11,8 @@ import socket
 import subprocess
 import threading
 import time
+import warnings
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -370,18 +372,22 @@ def test_a_cut_connection_goes_on_with_the_byte_after_the_last_one_that_arrived(
 def test_a_full_disk_of_a_worker_is_one_line_with_its_numbers(one: Slice, tmp_path: Path) -> None:
     fleet = one.fleet()
     fleet.facts()  # the agent is there
-    (source,) = one.home().glob(f"tpujob/bin/agent-{agent.digest()}/vm/receive.py")
-    original = source.read_text()
+    (archive,) = one.home().glob(f"tpujob/bin/{agent.versioned_name()}.zip")
+    fleet.cancel()
+    fleet = one.fleet()
+    original = archive.read_bytes()
+    source = zipfile.ZipFile(archive).read("vm/receive.py").decode()
     limit = "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
     limit += "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"  # as if no more fitted
-    source.write_text(original.replace("import fcntl\n", f"{limit}import fcntl\n"))
+    with zipfile.ZipFile(archive, "a") as changed, warnings.catch_warnings(action="ignore"):  # the last one counts
+        changed.writestr("vm/receive.py", source.replace("import fcntl\n", f"{limit}import fcntl\n"))
     try:
         with pytest.raises(
             RemoteError, match=r"worker0: no room on its disk for what is shipped \(62\.9 MB, .* is free"
         ):
             fleet.push(shipment(tmp_path, {"large": os.urandom(60 << 20)}))
     finally:
-        source.write_text(original)
+        archive.write_bytes(original)
 
 
 def test_only_what_changed_travels(four: Slice, tmp_path: Path) -> None:
@@ -694,7 +700,7 @@ def writers(worker: Slice) -> set[psutil.Process]:
     found = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if agent.versioned_name() in process.cmdline() and process.environ().get("HOME") == str(worker.home()):
+            if agent.digest() in process.cmdline() and process.environ().get("HOME") == str(worker.home()):
                 found.add(process)
     return found
 

@@ -23,7 +23,7 @@ def test_two_processes_that_ask_a_phase_to_stop_do_not_disturb_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     phase = PhaseFiles("a1", "main", str(tmp_path))
-    phase.dir.mkdir(parents=True)
+    Path(phase.dir).mkdir(parents=True)
     fsync, others = os.fsync, iter([[sys.executable, "-c", WRITE, str(tmp_path)]])
 
     def and_another_one(fd: int) -> None:
@@ -34,4 +34,4 @@ def test_two_processes_that_ask_a_phase_to_stop_do_not_disturb_each_other(
     monkeypatch.setattr("orchestrator.vm.phase.os.fsync", and_another_one)
     phase.write("stop.json", {"grace_s": 1})
     assert phase.read("stop.json") == {"grace_s": 1}
-    assert [path.name for path in phase.dir.iterdir()] == ["stop.json"]
+    assert [path.name for path in Path(phase.dir).iterdir()] == ["stop.json"]

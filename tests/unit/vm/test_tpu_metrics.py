@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.text import scripts
+from orchestrator.remote.ssh import agent
 from orchestrator.vm import tpu_metrics
 from tests.unit.vm import libtpu_fixture
 from tests.unit.vm.conftest import Worker
@@ -97,7 +98,8 @@ def sampler(place: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _arguments(place: Path) -> list[str]:
-    return [str(Path(tpu_metrics.__file__)), str(place / "artifacts")]
+    (place / "agent.zip").write_bytes(agent.archive())
+    return [str(place / "agent.zip"), "tpu_metrics", str(place / "artifacts")]
 
 
 def _environment(place: Path) -> dict[str, str]:
@@ -140,7 +142,7 @@ def test_a_long_job_is_sampled_less_often(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(tpu_metrics, "QUIET", {})
     monkeypatch.setattr(tpu_metrics.signal, "signal", lambda *_: None)
     with pytest.raises(Ended):
-        tpu_metrics.main(str(tmp_path))
+        tpu_metrics.tpu_metrics(str(tmp_path))
     assert (slept[0], slept[500]) == (10.0, 20.0)
     assert sum(slept) > 7 * 86400, "a week in 3,000 lines"
 
@@ -161,15 +163,18 @@ def test_without_libtpu_it_writes_why_and_ends(place: Path) -> None:
     assert line["absent"].startswith("the job's python3 has no libtpu.sdk: ModuleNotFoundError")
 
 
-def test_the_packages_of_the_job_do_not_import_what_is_beside_it_also_where_the_home_is_a_link(place: Path) -> None:
-    beside = Path(tpu_metrics.__file__).parent
-    (place / "home").symlink_to(beside)
-    (place / "packages" / "libtpu" / "sdk.py").write_text("import frames\n")
-    assert (beside / "frames.py").exists()
-    script = [sys.executable, str(place / "home" / "tpu_metrics.py"), str(place / "artifacts"), "0.01"]
-    subprocess.run(script, env=_environment(place), timeout=HANG_S, check=True)
+def test_the_packages_of_the_job_do_not_import_from_the_agent_nor_the_agent_from_the_directory_of_the_job(
+    place: Path,
+) -> None:
+    (place / "packages" / "libtpu" / "sdk.py").write_text(
+        "import sys\nassert not [p for p in sys.path if 'agent.zip' in p]\n"
+    )
+    (place / "json.py").write_text("raise SystemExit('not for the agent')\n")
+    subprocess.run(
+        [sys.executable, *_arguments(place), "0.01"], env=_environment(place), cwd=place, timeout=HANG_S, check=True
+    )
     (line,) = written(place)
-    assert "No module named 'frames'" in line["absent"]
+    assert "has no attribute 'tpumonitoring'" in line["absent"]
 
 
 def test_a_job_neither_waits_for_the_sampler_nor_hears_of_it(place: Path) -> None:
@@ -201,7 +206,7 @@ def test_errors_of_bash_name_the_lines_of_the_job(place: Path, first: str) -> No
 
 def test_it_ends_with_the_job_on_a_worker_and_its_file_is_among_the_artifacts(place: Path, worker: Worker) -> None:
     wait = f'until grep -q hbm "$TPUJOB_ARTIFACTS/{tpu_metrics.NAME}"; do sleep 0.02; done 2>/dev/null; echo done; exit 3\n'
-    sampler = f'{shlex.join([sys.executable, tpu_metrics.__file__])} "$TPUJOB_ARTIFACTS" 0.01'
+    sampler = f'{shlex.join([sys.executable, *_arguments(place)[:2]])} "$TPUJOB_ARTIFACTS" 0.01'
     packages, answers = (shlex.quote(str(place / name)) for name in ("packages", "answers"))
     given = f"export PYTHONPATH={packages} STAND_IN={answers}\n"
     worker.start(given + scripts.with_tpu_metrics(wait, sampler))

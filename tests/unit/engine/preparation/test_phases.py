@@ -39,7 +39,7 @@ def main_script(directory: Path, text: str, emulation: Emulation | None = None) 
 
 def test_the_metrics_of_a_tpu_are_sampled_by_the_python_that_the_job_has(tmp_path: Path) -> None:
     script = main_script(tmp_path, "command: python train.py\nrequirements: [jax]\n")
-    sampler = script.index('vm/tpu_metrics.py" "$TPUJOB_ARTIFACTS"')
+    sampler = script.index('.zip" tpu_metrics "$TPUJOB_ARTIFACTS"')
     assert script.index("VIRTUAL_ENV/bin") < sampler < script.index("python train.py")
     assert "tpu_metrics" in main_script(tmp_path, "train: {}\n")
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import io
 import subprocess
 import sys
-import zlib
+import zipfile
 from pathlib import Path
 
 from orchestrator.remote.ssh import agent
 
 
 def test_the_archive_holds_the_agents_files_and_is_the_same_every_time() -> None:
-    files = json.loads(zlib.decompress(agent.archive()))
-    assert {"__main__.py", "supervisor.py", "pack.py", "phase.py"} <= set(files)
+    files = zipfile.ZipFile(io.BytesIO(agent.archive())).namelist()
+    assert {"__main__.py", "vm/__main__.py", "vm/serve.py", "vm/supervisor.py", "vm/pack.py"} <= set(files)
     code = "from orchestrator.remote.ssh import agent; print(agent.digest())"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == agent.digest()
@@ -31,7 +31,7 @@ def test_the_archive_is_installed_once_and_says_its_name(tmp_path: Path) -> None
     assert (first.returncode, first.stdout) == (0, b"\ntpujob:%s\n" % agent.versioned_name().encode())
     again = run(tmp_path, agent.serve_command(), agent.archive())
     assert again.stdout == first.stdout
-    assert [path.name for path in (tmp_path / "tpujob" / "bin").iterdir()] == [agent.versioned_name()]
+    assert [path.name for path in (tmp_path / "tpujob" / "bin").iterdir()] == [f"{agent.versioned_name()}.zip"]
 
 
 def test_the_script_of_a_job_calls_single_verbs(tmp_path: Path) -> None:
