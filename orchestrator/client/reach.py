@@ -37,7 +37,8 @@ class Reach:
 
     def dialer(self, lease: Lease) -> Dialer:
         """Return the way to the workers of a lease. Connects to nothing yet."""
-        from orchestrator.remote.ssh.dial import Direct, Piped, Relayed
+        from orchestrator.remote.ssh.dial import Direct, Relayed
+        from orchestrator.remote.ssh.piped import Piped
 
         route, name = lease.route, lease.name
         if route.via is Via.IAP:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import select
 import socket
 import threading
 import time
@@ -21,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import HostKeyMismatch, TunnelRefused, Unreachable
 from orchestrator.remote.ssh.agent_link import AgentLink
-from orchestrator.remote.ssh.dial import Dialer, Direct, last_words
+from orchestrator.remote.ssh.dial import Dialer, Direct
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup
 from orchestrator.remote.ssh.known_hosts import KnownHosts, alias
+from orchestrator.remote.ssh.piped import last_words
 from orchestrator.remote.ssh.socket_options import SILENCE_S
 
 if TYPE_CHECKING:
@@ -113,21 +115,45 @@ class Connection:
             if self._wakeup.canceled.is_set():
                 raise FanOutAbandoned
             if self._connection is None or not self._connection.is_connected:
-                with self.translating_errors(), self._dialer.turn():
+                with self.translating_errors():
                     self._connection = self._open()
             return self._connection.transport
 
     def _open(self) -> Any:
-        import fabric
         import paramiko
 
+        self._socket = None
         try:
-            self._socket = self._dialer.dial(self.worker)
+            with self._dialer.turn():
+                self._socket = self._dial()
+                _wait_for_first_byte(self._socket)
+            return self._log_in(self._socket)
+        except BaseException as error:
+            cut = isinstance(error, (paramiko.SSHException, OSError, EOFError))
+            answered = isinstance(error, (paramiko.AuthenticationException, paramiko.BadHostKeyException))
+            why = last_words(self._socket) if cut and not answered else ""
+            if self._socket is not None:
+                self._socket.close()
+            if why:
+                raise Unreachable(f"{self.name}: the way to it failed: {why}") from error
+            raise
+
+    def _dial(self) -> socket.socket:
+        if self._wakeup.canceled.is_set():  # while it waited for its turn
+            raise FanOutAbandoned
+        try:
+            sock = self._dialer.dial(self.worker)
         except (Unreachable, TunnelRefused) as error:
             raise type(error)(f"{self.name}: {error.message}", hint=error.hint) from error
         if self._wakeup.canceled.is_set():  # canceled before there was a socket to shut
-            self._socket.close()
+            sock.close()
             raise FanOutAbandoned
+        return sock
+
+    def _log_in(self, sock: socket.socket) -> Any:
+        import fabric
+        import paramiko
+
         connection = fabric.Connection(
             self.worker.host,
             user=self._credentials.user,
@@ -136,7 +162,7 @@ class Connection:
             # Neither fabric's own configuration files nor ~/.ssh/config are read.
             config=fabric.Config(lazy=True, ssh_config=paramiko.SSHConfig()),
             connect_kwargs={
-                "sock": self._socket,
+                "sock": sock,
                 "key_filename": str(self._credentials.key_path),
                 "allow_agent": False,
                 "look_for_keys": False,
@@ -149,14 +175,8 @@ class Connection:
         self._expect_host_key(connection.client)
         try:
             connection.open()
-        except BaseException as error:
-            cut = isinstance(error, (paramiko.SSHException, OSError, EOFError))
-            answered = isinstance(error, (paramiko.AuthenticationException, paramiko.BadHostKeyException))
-            why = last_words(self._socket) if cut and not answered else ""
+        except BaseException:
             connection.client.close()
-            self._socket.close()
-            if why:
-                raise Unreachable(f"{self.name}: the way to it failed: {why}") from error
             raise
         self._opened_at = time.monotonic()
         connection.transport.set_keepalive(int(SILENCE_S))
@@ -197,6 +217,16 @@ class Connection:
             hint = NO_KEY if isinstance(error, paramiko.AuthenticationException) else None
             words = f"{self.name} ({self.worker.host}:{self.worker.port}): {_reason(error)}"
             raise Unreachable(words, hint=hint) from error
+
+
+def _wait_for_first_byte(sock: socket.socket) -> None:
+    """Wait until the worker has begun to speak: sshd does so first. Raises TimeoutError, EOFError and OSError."""
+    poll = select.poll()  # `select` takes no descriptor above 1023
+    poll.register(sock, select.POLLIN)
+    if not poll.poll(HANDSHAKE_S * 1000):
+        raise TimeoutError
+    if not sock.recv(1, socket.MSG_PEEK):
+        raise EOFError
 
 
 def _reason(error: Exception) -> str:

@@ -20,9 +20,10 @@ import pytest
 
 from orchestrator.errors import ConfigError, HostKeyMismatch, TunnelRefused, Unreachable
 from orchestrator.remote.iap.dialer import Relay
-from orchestrator.remote.ssh import dial
-from orchestrator.remote.ssh.dial import Direct, Piped, Relayed
+from orchestrator.remote.ssh import piped
+from orchestrator.remote.ssh.dial import Direct, Relayed
 from orchestrator.remote.ssh.keys import create_key
+from orchestrator.remote.ssh.piped import Piped
 from orchestrator.remote.transfer.collect import CollectRequest
 from tests.contract.remote.fixture import USER, Slice, four, one, until_ended
 from tests.contract.remote.test_iap import FixedToken
@@ -212,7 +213,7 @@ def test_a_command_ends_with_the_process_that_wanted_it_also_when_that_is_killed
     program = f"""
         import time
         from orchestrator.core.lease.cloud_api import WorkerAddress
-        from orchestrator.remote.ssh.dial import Piped
+        from orchestrator.remote.ssh.piped import Piped
         sock = Piped({proxy!r}, "ada").dial(WorkerAddress(0, "127.0.0.1", {one.workers[0].port}))
         print(sock.recv(4), flush=True)
         time.sleep(3600)
@@ -224,28 +225,34 @@ def test_a_command_ends_with_the_process_that_wanted_it_also_when_that_is_killed
     until(lambda: not proxies(tmp_path), "the end of the command")
 
 
+class Counted(piped.Turns):
+    """Turns that say how many were taken at once."""
+
+    def __init__(self) -> None:
+        super().__init__(piped.AT_ONCE)
+        self.inside = self.most = self.logins = 0
+        self.lock = threading.Lock()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        with super().turn():
+            with self.lock:
+                self.inside, self.logins = self.inside + 1, self.logins + 1
+                self.most = max(self.most, self.inside)
+            yield
+            with self.lock:
+                self.inside -= 1
+
+
 def test_no_more_logins_are_under_way_than_a_bastion_lets_through(
     four: Slice, proxy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dial, "BASTION_AT_ONCE", 2)
-
-    class Counting(Piped):
-        inside = most = 0
-        lock = threading.Lock()
-
-        @contextmanager
-        def turn(self) -> Iterator[None]:
-            with super().turn():
-                with self.lock:
-                    self.inside += 1
-                    self.most = max(self.most, self.inside)
-                yield
-                with self.lock:
-                    self.inside -= 1
-
-    counting = Counting(proxy, USER)
-    four.fleet(dialer=counting).connect(HANG_S)
-    assert (counting.most, counting.inside) == (2, 0)
+    """A login is under way from its dial on, until the worker's first byte."""
+    monkeypatch.setattr(piped, "AT_ONCE", 2)
+    turns = Counted()
+    monkeypatch.setattr(piped, "turns", lambda *_: turns)
+    four.fleet(dialer=Piped(proxy, USER)).connect(HANG_S)
+    assert (turns.most, turns.inside, turns.logins) == (2, 0, 4)
 
 
 # -- an address -------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.emulator.daemon.control import DaemonRefused
 from orchestrator.errors import Unreachable
 from orchestrator.remote.iap.dialer import Relay
-from orchestrator.remote.ssh.dial import Dialer, Direct, Piped, Relayed
+from orchestrator.remote.ssh.dial import Dialer, Direct, Relayed
 from orchestrator.remote.ssh.keys import create_key, ssh_keys_metadata
+from orchestrator.remote.ssh.piped import Piped
 from tests.contract.remote.fixture import NODES, USER, Slice, workers_of
 from tests.contract.remote.test_iap import FixedToken
 from tests.emulator_fixture import Emulator
@@ -27,21 +29,26 @@ numbers = count(1)
 
 @pytest.fixture(scope="module")
 def hidden(shared_emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slice]:
-    directory = tmp_path_factory.mktemp("hidden")
+    with hidden_slice(shared_emulator, "v5litepod-16", tmp_path_factory.mktemp("hidden")) as made:
+        yield made
+
+
+@contextmanager
+def hidden_slice(emulator: Emulator, accelerator_type: str, directory: Path) -> Iterator[Slice]:
     key = create_key(directory / "key")
     name = f"hidden{next(numbers)}"
     body = {
         **node(enableExternalIps=False),
-        "acceleratorType": "v5litepod-16",
+        "acceleratorType": accelerator_type,
         "metadata": {"ssh-keys": ssh_keys_metadata(USER, key.public_line)},
     }
-    shared_emulator.request("POST", f"{NODES}?nodeId={name}", body)
-    until(lambda: shared_emulator.request("GET", f"{NODES}/{name}")["state"] == "READY")
-    made = Slice(shared_emulator, name, tuple(workers_of(shared_emulator, name)), key, directory)
+    emulator.request("POST", f"{NODES}?nodeId={name}", body)
+    until(lambda: emulator.request("GET", f"{NODES}/{name}")["state"] == "READY")
+    made = Slice(emulator, name, tuple(workers_of(emulator, name)), key, directory)
     yield made
     for fleet in made.fleets:
         fleet.cancel()
-    shared_emulator.request("DELETE", f"{NODES}/{name}")
+    emulator.request("DELETE", f"{NODES}/{name}")
 
 
 def node(**network: Any) -> dict[str, Any]:
@@ -61,7 +68,7 @@ def test_the_api_shows_no_external_address(hidden: Slice, shared_emulator: Emula
 
 
 def test_a_program_of_this_machine_does_not_reach_them(hidden: Slice) -> None:
-    with pytest.raises(Unreachable, match="worker0, worker1, worker2, worker3 of 4 could not be reached"):
+    with pytest.raises(Unreachable, match="worker0 to worker3 of 4 could not be reached"):
         hidden.fleet(dialer=Direct()).connect(0.2)
 
 
@@ -82,16 +89,36 @@ def test_a_bastion_reaches_them_through_openssh_and_drops_no_login(
     hidden: Slice, shared_emulator: Emulator, tmp_path: Path
 ) -> None:
     """Four workers at once through a bastion that lets as many begin as sshd lets for sure: nine."""
-    bastion = shared_emulator.request(
-        "POST", "/_emulator/bastion", {"keys": [hidden.key.public_line], "max_startups": 9}
-    )
+    assert rc_through(hidden, Piped(through_bastion(hidden, tmp_path, max_startups=9), USER)) == 0
+    assert shared_emulator.request("GET", "/_emulator/bastion")["dropped"] == 0
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH is not installed")
+def test_64_workers_connect_and_connect_again_through_a_bastion_that_drops_no_login(
+    shared_emulator: Emulator, tmp_path: Path
+) -> None:
+    with hidden_slice(shared_emulator, "v5litepod-256", tmp_path) as many:
+        fleet = many.fleet(dialer=Piped(through_bastion(many, tmp_path, max_startups=9), USER))
+        for _ in range(2):
+            fleet.connect(HANG_S)
+            bastion = shared_emulator.request("GET", "/_emulator/bastion")
+            assert bastion["dropped"] == 0
+            assert bastion["most_starting"] > 1
+            for connection in fleet._connections:
+                connection.shut_socket()
+            until(lambda: not any(connection._connection.is_connected for connection in fleet._connections))
+
+
+def through_bastion(hidden: Slice, tmp_path: Path, *, max_startups: int) -> str:
+    """Start a bastion; return the ProxyCommand through it."""
+    body = {"keys": [hidden.key.public_line], "max_startups": max_startups}
+    bastion = hidden.emulator.request("POST", "/_emulator/bastion", body)
     known = tmp_path / "known_hosts"
     known.write_text(f"[127.0.0.1]:{bastion['port']} {bastion['host_key']}\n")
     options = ["-F", "/dev/null", "-o", f"UserKnownHostsFile={known}", "-o", "StrictHostKeyChecking=yes", "-o"]
     options += ["BatchMode=yes", "-i", str(hidden.key.private_path), "-p", str(bastion["port"])]
-    command = f"{shlex.join(['ssh', *options])} -W %h:%p jump@127.0.0.1"
-    assert rc_through(hidden, Piped(command, USER)) == 0
-    assert shared_emulator.request("GET", "/_emulator/bastion")["dropped"] == 0
+    return f"{shlex.join(['ssh', *options])} -W %h:%p jump@127.0.0.1"
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH is not installed")
