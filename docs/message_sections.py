@@ -74,7 +74,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"client/guarantee/gc|clouds/tpu/calls", r"not a zone"),
     ),
     "SSH cannot connect": (
-        (r"remote/fleet/fleet|remote/iap/|remote/ssh/(agent_link|call|connection|dial|known_hosts|keys)", r""),
+        (r"remote/fleet/fleet|remote/iap/|remote/ssh/(agent_link|call|connection|dial|piped|known_hosts|keys)", r""),
         (r"client/slices/held", r"`ssh`"),
     ),
     "Setup fails": (
