@@ -84,7 +84,7 @@ class ShownLogs:
     def __init__(self, chosen: Choice = None, option: str = "", now: Callable[[], float] = time.monotonic) -> None:
         self._chosen, self._option, self._now = chosen, option, now
         self._workers: Workers | None = None
-        self._told = ""
+        self._told = self._to_tell = ""
         self._tails: dict[int, deque[str]] = {}
         self._printed_at: float | None = None  # by a hidden worker
         self._phase = ""
@@ -94,15 +94,16 @@ class ShownLogs:
     def begin(self, event: Workers) -> None:
         """The job gets its workers; after the loss of a slice, others."""
         self._workers = event
+        text = announcement(self._chosen, event.count, event.logs, self._option)
+        self._to_tell = text if text != self._told else ""
         self._tails.clear()
         self._begin_phase("")
 
     def announce(self) -> str:
         """Return what is shown, the first time that there is something to show; else an empty text."""
-        found = self._workers
-        text = "" if found is None else announcement(self._chosen, found.count, found.logs, self._option)
-        new, self._told = text if text != self._told else "", text
-        return new
+        text, self._to_tell = self._to_tell, ""
+        self._told = text or self._told
+        return text
 
     def takes(self, event: LogLines) -> bool:
         """Return whether to show these lines. The last ones of every worker are kept."""
