@@ -117,13 +117,16 @@ class Reach:
 
 
 def relay_of(emulator: Emulator | None) -> Relay:
-    """Return the relay of IAP: that of the emulator, or with None Google's. Raises ConfigError."""
-    from orchestrator.remote.iap.dialer import Relay
+    """Return the relay of IAP: that of the emulator, or with None Google's. Raises ConfigError, CloudUnavailable."""
+    from orchestrator.remote.iap.dialer import RELAY_HOST, Relay
 
     if emulator is None:
+        from orchestrator.clouds.google import fetch
         from orchestrator.clouds.google.credentials import GoogleToken
 
-        return Relay(GoogleToken())
+        proxy = fetch.proxy_for(RELAY_HOST)
+        url = None if proxy is None else proxy.geturl()
+        return Relay(GoogleToken(), proxy=url, authorities=fetch.authorities())
     url = f"ws{emulator.url.rstrip('/').removeprefix('http')}/v4"
     return Relay(_emulator_bearer(emulator), url, emulated=True)
 

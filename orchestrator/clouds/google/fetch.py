@@ -19,6 +19,7 @@ from orchestrator.errors import CloudUnavailable
 
 MAX_REPLY_BYTES = 32 << 20  # a page of nodes is a thousand times smaller
 CHUNK_BYTES = 1 << 16
+CERTIFICATES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")  # the first two as requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,27 +96,30 @@ def _connection(scheme: str, host: str, timeout_s: float, proxies: bool) -> http
         return http.client.HTTPConnection(host, timeout=timeout_s)
     import ssl
 
-    context = ssl.create_default_context(cafile=_authorities())
-    proxy = _proxy(host) if proxies else None
+    context = ssl.create_default_context(cafile=authorities())
+    proxy = proxy_for(host) if proxies else None
     if proxy is None:
         return http.client.HTTPSConnection(host, timeout=timeout_s, context=context)
-    if proxy.scheme != "http" or proxy.hostname is None:
-        raise CloudUnavailable(f"the proxy {proxy.geturl()} is of an unsupported kind", hint="see HTTPS_PROXY")
+    assert proxy.hostname is not None, "proxy_for checks it"
     # Plain to the proxy; TLS, with the host itself, inside the tunnel.
     connection = http.client.HTTPSConnection(proxy.hostname, proxy.port or 80, timeout=timeout_s, context=context)
     connection.set_tunnel(host, 443, _proxy_login(proxy))
     return connection
 
 
-def _proxy(host: str) -> SplitResult | None:
-    """The proxy by HTTPS_PROXY, ALL_PROXY and NO_PROXY."""
+def proxy_for(host: str) -> SplitResult | None:
+    """Return the HTTP proxy to a host by HTTPS_PROXY, ALL_PROXY and NO_PROXY. Raises CloudUnavailable for another kind."""
     from urllib.request import getproxies_environment, proxy_bypass
 
     named = getproxies_environment()
     url = named.get("https") or named.get("all")
     if not url or proxy_bypass(host):
         return None
-    return urlsplit(url if "://" in url else f"http://{url}")
+    proxy = urlsplit(url if "://" in url else f"http://{url}")
+    if proxy.scheme != "http" or not proxy.hostname:  # its login is not for the message
+        where = f"{proxy.scheme}://{proxy.netloc.rpartition('@')[2]}"
+        raise CloudUnavailable(f"the proxy {where} is of an unsupported kind", hint="see HTTPS_PROXY")
+    return proxy
 
 
 def _proxy_login(proxy: SplitResult) -> dict[str, str]:
@@ -128,9 +132,9 @@ def _proxy_login(proxy: SplitResult) -> dict[str, str]:
     return {"Proxy-Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
 
 
-def _authorities() -> str | None:
-    """The same certificates as requests uses: those that the environment names, else those of certifi."""
-    named = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
+def authorities() -> str | None:
+    """Return the file with the certificates to trust: the one that the environment names, else that of certifi."""
+    named = next(filter(None, map(os.environ.get, CERTIFICATES)), None)
     if named:
         return named
     try:

@@ -66,6 +66,8 @@ async def check_ready(lease: Lease, *, operation: str | None = None) -> ReadyChe
             raise Vanished(f"{lease.name.node} was released meanwhile") from error
         return ReadyCheck(view.native_state, await ReadLease(lease.id), lease)
     if view.state is SliceState.TOMBSTONE:
+        # It may have ended since the look above: a create that failed says why.
+        await _check_operation(lease, operation or lease.operation)
         raise view.error or Preempted(f"{lease.name.node} was taken away before it was ready ({view.native_state})")
     if view.state is SliceState.QUEUED:
         if lease.ready_by is not None and await Now() >= lease.ready_by:

@@ -15,7 +15,7 @@ import os
 import socket
 import threading
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
     import aiohttp
 
-GOOGLE = "wss://tunnel.cloudproxy.app/v4"
+RELAY_HOST = "tunnel.cloudproxy.app"
+GOOGLE = f"wss://{RELAY_HOST}/v4"
 OPEN_S = 20.0  # a VM without a server on its port is refused after some seconds, or never
 RECONNECT_S = 10.0  # less than the silence after which a follower of a log gives up on its connection
 PEER_S = 5.0
@@ -55,7 +56,7 @@ class Relay:
     tokens: TokenSource
     url: str = GOOGLE
     emulated: bool = False
-    proxy: str | None = None  # an HTTP proxy, such as http://proxy:3128
+    proxy: str | None = field(default=None, repr=False)  # an HTTP proxy, such as http://me:password@proxy:3128
     authorities: str | None = None  # a file with certificates; None: the system's
 
     def __post_init__(self) -> None:
@@ -153,8 +154,13 @@ async def _websocket(relay: Relay, path: str, *, fresh: bool) -> AsyncIterator[a
         if relay.emulated:
             await asyncio.to_thread(peers.expect_ours, made[-1], PEER_S)
 
+    async def refuse(_session: object, _context: object, redirected: aiohttp.TraceRequestRedirectParams) -> None:
+        """Raise before anything is sent to another place."""
+        raise Closed(http=redirected.response.status)
+
     trace = aiohttp.TraceConfig()
     trace.on_connection_create_end.append(check_peer)
+    trace.on_request_redirect.append(refuse)
     encrypted = relay.url.startswith("wss:")
     connector = aiohttp.TCPConnector(
         socket_factory=make, ssl=_context(relay.authorities) if encrypted else False, force_close=True
@@ -177,7 +183,7 @@ async def _websocket(relay: Relay, path: str, *, fresh: bool) -> AsyncIterator[a
             for sock in made:
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
-            why = getattr(error, "strerror", None) or type(error).__name__
+            why = _why(error, relay)
             raise Closed(reason=f"{urlsplit(relay.url).netloc}, the relay of IAP, cannot be reached: {why}") from None
         try:
             if websocket.protocol != frames.SUBPROTOCOL:
@@ -185,6 +191,19 @@ async def _websocket(relay: Relay, path: str, *, fresh: bool) -> AsyncIterator[a
             yield websocket
         finally:
             await websocket.close()
+
+
+def _why(error: Exception, relay: Relay) -> str:
+    import aiohttp
+
+    proxy = urlsplit(relay.proxy or "").netloc.rpartition("@")[2]  # without its login
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return f"the proxy {proxy} answers {error.status} (HTTPS_PROXY)"
+    if isinstance(error, aiohttp.ClientProxyConnectionError):
+        return f"the proxy {proxy} does not answer (HTTPS_PROXY)"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return "its certificate is not trusted (REQUESTS_CA_BUNDLE names those to trust)"
+    return getattr(error, "strerror", None) or type(error).__name__
 
 
 def _token(lock: threading.Lock, tokens: TokenSource, fresh: bool) -> str:

@@ -48,6 +48,11 @@ class RelaySession:
         return self._sid is not None
 
     @property
+    def progress(self) -> int:
+        """The bytes that arrived, in both directions together."""
+        return self.received + self._confirmed
+
+    @property
     def resumable(self) -> bool:
         return self.begun and self._unconfirmed is not None
 

@@ -98,21 +98,25 @@ class Tunnel:
         give_up_at: float | None = None
         pause_s, fresh = RETRY_FIRST_S, False
         while True:
+            opened_at, had = None, self._session.progress
             try:
                 async with contextlib.AsyncExitStack() as stack:
                     websocket = await self._connect(stack, fresh=fresh)
+                    opened_at = time.monotonic()
                     if not opened.done():
                         opened.set_result(None)
                     for message in self._session.resend():
                         await _send(websocket, message)
-                    give_up_at, pause_s, fresh = None, RETRY_FIRST_S, False
+                    fresh = False
                     return await self._relay(websocket, reader, writer)
             except Closed as end:
                 if not self._session.begun and end.signs_in and not fresh:
                     fresh = True
                     continue
                 now = time.monotonic()
-                give_up_at = give_up_at or now + self._reconnect_s
+                lasted = opened_at is not None and now - opened_at >= self._reconnect_s
+                if give_up_at is None or lasted or self._session.progress > had:  # a new cut, not the same one again
+                    give_up_at, pause_s = now + self._reconnect_s, RETRY_FIRST_S
                 if not (self._session.resumable and end.may_pass and now + pause_s < give_up_at):
                     raise
                 fresh = end.signs_in

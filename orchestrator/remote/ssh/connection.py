@@ -36,6 +36,8 @@ NO_KEY = (
     "with OS Login you need roles/compute.osLogin, or roles/compute.osAdminLogin; without it, `enable-oslogin` must not be on "
     "in the project; `tpujob doctor` looks, and prints the command that adds what is missing"
 )
+# What paramiko says after a handshake that took too long.
+NO_SERVER = ("No existing session", "Error reading SSH protocol banner")
 # Logging prints the warnings of a logger without a handler to stderr.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # twice as fast as paramiko's default
@@ -238,6 +240,8 @@ def _reason(error: Exception) -> str:
         return "no answer in time"
     if isinstance(error, EOFError) or not str(error):
         return "the connection was cut"
+    if str(error) in NO_SERVER:
+        return "no SSH server answers"
     return getattr(error, "strerror", None) or str(error)
 
 

@@ -42,7 +42,7 @@ exec >&-
 trap 'exit 1' HUP
 { read -r _ <&3; kill -HUP 0; } &
 exec 3<&- <&-
-wait $command
+wait $command 2> /dev/null
 kill -HUP 0
 """
 

@@ -188,7 +188,6 @@ class FakeCloud:
         try:
             policies.check(spec, name.project, name.zone, name.node, self.state.settings)
         except ApiError as refusal:
-            self.world.oracle.logins.way_refused(name.node)
             return refusal
         return None
 

@@ -17,6 +17,8 @@ from orchestrator.engine.effects.cloud import Delete, Get, ListSlices, RevokeLog
 from orchestrator.errors import (
     CloudError,
     CloudUnavailable,
+    ExternalAddressRefused,
+    OsLoginRequired,
     Vanished,
 )
 from tests.simulation.model.cloud import FakeCloud, full_name, operation_of, view_of
@@ -96,9 +98,17 @@ class CloudClient:
         if outcome.error is not None:
             world.faults.note_failed_call(process, outcome)
         self._note_removal(effect, error)
+        self._note_refusal(effect, answer, error)
         if process.alive and world.passes_crash_point(process):
             return
         process.answer_later(outcome.back_s, token, answer, error)
+
+    def _note_refusal(self, effect: Any, answer: Any, error: BaseException | None) -> None:
+        """Tell the oracle what the process is told of policies."""
+        told = answer.error if isinstance(answer, Operation) else error
+        if isinstance(told, (ExternalAddressRefused, OsLoginRequired)):
+            node = answer.target.rpartition("/")[2] if isinstance(answer, Operation) else effect.request.name.node
+            self.cloud.world.oracle.logins.way_refused(node)
 
     def _note_removal(self, effect: Any, error: BaseException | None) -> None:
         if type(effect) is RevokeLogin and isinstance(error, CloudError):

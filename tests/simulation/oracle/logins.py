@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from tests.simulation.oracle.claims import Claim, Resource
 
 OUTLIVES_S, TOLERANCE_S = 3600.0, 15.0
-PATIENCE_S = 10.0  # the shortest that a process tries to remove a key, when OS Login does not answer
+PATIENCE_S = (
+    10.0  # the shortest that a process spends on a release, before it leaves a key that OS Login does not remove
+)
 LEFT = "stays in your OS Login profile until it expires"
 
 
@@ -38,6 +40,7 @@ class Removal:
 class LoginOracle:
     world: World
     removals: dict[str, Removal] = field(default_factory=dict)  # by lease
+    down_at: dict[str, float] = field(default_factory=dict)  # when a process began to release it
     gone_at: dict[str, float] = field(default_factory=dict)
     nodes: dict[str, str] = field(default_factory=dict)  # lease → the name of its node
     refused: dict[str, set[Route]] = field(default_factory=dict)  # claim → the ways that a policy refused
@@ -82,10 +85,10 @@ class LoginOracle:
             )
 
     def way_refused(self, node_id: str) -> None:
-        """A policy refuses the create of a node."""
+        """A process that wants a node is told that a policy refuses its create. A release does not care why there is none."""
         lease = self.world.oracle.intents.get(node_id)
         claim = None if lease is None else self.world.oracle.claim_of(lease.id)
-        if lease is not None and claim is not None:
+        if lease is not None and claim is not None and lease.id not in self.down_at:
             self.refused.setdefault(claim.label, set()).add(lease.route)
 
     def created(self, node: Node, known: Resource) -> None:
@@ -112,8 +115,7 @@ class LoginOracle:
             self.world.violated(Invariant.KEY_REMOVED, f"{node} is GONE, and its key is in the profile")
         elif not known.reported:
             self.world.violated(Invariant.KEY_REMOVED, f"{node} is GONE; its key is left, which nothing reports")
-        elif not known.final and gone_at - known.failed_first_at < PATIENCE_S:
-            tried_s = gone_at - known.failed_first_at
+        elif not known.final and (tried_s := gone_at - self.down_at.get(lease_id, gone_at)) < PATIENCE_S:
             self.world.violated(Invariant.KEY_REMOVED, f"the key of {node} is left after {tried_s:.1f} s")
 
     def _final_at(self, claim: Claim | None, lease: Lease) -> float:

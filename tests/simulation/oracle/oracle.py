@@ -263,6 +263,7 @@ class Oracle:
                     race = claim.races[after.id]
                     race.winner, race.won_at = (race.winner, race.won_at) if race.winner else (after.id, now)
             case Down():
+                self.logins.down_at.setdefault(after.id, now)
                 claim, actor = self.claim_of(after.id), self.world.acting
                 if (
                     claim is not None

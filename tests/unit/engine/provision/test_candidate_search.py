@@ -226,6 +226,32 @@ def test_what_a_policy_refuses_is_asked_for_by_another_way_once_the_refused_crea
     ]
 
 
+def test_a_refusal_that_shows_only_once_the_node_is_dead_changes_the_way(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operation is seen under way, then the dead node: not before then the operation says that a policy refused."""
+    refusal, asked = ExternalAddressRefused("constraints/compute.vmExternalIpAccess violated"), []
+    get, operation = world.cloud.get, world.cloud.operation
+
+    def looked(name: SliceName) -> Any:
+        view = get(name)
+        external = view is not None and world.cloud.nodes[name.node].request.external_ips
+        return replace(view, state=SliceState.TOMBSTONE, native_state="TERMINATED") if external else view
+
+    def told(name: str) -> Any:
+        found = operation(name)
+        assert found is not None
+        if world.cloud.nodes and next(iter(world.cloud.nodes.values())).request.external_ips:
+            asked.append(name)
+            return replace(found, done=len(asked) > 1, error=refusal if len(asked) > 1 else None)
+        return found
+
+    monkeypatch.setattr(world.cloud, "get", looked)
+    monkeypatch.setattr(world.cloud, "operation", told)
+    drafts = RoutedDrafts(world, A)
+    assert search(world, Search(drafts.make(), drafter=drafts)).route.via is Via.IAP
+
+
 def test_a_way_that_the_user_asks_for_is_not_changed(world: VirtualWorld) -> None:
     world.cloud.no_external_ips = True
     drafts = RoutedDrafts(world, A, B, wish=AccessWish(via="external"))

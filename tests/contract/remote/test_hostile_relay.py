@@ -1,0 +1,141 @@
+"""Relays that break the protocol, and servers behind a tunnel or a command that never become SSH: the client ends in time."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import time
+
+import pytest
+from aiohttp import web
+
+from orchestrator.errors import TunnelRefused, Unreachable
+from orchestrator.remote.iap.dialer import Relay, dial
+from orchestrator.remote.iap.relay_session import RelayTarget
+from orchestrator.remote.ssh import connection
+from orchestrator.remote.ssh.piped import Piped
+from tests.contract.remote.fixture import USER, Slice, one  # noqa: F401
+from tests.contract.remote.scripted_relay import ScriptedRelay, acked, data, resumed, scripted, sid
+from tests.contract.remote.test_dial import proxies
+from tests.contract.remote.test_iap import FixedToken
+from tests.waiting import HANG_S, until
+
+TARGET = RelayTarget("p", "us-central1-a", "vm-0")
+
+
+def relay_of(server: ScriptedRelay) -> Relay:
+    return Relay(FixedToken("secret-token"), server.url, emulated=True)
+
+
+def read_all(sock: socket.socket) -> bytes:
+    sock.settimeout(HANG_S)
+    return b"".join(iter(lambda: sock.recv(65536), b""))
+
+
+async def forever(_: ScriptedRelay, websocket: web.WebSocketResponse) -> None:
+    await asyncio.Event().wait()
+
+
+def test_a_redirection_is_not_followed_and_nothing_goes_there() -> None:
+    with scripted(forever) as elsewhere:
+
+        async def redirect(_: ScriptedRelay, request: web.Request) -> web.StreamResponse:
+            raise web.HTTPFound(f"http://127.0.0.1:{elsewhere.port}{request.path_qs}")
+
+        with scripted(forever, before=redirect) as server, pytest.raises(TunnelRefused, match="302"):
+            dial(relay_of(server), TARGET)
+        assert elsewhere.requests == []
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        acked(1),  # of nothing that was sent
+        sid(b"another"),
+        resumed(0),
+        struct.pack(">HI", 4, 1 << 31),  # an array that does not come
+        struct.pack(">H", 4),
+        b"",
+    ],
+    ids=["ack", "sid", "resumed", "length", "short", "empty"],
+)
+def test_a_relay_that_lies_ends_the_tunnel_and_what_came_before_is_delivered(lie: bytes) -> None:
+    async def play(_: ScriptedRelay, websocket: web.WebSocketResponse) -> None:
+        for message in (sid(), data(b"before"), lie, data(b"after")):
+            await websocket.send_bytes(message)
+        await asyncio.Event().wait()
+
+    with scripted(play) as server, dial(relay_of(server), TARGET) as tunnel:
+        assert read_all(tunnel) == b"before"
+        assert len(server.requests) == 1, "a relay that breaks its protocol is not asked to resume"
+
+
+@pytest.mark.parametrize("how", ["text", "huge"])
+def test_a_text_or_a_huge_message_ends_the_tunnel(how: str) -> None:
+    async def play(_: ScriptedRelay, websocket: web.WebSocketResponse) -> None:
+        await websocket.send_bytes(sid())
+        if how == "text":
+            await websocket.send_str("hello")
+        else:
+            await websocket.send_bytes(data(bytes(1 << 21)))
+        await asyncio.Event().wait()
+
+    with scripted(play) as server, dial(relay_of(server), TARGET, reconnect_s=0.3) as tunnel:
+        assert read_all(tunnel) == b""
+
+
+def test_a_relay_that_resumes_and_cuts_again_and_again_is_given_up_in_time() -> None:
+    async def play(server: ScriptedRelay, websocket: web.WebSocketResponse) -> None:
+        await websocket.send_bytes(sid() if len(server.requests) == 1 else resumed(0))
+        if websocket._req is not None and websocket._req.transport is not None:
+            websocket._req.transport.abort()
+
+    with scripted(play) as server, dial(relay_of(server), TARGET, reconnect_s=1.0) as tunnel:
+        assert read_all(tunnel) == b""
+        assert len(server.requests) < 20
+
+
+def test_a_relay_that_never_becomes_ssh_is_left_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def drip(_: ScriptedRelay, websocket: web.WebSocketResponse) -> None:
+        await websocket.send_bytes(sid())
+        while True:
+            await websocket.send_bytes(data(b"x"))
+            await asyncio.sleep(0.05)
+
+    monkeypatch.setattr(connection, "HANDSHAKE_S", 0.5)
+    import paramiko
+
+    with scripted(drip) as server:
+        transport = paramiko.Transport(dial(relay_of(server), TARGET))
+        began = time.monotonic()
+        transport.start_client(timeout=0.5)
+        assert not transport.initial_kex_done and time.monotonic() - began < HANG_S
+        transport.close()
+
+
+# -- commands ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("sleep 1000", "no SSH server answers"),
+        ("cat /dev/zero", "no SSH server answers"),
+        ("sh -c 'while :; do printf x; sleep 0.05; done'", "no SSH server answers"),
+        ("yes", "worker0"),
+    ],
+    ids=["silent", "garbage", "drip", "lines"],
+)
+def test_a_command_that_never_becomes_ssh_is_ended_in_time(
+    one: Slice,  # noqa: F811
+    command: str,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pytest.TempPathFactory,
+) -> None:
+    monkeypatch.setattr(connection, "HANDSHAKE_S", 0.5)
+    marked = f"env MARK={tmp_path} {command}"
+    with pytest.raises(Unreachable, match=words):
+        one.fleet(known_hosts="never_hosts", dialer=Piped(marked, USER)).connect(0.0)
+    until(lambda: not proxies(tmp_path), "the end of the command")  # type: ignore[arg-type]
