@@ -278,7 +278,8 @@ class AgentLink:
     def _frame(self, header: bytes) -> None:
         kind, number, size = HEADER.unpack(header)
         stream = self._streams.get(number)
-        if kind == b"D" and size <= WINDOW_BYTES and 0 < number <= self._last_number:
+        room = WINDOW_BYTES - (len(stream.arrived) if stream is not None else 0)
+        if kind == b"D" and size <= room and 0 < number <= self._last_number:
             self._into, self._left = stream, size
         elif kind == b"C" and size <= WINDOW_BYTES:
             if stream is not None:

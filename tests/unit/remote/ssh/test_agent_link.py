@@ -261,3 +261,13 @@ def test_a_damaged_frame_is_an_error_for_every_stream_and_not_a_wait(noise: byte
             with pytest.raises(RemoteError, match="worker0: a damaged frame"):
                 stream.receive(soon())
         assert not link.alive and link.channel.closed
+
+
+def test_an_agent_that_sends_more_than_its_credit_fills_no_memory() -> None:
+    greeting = b"\ntpujob:%s\n" % agent.versioned_name().encode()
+    filling = agent_link.HEADER.pack(b"D", 1, SMALL) + bytes(SMALL)
+    with linked(greeting=greeting + filling + agent_link.HEADER.pack(b"D", 1, 1) + b"x") as link:
+        read, other = link.open("idle", deadline=soon()), link.open("idle", deadline=soon())
+        with pytest.raises(RemoteError, match="worker0: a damaged frame"):
+            other.receive(soon())
+        assert len(read.arrived) == SMALL
