@@ -16,6 +16,7 @@ from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.effects.base import JobClock, Now, ReadLease, Report, Sleep, SliceWorkers
 from orchestrator.engine.effects.cloud import Get, GetGuestAttributes
 from orchestrator.engine.effects.workers import StopPhase, WaitForWorkers
+from orchestrator.engine.jobs.silence import Silence
 from orchestrator.engine.leases.cancellation import check_attempt
 from orchestrator.errors import (
     CloudError,
@@ -108,6 +109,7 @@ async def monitor(
     looked_at = printed_at = await Now()
     printed = -1
     problem_since: float | None = None
+    silence = Silence()
     began = looked_at if began is None else began
     last_s = end.at - looked_at  # no report of the two hours that a short job never had
     reported_s: float | None = None  # the extension that the last report of the job's clock had
@@ -130,6 +132,8 @@ async def monitor(
         if status.all_succeeded:
             return
         now = await Now()
+        for text in silence.news(status.workers, now):
+            await Report("ssh", text)
         if extended_s != reported_s:
             reported_s, left_s = extended_s, end.at + extended_s - now
             clock = JobClock(run, lease.cloud, phase, now - began, left_s, bill.at(now, lease), lease.usd_per_hour)

@@ -6,6 +6,7 @@ status from the worker ends the phase, and that comes after the last byte of bot
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -37,6 +38,7 @@ class WorkerStatus:
     log_bytes: int
     rc: int | None = None
     stopped: bool = False  # it ended because it was asked to
+    heard_at: float = math.inf  # unix seconds, when something came last
     unreachable: tuple[str, ...] = ()  # servers that a failed setup cannot download from, each with why
 
     @property
@@ -46,6 +48,10 @@ class WorkerStatus:
     @property
     def failed(self) -> bool:
         return self.final and self.rc != 0
+
+    def silent_s(self, now: float) -> float:
+        """Return for how many seconds nothing has come."""
+        return max(0.0, now - self.heard_at)
 
 
 class Follower:
@@ -68,13 +74,14 @@ class Follower:
         self._opened = opened  # a stream of the log from its first byte, if there is one already
         self._deliver, self._metrics, self._wakeup, self._now = deliver, metrics, wakeup, now
         self._status = WorkerStatus(connection.index, WorkerState.RUNNING, now(), 0)
+        self._heard_at = now()
         self.changes = 0  # how often the state changed
         self.error: Exception | None = None  # what ended the following itself
         self.thread = threading.Thread(target=self._run, name=f"follow-{connection.name}", daemon=True)
 
     @property
     def status(self) -> WorkerStatus:
-        return replace(self._status, log_bytes=self._offset)
+        return replace(self._status, log_bytes=self._offset, heard_at=self._heard_at)
 
     @property
     def done(self) -> bool:
@@ -102,6 +109,7 @@ class Follower:
         with self._stream() as call:
             call.answer()  # the greeting, behind whatever a login shell prints
             for kind, content in call.frames():
+                self._heard_at = self._now()
                 if kind == b"L" and content:
                     self._deliver(self._connection.index, content)
                     self._offset += len(content)
@@ -147,6 +155,8 @@ class Follower:
         if old.state is state and not old.final:
             return
         with self._wakeup.changed:
-            self._status = WorkerStatus(old.index, state, self._now(), self._offset, rc, stopped, unreachable)
+            self._status = WorkerStatus(
+                old.index, state, self._now(), self._offset, rc, stopped, unreachable=unreachable
+            )
             self.changes += 1
             self._wakeup.changed.notify_all()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +101,26 @@ def test_a_worker_that_hangs_is_stopped_soon_after_the_first_failure(
 def test_an_end_is_reported_once_while_the_others_go_on(world: VirtualWorld, told: list[WorkerEnd]) -> None:
     follow(world, Ends(world, {0: (1, 0), 1: (200, 0)}))
     assert told == [WorkerEnd(0, 0), WorkerEnd(1, 0)]
+
+
+def test_a_worker_from_which_nothing_comes_is_named_within_ten_seconds(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[float, str]] = []
+
+    class Silent(Ends):
+        def wait(self, timeout_s: float) -> FleetStatus:
+            first, second = super().wait(timeout_s).workers
+            return FleetStatus((first, replace(second, heard_at=self.began)))
+
+    def report(line: Report) -> None:
+        if line.stage == "ssh":
+            told.append((world.time - fleet.began, line.text))
+
+    monkeypatch.setattr(world, "report", report)
+    fleet = Silent(world, {0: (40, 0), 1: (40, 0)})
+    follow(world, fleet)
+    (first_s, first), (_, again) = told
+    assert 8 <= first_s <= 10
+    assert first == "waiting for worker1 (1 of 2): nothing came for 8 s; the job may go on there"
+    assert again.startswith("waiting for worker1 (1 of 2): nothing came for 30 s")
