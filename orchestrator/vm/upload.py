@@ -32,7 +32,7 @@ def upload(attempt: str, destination: str, patterns: str, worker: str) -> None:
     bucket, _, prefix = destination[len("gs://") :].partition("/")
     run = Path(PhaseFiles(attempt, "main").run)
     sent, failed, refused = 0, 0, 0
-    for row in rows(run, json.loads(patterns)):
+    for row in rows(str(run), json.loads(patterns)):
         name = row["path"]
         if "why" in row:
             refused += 1

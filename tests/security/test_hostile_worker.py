@@ -7,33 +7,29 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli_fixture import Tpujob
+from tests.cli_fixture import Said, Tpujob
 
-# In place of the agent's own packer. Its index promises everything, and its archive holds what it likes.
+# In place of the agent's own packer. Its index promises everything, and what it sends is what it likes.
 PACKER = """
-import hashlib, io, json, os, sys, tarfile
+import hashlib, json, sys
 from .frames import PREFIX, reply, write
 
 FILES = []
 
-def add(name, content=b"evil", kind=tarfile.REGTYPE, link="", size=None):
-    FILES.append((name, content, kind, link, size))
+def add(name, content=b"evil", size=None, sent=None):
+    FILES.append((name, content, size, content if sent is None else sent))
 
 def pack():
     request = json.loads(sys.stdin.buffer.readline())
     setting()
-    for n, c, k, l, s in FILES:
-        reply({"path": n, "size_bytes": len(c) if s is None else s, "sha256": hashlib.sha256(c).hexdigest()})
+    for name, content, size, _ in FILES:
+        size = len(content) if size is None else size
+        reply({"path": name, "size_bytes": size, "sha256": hashlib.sha256(content).hexdigest()})
     reply({"end": len(FILES)})
-    sys.stdin.buffer.readline()
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
-        for name, content, kind, link, size in FILES:
-            member = tarfile.TarInfo(name)
-            member.type, member.linkname, member.mode = kind, link, 0o6777
-            member.size = len(content) if kind == tarfile.REGTYPE else 0
-            tar.addfile(member, io.BytesIO(content))
-    write(out.getvalue())
+    wanted = json.loads(sys.stdin.buffer.readline())
+    for first, after in wanted:
+        for _, _, _, sent in FILES[first:after]:
+            write(sent)
 """
 
 PATHS = r"""
@@ -44,43 +40,25 @@ def setting():
                  "artifacts/" + "x" * 300, "/".join(["artifacts"] + ["d"] * 40)):
         add(name)
     add("artifacts/First.txt", b"other case")
-    add("artifacts/first.txt", b"first")
-    add("artifacts/last.txt", b"last")
-"""
-LINKS = r"""
-def setting():
-    add("artifacts/first.txt", b"first")
-    add("artifacts/etc", kind=tarfile.SYMTYPE, link="/etc")
-    add("artifacts/etc/passwd", b"not through the link")
-    add("artifacts/up", kind=tarfile.SYMTYPE, link="../../../..")
-    add("artifacts/up/precious", b"not through the link")
-    add("artifacts/hard", kind=tarfile.LNKTYPE, link="artifacts/first.txt")
-    add("artifacts/device", kind=tarfile.CHRTYPE)
-    add("artifacts/fifo", kind=tarfile.FIFOTYPE)
     add("artifacts/last.txt", b"last")
 """
 LIES = r"""
 def setting():
     add("artifacts/first.txt", b"first")
-    add("artifacts/larger", b"x" * 1000, size=1)
-    add("artifacts/smaller", b"x", size=5)
-    add("artifacts/negative", b"x", size=-1)
+    add("artifacts/other", b"12345", sent=b"54321")
+    add("artifacts/negative", b"", size=-1)
     add("artifacts/last.txt", b"last")
+"""
+SHIFTED = r"""
+def setting():
+    add("artifacts/first.txt", b"first")
+    add("artifacts/larger", b"x", sent=b"x" * 1000)
+    add("artifacts/next", b"next")
 """
 BOMB = r"""
 def setting():
     add("artifacts/first.txt", b"first")
-    add("artifacts/zeros", b"", size=0)
-    add("artifacts/last.txt", b"last")
-    real = write
-    def bomb(data):
-        real(data[:1024])
-        header = tarfile.TarInfo("artifacts/zeros")
-        header.size = 1 << 40
-        real(header.tobuf(tarfile.GNU_FORMAT))
-        for _ in range(64):
-            real(bytes(1 << 20))
-    globals()["write"] = bomb
+    add("artifacts/last.txt", b"last", sent=b"last" + bytes(64 << 20))
 """
 
 
@@ -107,13 +85,17 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
 """
 
 
-def run(tpujob: Tpujob, setting: str) -> tuple[int, str, dict[str, bytes]]:
+def planted(tpujob: Tpujob, packer: str) -> Said:
     code = tpujob.directory / "code"
     code.mkdir()
-    (code / "pack.py").write_text(PACKER + setting)
+    (code / "pack.py").write_text(packer)
     (code / "plant.py").write_text(PLANTER)
+    return tpujob("run", tpujob.job(JOB))
+
+
+def run(tpujob: Tpujob, setting: str) -> tuple[int, str, dict[str, bytes]]:
     (tpujob.directory / "precious").write_text("untouched")
-    said = tpujob("run", tpujob.job(JOB))
+    said = planted(tpujob, PACKER + setting)
     came = [path for worker in tpujob.directory.glob("runs/*/worker0") for path in worker.rglob("*")]
     assert all(not path.is_symlink() and path.stat().st_mode & 0o7022 == 0 for path in came)
     kept = {path.name: path.read_bytes() for path in came if path.is_file()}
@@ -130,32 +112,39 @@ def run(tpujob: Tpujob, setting: str) -> tuple[int, str, dict[str, bytes]]:
     return said.returncode, said.stderr, kept
 
 
-@pytest.mark.parametrize(
-    ("setting", "words"),
-    [
-        pytest.param(
-            PATHS, "../escaped: a path with empty, . or .. components", id="22-paths", marks=pytest.mark.exhaustive
-        ),
-        pytest.param(LINKS, "a symbolic link", id="22-links"),
-        pytest.param(LIES, "its content is not what the index says", id="23-lying-sizes", marks=pytest.mark.exhaustive),
-    ],
-)
-def test_entries_that_attack_are_refused_by_name_and_the_others_kept(tpujob: Tpujob, setting: str, words: str) -> None:
-    code, err, kept = run(tpujob, setting)
+def test_22_paths_that_attack_are_refused_by_name_and_the_others_kept(tpujob: Tpujob) -> None:
+    code, err, kept = run(tpujob, PATHS)
     assert code == 65
-    assert (kept.pop("first.txt"), kept.pop("last.txt")) == (b"first", b"last")
-    assert set(kept.values()) <= {b"not through the link"}, "a directory of that name was made instead"
+    assert kept == {"first.txt": b"first", "last.txt": b"last"}
     assert (tpujob.directory / "precious").read_text() == "untouched"
     assert "artifacts were refused or damaged" in err
     (directory,) = tpujob.directory.glob("runs/*")
     story = json.loads(tpujob("show", directory.name.rpartition("-")[2], "--json").stdout)
-    assert story["state"] == "failed" and words in json.dumps(story) + err
+    said = json.dumps(story) + err
+    assert story["state"] == "failed" and "../escaped: a path with empty, . or .. components" in said
     assert not Path("/tmp/escaped-absolute").exists()
 
 
-def test_22_a_bomb_is_left_alone_and_what_came_before_is_kept(tpujob: Tpujob) -> None:
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("setting", "kept"),
+    [
+        pytest.param(LIES, {"first.txt": b"first", "last.txt": b"last"}, id="other-contents"),
+        pytest.param(SHIFTED, {"first.txt": b"first", "larger": b"x"}, id="more-than-announced"),
+    ],
+)
+def test_23_contents_that_are_not_what_the_index_says_are_not_kept(
+    tpujob: Tpujob, setting: str, kept: dict[str, bytes]
+) -> None:
+    said = planted(tpujob, PACKER + setting)
+    assert said.returncode == 65 and "RESULTS NOT COLLECTED" in said.stderr, said.text
+    assert {path.name: path.read_bytes() for path in tpujob.directory.glob("runs/*/worker0/artifacts/*")} == kept
+    assert tpujob("down", "job").returncode == 0 and tpujob.alive() == []
+
+
+def test_22_what_comes_after_the_last_file_is_left_alone(tpujob: Tpujob) -> None:
     code, err, kept = run(tpujob, BOMB)
-    assert (code, kept) == (65, {"first.txt": b"first"}), err
+    assert (code, kept) == (0, {"first.txt": b"first", "last.txt": b"last"}), err
 
 
 @pytest.mark.parametrize(
@@ -199,11 +188,7 @@ def test_23_an_answer_that_is_none_is_an_error_of_the_worker_and_the_slice_goes(
 def test_23_a_packer_that_fails_may_do_better_the_next_time_and_holds_the_slice_no_longer_than_that(
     tpujob: Tpujob, answer: str
 ) -> None:
-    code = tpujob.directory / "code"
-    code.mkdir()
-    (code / "pack.py").write_text(f"{PACKER}\ndef pack():\n    {answer}\n")
-    (code / "plant.py").write_text(PLANTER)
-    said = tpujob("run", tpujob.job(JOB))
+    said = planted(tpujob, f"{PACKER}\ndef pack():\n    {answer}\n")
     assert said.returncode == 65 and "RESULTS NOT COLLECTED" in said.stderr, said.text
     assert "\x1b" not in said.text and len(said.stderr) < 20_000
     assert tpujob("collect", "job").returncode == 65

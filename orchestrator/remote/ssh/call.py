@@ -107,7 +107,8 @@ class WorkerCall:
         """Return exactly `size` bytes."""
         while len(self._buffer) < size:
             self._buffer += self._receive()
-        data = bytes(self._buffer[:size])
+        with memoryview(self._buffer) as view:
+            data = bytes(view[:size])
         del self._buffer[:size]
         return data
 

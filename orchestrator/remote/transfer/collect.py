@@ -20,7 +20,7 @@ from orchestrator.core.text import json_text
 from orchestrator.core.text.terminal import printable
 from orchestrator.errors import RemoteError
 from orchestrator.remote.transfer.disk_space import DiskSpace
-from orchestrator.remote.transfer.extract import Damaged, Extracted, IndexEntry, Read, extract, is_there, open_root
+from orchestrator.remote.transfer.extract import Extracted, IndexEntry, Read, extract, is_there, open_root
 
 INDEX_BYTES = 256 << 20  # of one worker: more than a million files
 ROW_COST_BYTES = 128  # memory of a row besides its path
@@ -178,7 +178,7 @@ class Collector:
         return part.summary(broken=check_manifest(self._directory(part), part.result.files, missing))
 
     def receive(self, part: ArchivePart, answer: Answer, send: Callable[[bytes], None], read: Read) -> None:
-        """Answer the packer: name the run, read the index, name the wanted files, read the archive."""
+        """Answer the packer: name the run, read the index, name the wanted files, read their contents."""
         question = {"attempt": self.request.attempt, "patterns": self.request.patterns, "runs": self.request.runs}
         send(json.dumps(question).encode() + b"\n")
         index = self._index(part, answer)
@@ -195,16 +195,14 @@ class Collector:
             part.size_bytes += size
             self.space.arrived(part.worker, size)
 
-        result, why, for_good = part.result, "it is in the index, but did not come", True
+        result = part.result
         try:
             extract(read_on, self._directory(part), wanted, result, arrived)
-        except Damaged as damage:
-            result.refused.append(("(the archive)", str(damage)))
         except OSError as error:
-            why, for_good = f"{error.strerror} ({self.request.destination})", False
-        named = {path for path, _ in [*result.refused, *result.missing]}
-        left = [printable(path) for path in wanted if path not in result.files]
-        (result.refused if for_good else result.missing).extend((path, why) for path in left if path not in named)
+            why = f"{error.strerror} ({self.request.destination})"
+            named = {path for path, _ in [*result.refused, *result.missing]}
+            left = [printable(path) for path in wanted if path not in result.files]
+            result.missing.extend((path, why) for path in left if path not in named)
 
     def _directory(self, part: ArchivePart) -> Path:
         return self.request.destination / f"worker{part.worker}"

@@ -1,9 +1,8 @@
-"""Extracts files from a tar that a possibly hostile machine sent. Not `tarfile`: its safe filters were bypassed too often.
+"""Stores the contents that a possibly hostile machine sends, in the order of its index, each as long as it says there.
 
-Only regular files and directories are made, each opened relative to its parent's descriptor, never through a link. A file
-gets its name when it is whole and what the index says, so what carries a name was checked, at whichever moment this ends.
-Every other entry is refused by name and skipped; what came before and after it is kept. The archive is plain, so that no
-byte on the wire can become a thousand on disk, and no longer than its index. `remote.transfer.collect` calls this.
+Files are opened relative to their directory's descriptor, never through a link. A file gets its name when it is whole and what
+the index says, so what carries a name was checked, at whichever moment this ends. What cannot be stored is refused by name and
+skipped; what comes before and after it is kept. `remote.transfer.collect` calls this.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import hashlib
 import os
 import re
 import stat
-import tarfile
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,14 +20,10 @@ from pathlib import Path
 
 from orchestrator.core.text.terminal import printable
 
-BLOCK = tarfile.BLOCKSIZE
-LONG_NAME_BYTES = 4096
 PIECE_BYTES = 1 << 20
 ZEROS = bytes(PIECE_BYTES)
 DEPTH = 32
 NAME_BYTES = 255
-ENTRY_BYTES = 2 * (LONG_NAME_BYTES + BLOCK)  # of an entry beside its content: a long path, and what fills blocks
-SLACK_BYTES = 1 << 20
 CHANGED = "its content is not what the index says: it changed meanwhile"
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 DRAFT = ".tpujob-draft"  # of the file that is being written
@@ -44,16 +38,6 @@ OF_THE_PATH = (
     errno.EILSEQ,
     errno.EINVAL,
 )
-FILES = (tarfile.REGTYPE, tarfile.AREGTYPE)
-WITHOUT_CONTENT = {
-    tarfile.DIRTYPE: "a directory",
-    tarfile.LNKTYPE: "a hard link",
-    tarfile.SYMTYPE: "a symbolic link",
-    tarfile.CHRTYPE: "a device",
-    tarfile.BLKTYPE: "a device",
-    tarfile.FIFOTYPE: "a FIFO",
-}
-KINDS = {**WITHOUT_CONTENT, tarfile.CONTTYPE: "a contiguous file", tarfile.GNUTYPE_SPARSE: "a sparse file"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +57,7 @@ class Extracted:
 
 
 class RefusedFile(Exception):
-    """Why an entry is not taken."""
-
-
-class Damaged(Exception):
-    """The archive makes no sense from here on."""
+    """Why a file is not taken."""
 
 
 Read = Callable[[int], bytes]  # exactly so many bytes, or an exception
@@ -86,18 +66,18 @@ Read = Callable[[int], bytes]  # exactly so many bytes, or an exception
 def extract(
     read: Read,
     into: Path,
-    promised: Mapping[str, IndexEntry],
+    wanted: Mapping[str, IndexEntry],
     result: Extracted,
     arrived: Callable[[int], None] = lambda size: None,
 ) -> None:
-    """Store what `promised` lists, from `read`, in the directory `into`; a file replaces one of the same name.
+    """Store the contents of `wanted`, one after the other from `read`, in the directory `into`.
 
-    `arrived` receives the size of each piece that is on the disk. `result` is filled, also when this raises: Damaged, what
-    `read` raises when the source is cut, or OSError for a full disk.
+    `arrived` receives the size of each piece that is on the disk. `result` is filled, also when this raises what `read` raises
+    when the source is cut, or OSError for a full disk.
     """
     root = open_root(into)
     try:
-        _Extraction(read, root, promised, result, arrived).run()
+        _Extraction(read, root, result, arrived).run(wanted)
     finally:
         os.close(root)
 
@@ -161,87 +141,32 @@ def parts_of(name: str) -> list[str]:
 
 
 class _Extraction:
-    def __init__(
-        self,
-        read: Read,
-        root: int,
-        promised: Mapping[str, IndexEntry],
-        result: Extracted,
-        arrived: Callable[[int], None],
-    ) -> None:
-        self.read, self.root, self.promised, self.result, self.arrived = read, root, promised, result, arrived
+    def __init__(self, read: Read, root: int, result: Extracted, arrived: Callable[[int], None]) -> None:
+        self.read, self.root, self.result, self.arrived = read, root, result, arrived
+        self.left = 0  # bytes of the content that comes
         self.spelling: dict[str, str] = {}  # case-folded path → the path that took it
-        self.came: set[str] = set()
-        self.entries = self.passed_bytes = 0
-        # The index bounds the archive: in entries (a long path has one of its own) and in bytes.
-        self.most_entries = 2 * len(promised) + 10
-        announced = sum(promise.size_bytes for promise in promised.values())
-        self.most_bytes = announced + len(promised) * ENTRY_BYTES + SLACK_BYTES
         for name in result.files:  # there already, from an earlier try
             with contextlib.suppress(RefusedFile):
                 self._claim_spelling(parts_of(name))
 
-    def run(self) -> None:
-        long_name: str | None = None
-        while (header := self._header()) is not None:
-            name, self.left = long_name or header.name, header.size
-            long_name = None
-            if header.type == tarfile.GNUTYPE_LONGNAME:
-                long_name = self._long_name()
-            else:
-                try:
-                    self._entry(header, name)
-                except RefusedFile as refusal:
-                    self.result.refused.append((printable(name), str(refusal)))
-                except OSError as error:
-                    if error.errno not in OF_THE_PATH:
-                        raise
-                    self.result.refused.append((printable(name), error.strerror or str(error)))
-            self._skip()
+    def run(self, wanted: Mapping[str, IndexEntry]) -> None:
+        for name, promise in wanted.items():
+            self.left = promise.size_bytes
+            try:
+                self._store(name, promise)
+            except RefusedFile as refusal:
+                self.result.refused.append((printable(name), str(refusal)))
+            except OSError as error:
+                if error.errno not in OF_THE_PATH:
+                    raise
+                self.result.refused.append((printable(name), error.strerror or str(error)))
+            while self.left:
+                self._take()
 
-    def _header(self) -> tarfile.TarInfo | None:
-        block = self.read(BLOCK)
-        if block == bytes(BLOCK):
-            return None
-        try:
-            header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
-        except tarfile.HeaderError as error:
-            raise Damaged(f"a damaged archive: {error}") from error
-        self.entries += 1
-        if header.size < 0 or self.entries > self.most_entries:
-            raise Damaged("a damaged archive: a negative size, or entries without end")
-        if header.type == tarfile.GNUTYPE_SPARSE:
-            more = block[482]
-            while more:
-                self._count(BLOCK)
-                more = self.read(BLOCK)[504]
-        if header.type in WITHOUT_CONTENT:  # whatever size it claims
-            header.size = 0
-        self.padding = -header.size % BLOCK
-        return header
-
-    def _long_name(self) -> str:
-        if self.left > LONG_NAME_BYTES:
-            raise Damaged("a damaged archive: a path without end")
-        return self._take(self.left).rstrip(b"\0").decode("utf-8", "surrogateescape")
-
-    def _entry(self, header: tarfile.TarInfo, name: str) -> None:
-        if header.type == tarfile.DIRTYPE:
-            parts = parts_of(name.rstrip("/"))
-            self._claim_spelling(parts)
-            os.close(_open_directory(self.root, parts, make=True))
-            return
-        if header.type not in FILES:
-            raise RefusedFile(KINDS.get(header.type, "an entry of a kind that is not used here"))
+    def _store(self, name: str, promise: IndexEntry) -> None:
         parts = parts_of(name)
-        if name in self.came or parts[0] == DRAFT:
-            raise RefusedFile("the same path twice")
-        promise = self.promised.get(name)
-        if promise is None:
-            raise RefusedFile("it is not in the index")
-        if header.size != promise.size_bytes:
-            raise RefusedFile("its content is not what the index says: it has another size")
-        self.came.add(name)
+        if parts[0] == DRAFT:
+            raise RefusedFile("a name that is used while files are stored")
         self._claim_spelling(parts)
         directory = _open_directory(self.root, parts[:-1], make=True)
         try:
@@ -261,7 +186,7 @@ class _Extraction:
         try:
             with os.fdopen(os.open(DRAFT, flags, 0o644, dir_fd=self.root), "wb") as file:
                 while self.left:
-                    piece = self._take(min(self.left, PIECE_BYTES))
+                    piece = self._take()
                     digest.update(piece)
                     if piece == ZEROS:  # a hole: a sparse checkpoint takes no more room here than on the worker
                         file.seek(PIECE_BYTES, os.SEEK_CUR)
@@ -287,19 +212,7 @@ class _Extraction:
             if self.spelling.setdefault(folded, path) != path:
                 raise RefusedFile(f"its path differs from {printable(self.spelling[folded])} only in case")
 
-    def _count(self, size: int) -> None:
-        self.passed_bytes += size
-        if self.passed_bytes > self.most_bytes:
-            raise Damaged("the archive is much larger than its index says")
-
-    def _take(self, size: int) -> bytes:
-        self._count(size)
-        data = self.read(size)
-        self.left -= size
+    def _take(self) -> bytes:
+        data = self.read(min(self.left, PIECE_BYTES))
+        self.left -= len(data)
         return data
-
-    def _skip(self) -> None:
-        """To the next header: the rest of the content, and its padding."""
-        self.left += self.padding
-        while self.left:
-            self._take(min(self.left, PIECE_BYTES))

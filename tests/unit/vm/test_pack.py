@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +31,12 @@ def packed(worker: Worker, *patterns: str, wanted: str = "[[0, 1000000]]") -> tu
         rows.append(json.loads(line[len(PREFIX) :]))
     files = [row for row in rows if "sha256" in row]
     assert rows[-1] == {"end": len(files)}
-    with tarfile.open(fileobj=io.BytesIO(said)) as tar:
-        came = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
-    for row in files:
-        if row["path"] in came:
-            assert row["size_bytes"] == len(came[row["path"]])
+    came: dict[str, bytes] = {}
+    for first, after in json.loads(wanted):
+        for row in files[first:after]:
+            came[row["path"]], said = said[: row["size_bytes"]], said[row["size_bytes"] :]
             assert row["sha256"] == hashlib.sha256(came[row["path"]]).hexdigest()
-    if wanted == "[[0, 1000000]]":
-        assert list(came) == [row["path"] for row in files]
+    assert said == b""
     return came, {row["path"]: row["why"] for row in rows if "why" in row}
 
 
@@ -109,7 +105,7 @@ def test_a_worker_that_hashes_a_large_file_sends_progress(
 
     (run / "artifacts" / "large").write_bytes(bytes(3 << 20))
     monkeypatch.setattr(pack, "SAY_EVERY_S", 0.0)
-    (row,) = pack.rows(run, [], pack.ActivitySignal())
+    (row,) = pack.rows(str(run), [], pack.ActivitySignal())
     assert row["size_bytes"] == 3 << 20
     said = [json.loads(line.removeprefix("tpujob:")) for line in capfd.readouterr().out.splitlines()]
     assert said == [{"hashed": 0}, *[{"hashed": 1 << 20}] * 3], "of the directory, and of each piece"
@@ -118,25 +114,35 @@ def test_a_worker_that_hashes_a_large_file_sends_progress(
 def test_a_file_that_is_gone_or_shorter_when_its_turn_comes_is_filled_up_and_its_hash_tells(run: Path) -> None:
     from orchestrator.vm import pack
 
-    for name in ("gone", "short"):
+    for name in ("gone", "longer", "pipe", "short"):
         (run / "artifacts" / name).write_bytes(b"x" * 1000)
-    files = list(pack.rows(run, []))
-    (run / "artifacts" / "gone").unlink()
+    files = list(pack.rows(str(run), []))
+    for name in ("gone", "pipe"):
+        (run / "artifacts" / name).unlink()
+    os.mkfifo(run / "artifacts" / "pipe")
     (run / "artifacts" / "short").write_bytes(b"x")
-    memory = io.BytesIO()
-    with tarfile.open(fileobj=memory, mode="w|", format=tarfile.GNU_FORMAT) as tar:
-        for row in files:
-            pack._send(tar, run / row["path"], row["path"], row["size_bytes"])
-    with tarfile.open(fileobj=io.BytesIO(memory.getvalue())) as tar:
-        came = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
-    assert came == {"artifacts/gone": bytes(1000), "artifacts/short": b"x" + bytes(999)}
+    (run / "artifacts" / "longer").write_bytes(b"x" * 1001)
+    came = {row["path"]: b"".join(pack.content(str(run / row["path"]), row["size_bytes"])) for row in files}
+    assert came == {
+        "artifacts/gone": bytes(1000),
+        "artifacts/longer": b"x" * 1000,
+        "artifacts/pipe": bytes(1000),
+        "artifacts/short": b"x" + bytes(999),
+    }
 
 
-def test_a_name_longer_than_old_tar_allows_comes(worker: Worker, run: Path) -> None:
+@pytest.mark.parametrize("size_bytes", [0, (1 << 20) - 1, 1 << 20, (1 << 20) + 1])
+def test_a_file_of_any_size_comes_with_its_hash(worker: Worker, run: Path, size_bytes: int) -> None:
+    data = os.urandom(size_bytes)
+    (run / "artifacts" / "data").write_bytes(data)
+    assert packed(worker)[0] == {"artifacts/data": data}
+
+
+def test_a_long_name_comes(worker: Worker, run: Path) -> None:
     name = "n" * 200
     (run / "artifacts" / name).write_text("x")
     assert packed(worker)[0] == {f"artifacts/{name}": b"x"}
 
 
-def test_nothing_to_pack_is_an_empty_archive(worker: Worker, run: Path) -> None:
+def test_nothing_to_pack_is_an_empty_stream(worker: Worker, run: Path) -> None:
     assert packed(worker, "*.png") == ({}, {})
