@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +21,28 @@ RULES: dict[type[CloudError], str] = {ExternalAddressRefused: "no_external_addre
 
 @dataclass(frozen=True, slots=True)
 class RulesFile:
-    """The rules of one project of one cloud. A file that is missing or damaged knows none, and is written anew."""
+    """The rules of one project of one cloud. A file that is missing or damaged knows none, and is written anew.
+
+    What this process has learned it knows in any case: the file may be on a full disk, or be written by two at once.
+    """
 
     path: Path
     cloud: str
     project: str
     now: Callable[[], float]  # the ledger's time
+    _learned: set[str] = field(default_factory=set, compare=False)  # by this process
 
     def known(self) -> ProjectRules:
-        """Return the rules that were learned in the last day."""
+        """Return the rules that were learned in the last day, or by this process."""
         found = self._read().get(self._key, {})
-        return ProjectRules(**{name: self._is_fresh(found.get(name)) for name in RULES.values()})
+        return ProjectRules(**{n: n in self._learned or self._is_fresh(found.get(n)) for n in RULES.values()})
 
     def learn(self, refusal: CloudError) -> None:
         """Remember what a policy refuses. A file that cannot be written costs the next run one refused create."""
         name = next((name for kind, name in RULES.items() if isinstance(refusal, kind)), None)
         if name is None:
             return
+        self._learned.add(name)
         content = self._read()
         entry = {"at": self.now(), "why": refusal.message}
         content[self._key] = {**content.get(self._key, {}), name: entry}

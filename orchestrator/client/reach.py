@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.core.lease.access import Via
-from orchestrator.errors import Vanished
+from orchestrator.errors import AuthError, Vanished
 
 if TYPE_CHECKING:
     from orchestrator.clouds.google.credentials import Bearer
@@ -78,10 +78,17 @@ class Reach:
             self.logins().remove_key(key.key_id, project=lease.name.project)
 
     def _keys_of(self, lease: Lease) -> list[LoginKey]:
+        """Return the key of the lease in the profile, if it is there. Raises AuthError if it is in another one."""
         from orchestrator.remote.ssh.keys import COMMENT
 
-        found = self.logins().keys(lease.name.project)
-        return [key for key in found if key.line.endswith(f" {COMMENT}-{lease.id}")]
+        logins, project, user = self.logins(), lease.name.project, lease.route.user
+        found = [key for key in logins.keys(project) if key.line.endswith(f" {COMMENT}-{lease.id}")]
+        if not found and user and logins.user(project) != user:
+            raise AuthError(
+                f"the key is in the OS Login profile of {user}, and {logins.account} is signed in here",
+                hint="gcloud auth application-default login",
+            )
+        return found
 
     def setup(self, project: str) -> ProjectSetup:
         """Return what tells how a project is set up for access."""

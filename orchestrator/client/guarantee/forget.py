@@ -12,7 +12,7 @@ from orchestrator.core.lease import absence
 from orchestrator.core.lease.cloud_api import SliceState
 from orchestrator.core.lease.lease import Forgotten, Lease, LeaseState
 from orchestrator.engine.effects.cloud import Get
-from orchestrator.engine.leases.release import Released, release, try_record
+from orchestrator.engine.leases.release import Released, release, remove_key, try_record
 from orchestrator.engine.runtime.retry import until
 from orchestrator.errors import Interrupted, TpujobError, UserError
 from orchestrator.report.layout import day_clock
@@ -60,6 +60,8 @@ def forget(session: Session, name: str, *, verified: bool = False, reason: str =
         return ForgetResult(ForgetOutcome.NOT_VERIFIED, node, released.checked_at, _how_to_verify(lease))
     why = f"verified by a person: {reason or 'no reason given'}; missing: {'; '.join(released.verdict.missing)}"
     session.run(try_record(Forgotten(lease.id, session.now(lease.cloud), why)))
+    if lease.route.os_login:
+        session.run(remove_key(lease), lease.cloud)
     session.unproven.pop(lease.id, None)
     session.forget_keys(lease.id)
     return ForgetResult(ForgetOutcome.FORGOTTEN, node, released.checked_at)

@@ -68,6 +68,10 @@ class OsLogin:
         """Return the keys of the profile that have not expired."""
         return tuple(_keys(self._send("GET", f"{self._user}/loginProfile", {"projectId": project})))
 
+    def user(self, project: str) -> str:
+        """Return the login name of the account. Raises UnexpectedReply if it has none."""
+        return _username(self._send("GET", f"{self._user}/loginProfile", {"projectId": project}))
+
     def extend_key(self, key_id: str, line: str, *, expires_at: float) -> None:
         """Move the expiry of a key, which acts at once: VMs know the key. Raises NotFound if it is gone."""
         body = {"key": line, "expirationTimeUsec": str(int(expires_at * 1e6))}

@@ -160,8 +160,7 @@ class _Teardown(FailuresAsAnswers):
         if isinstance(error, CloudError):
             if isinstance(error, CloudUnavailable) and now < self._login_until and not last:
                 return (f"its SSH key is still in your OS Login profile: {error.message}",)
-            why = f"{self.lease.name.node}: its SSH key stays in your OS Login profile until it expires"
-            await Report("release", f"{why}: {error.message}")
+            await _leave_key(self.lease, error)
         elif not self.lease.route.user and now < (self.lease.down_at or now) + LOGIN_S and not last:
             return ("the import of its SSH key into your OS Login profile has not settled",)
         return ()
@@ -259,6 +258,19 @@ class _Teardown(FailuresAsAnswers):
         if verb not in CREATE_VERBS:
             return not operation.done  # an unknown verb may be a create
         return not name.queued or operation.target.endswith(f"/queuedResources/{name.node}") or not operation.done
+
+
+async def remove_key(lease: Lease) -> None:
+    """Remove the key of a lease from the OS Login profile, with one try: it has an expiry, so a failure is only reported."""
+    try:
+        await RevokeLogin(lease)
+    except CloudError as error:
+        await _leave_key(lease, error)
+
+
+async def _leave_key(lease: Lease, error: CloudError) -> None:
+    why = f"{lease.name.node}: its SSH key stays in your OS Login profile until it expires"
+    await Report("release", f"{why}: {error.message}")
 
 
 def _place(lease: Lease) -> tuple[str, str]:

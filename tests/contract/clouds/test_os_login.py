@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,17 @@ from typing import Any
 import paramiko
 import pytest
 
+from orchestrator.client.reach import Emulator as EmulatorPlace
+from orchestrator.client.reach import Reach
 from orchestrator.clouds.google.os_login import OsLogin, account_of
 from orchestrator.clouds.tpu.connect import EmulatorToken
+from orchestrator.core.lease.access import Route
+from orchestrator.core.lease.lease import Lease
 from orchestrator.emulator.daemon import control
-from orchestrator.errors import AuthError, CloudUnavailable, QuotaError
+from orchestrator.errors import AuthError, CloudUnavailable, QuotaError, Vanished
 from orchestrator.remote.ssh.keys import KeyPair, create_key, ssh_keys_metadata
 from tests.emulator_fixture import Emulator
+from tests.unit.engine.virtual import lease_and_request
 from tests.waiting import HANG_S, until
 
 NODES = "/v2/projects/emulated/locations/us-central1-a/nodes"
@@ -103,6 +109,49 @@ def test_a_key_expires_by_itself(os_login: OsLogin, node: dict[str, Any], key: K
     login = os_login.import_key(key.public_line, **PLACE, expires_at=time.time() + 0.5)
     until(lambda: not os_login.keys("emulated"), "the end of the key")
     assert not can_log_in(node, login.user, key)
+
+
+def test_the_key_of_a_lease_is_granted_extended_and_revoked_and_does_not_come_back(
+    shared_emulator: Emulator, os_login: OsLogin, tmp_path: Path
+) -> None:
+    reach, lease = reach_of(shared_emulator, tmp_path), lease_with_key()
+    soon, later = time.time() + HOUR_S, int(time.time() + 2 * HOUR_S)
+    granted = replace(lease, route=replace(lease.route, user=reach.grant_login(lease, soon)))
+    assert granted.route.user == os_login.user("emulated")
+    reach.extend_login(granted, later)
+    (found,) = os_login.keys("emulated")
+    assert found.expires_at == later and found.line.endswith(f"-{lease.id}")
+    reach.revoke_login(granted)
+    reach.revoke_login(granted)
+    with pytest.raises(Vanished):
+        reach.extend_login(granted, later)
+    assert os_login.keys("emulated") == ()
+
+
+def test_a_key_in_the_profile_of_another_account_is_not_called_removed(
+    shared_emulator: Emulator, os_login: OsLogin, tmp_path: Path
+) -> None:
+    """The user has signed in as another one since."""
+    reach, lease = reach_of(shared_emulator, tmp_path), lease_with_key()
+    reach.grant_login(lease, time.time() + HOUR_S)
+    elsewhere = replace(lease_with_key("0000000009"), route=Route(os_login=True, user="ada_example_com"))
+    with pytest.raises(
+        AuthError, match=r"profile of ada_example_com, and developer@emulated.example is signed in here"
+    ):
+        reach.revoke_login(elsewhere)
+
+
+def reach_of(emulator: Emulator, directory: Path) -> Reach:
+    token = directory / "token"
+    token.write_text(emulator.token)
+    token.chmod(0o600)
+    return Reach(lambda: EmulatorPlace(emulator.url, token), lambda lease_id: directory / lease_id)
+
+
+def lease_with_key(lease_id: str = "0000000000") -> Lease:
+    lease, _ = lease_and_request()
+    name = replace(lease.name, project="emulated", zone="us-central1-a")
+    return replace(lease, id=lease_id, name=name, route=Route(os_login=True, user=""))
 
 
 def test_an_import_that_is_sent_again_moves_the_expiry_of_the_one_key(os_login: OsLogin, key: KeyPair) -> None:

@@ -41,7 +41,7 @@ def stuck_down(cli: Tpujob, operation: str, **kind: Any) -> str:
     fault(cli, operation, **kind)
     killed = cli.as_process("down", "alice", env={"TPUJOB_CRASH_AT": "Sleep:1:before"})
     assert killed.returncode < 0
-    assert ledger(cli, "select state from lease") == [("down",)]
+    assert ledger(cli, "select state from lease order by created_at")[-1] == ("down",)
     return name
 
 
@@ -97,6 +97,16 @@ def test_what_no_command_can_see_is_forgotten_on_request_and_the_ledger_records_
     after = tpujob("status")
     assert after.returncode == 0 and "forgotten here, verified by a person: seen in the console" in after.stdout
     assert len(tpujob.alive()) == 1, "it deletes nothing: that is the person's now"
+
+
+@pytest.mark.exhaustive
+def test_the_key_of_a_forgotten_slice_is_removed_from_the_os_login_profile(tpujob: Tpujob) -> None:
+    tpujob.settings(require_os_login=True)
+    stuck_down(tpujob, "nodes.*", **FORBIDDEN)
+    profile = "/v1/users/developer@emulated.example/loginProfile"
+    assert len(tpujob.emulator.request("GET", profile)["sshPublicKeys"]) == 1
+    assert tpujob("forget", "alice", "--verified-by-me").returncode == 0
+    assert not tpujob.emulator.request("GET", profile).get("sshPublicKeys")
 
 
 @pytest.mark.exhaustive

@@ -57,3 +57,11 @@ def test_a_directory_that_cannot_be_written_costs_nothing(tmp_path: Path) -> Non
     missing = tmp_path / "missing"
     rules(missing).learn(OsLoginRequired("no"))
     assert rules(missing).known() == ProjectRules()
+
+
+@pytest.mark.parametrize("spoiled", ["it cannot be written", "another process writes over it"])
+def test_a_process_knows_what_it_has_learned_whatever_becomes_of_the_file(tmp_path: Path, spoiled: str) -> None:
+    mine = rules(tmp_path / "missing" if spoiled == "it cannot be written" else tmp_path)
+    mine.learn(ExternalAddressRefused("no"))
+    mine.path.unlink(missing_ok=True)
+    assert mine.known() == ProjectRules(no_external_addresses=True)
