@@ -120,6 +120,14 @@ GROUPS: dict[str, dict[str, Command]] = {
                 "tpujob scp --worker all trainer:out.json here/  # here/worker0/…",
             ),
         ),
+        "forward": Command(
+            "Let ports of this machine lead to ports of a worker, such as TensorBoard's, until Ctrl-C or the end of the slice.",
+            (
+                "tpujob forward trainer 6006",
+                "tpujob forward mnist  # the `ports:` of a detached run",
+                "tpujob forward trainer 8080:6006 8888 --worker 1",
+            ),
+        ),
         "ssh-config": Command(
             "Print the line for ~/.ssh/config with which ssh, rsync and editors know the workers of every slice.",
             (

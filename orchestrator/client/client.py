@@ -30,6 +30,7 @@ from orchestrator.client.results.history import RunSummary
 from orchestrator.client.session import Session
 from orchestrator.client.slices import held
 from orchestrator.client.slices.down import DownResult, take_down
+from orchestrator.client.slices.forward import PortWish, forwarding
 from orchestrator.client.slices.held import SliceEnd, SliceStatus
 from orchestrator.client.slices.offers import Offers
 from orchestrator.client.slices.offers import offers as slice_offers
@@ -378,6 +379,20 @@ class Client:
         by_s = seconds("by", by, "1m", "7d")
         with self._session() as session:
             return held.extend(session, name, by_s)
+
+    @contextmanager
+    def forward(self, name: str | Run | None, *ports: int, worker: int = 0) -> Iterator[dict[int, int]]:
+        """Forward ports of a worker of a slice or run to this machine for a `with` block: yields each one's port of 127.0.0.1.
+
+        That is the same one unless it is in use. Without ports, the `ports` of the run's job. Raises UserError for a slice that
+        is not there or not READY; Unreachable.
+        """
+        wishes = [PortWish(port) for port in ports]
+        with (
+            self._session() as session,
+            forwarding(session, None if name is None else _id(name), wishes, worker) as (_, forwarded),
+        ):
+            yield {each.port: each.local for each in forwarded}
 
     def status(self, *, on_event: OnEvent | None = None) -> Status:
         """Return every slice of tpujob that the API shows or this machine's ledger has open, with its claim and its cost.

@@ -162,6 +162,7 @@ class Job(_Values):
     code: StrPath | None = None
     artifacts: Sequence[str] | None = None
     metrics: Mapping[str, str] | None = None
+    ports: int | Sequence[int] | None = None  #: of worker 0, forwarded to this machine while the job is followed
     tpu_metrics: bool | None = None
     bucket: str | None = None
     allow_egress: bool | None = None

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,6 +64,69 @@ def echoing() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=serve, daemon=True).start()
         yield server.getsockname()[1]
+
+
+SERVER = """
+import http.server, os
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"from " + os.environ["TPUJOB_WORKER"].encode() + self.path.encode())
+        self.wfile.flush()
+        if self.path == "/end":
+            os._exit(0)
+http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
+"""
+SERVING = """
+name: board
+tpu: {{zone: us-central1-a}}
+env: {{PORT: {port}}}
+code: board
+ports: [{port}]
+command: exec python3 server.py
+access: {access}
+"""
+LINE = re.compile(r"(http://127\.0\.0\.1:(\d+)) → worker0:(\d+) \(\d+ is in use here\)$", re.MULTILINE)
+
+
+@pytest.fixture
+def board(tpujob: Tpujob) -> str:
+    """A job that serves pages on a port that it names, until one of them is `/end`."""
+    tpujob.settings(forbid_external_ips=True)
+    (tpujob.directory / "board").mkdir()
+    (tpujob.directory / "board" / "server.py").write_text(SERVER)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    return tpujob.job(SERVING.format(port=port, access="{via: iap}"))
+
+
+def address(process: subprocess.Popen[str]) -> str:
+    """The address that a command prints, which goes on."""
+    assert process.stdout is not None
+    found = next((match for line in process.stdout if (match := LINE.search(line))), None)
+    assert found is not None, "it ended without"
+    return found[1]
+
+
+def answers(url: str) -> bool:
+    try:
+        return bool(page(f"{url}/"))
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def tpujob_forward(tpujob: Tpujob, name: str) -> Iterator[str]:
+    process = tpujob.start("forward", name)
+    yield address(process)
+    press(process)
+    process.communicate()
+
+
+def page(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=HANG_S) as reply:
+        return str(reply.read().decode())
 
 
 def echo(sock: socket.socket, text: bytes) -> bytes:
@@ -153,6 +217,7 @@ def test_scp_copies_both_ways_with_the_names_and_the_errors_of_scp(tpujob: Tpujo
     assert tpujob("scp", "--worker", "all", "mine:12*", "file").returncode == 64
 
 
+@pytest.mark.exhaustive
 def test_the_users_own_ssh_and_rsync_know_the_workers(tpujob: Tpujob, mine: Path, tmp_path: Path) -> None:
     assert tpujob("ssh-config", "--install").returncode == 0
     config = tmp_path / "home" / ".ssh" / "config"
@@ -200,6 +265,54 @@ def test_a_slice_that_was_deleted_elsewhere_is_no_host_once_that_is_known(tpujob
     tpujob.admin("POST", f"nodes/{lease.name.node}:vanish", {})
     tpujob("status")
     assert not (tpujob.own_state / "leases" / lease.id).exists()
+
+
+def test_the_ports_of_a_job_are_on_this_machine_while_it_runs(tpujob: Tpujob, board: str) -> None:
+    process = tpujob.start("run", board, stderr=subprocess.STDOUT)
+    url = address(process)
+    until(lambda: answers(url), "the job's server")
+    assert page(f"{url}/a") == "from 0/a"
+    assert page(f"{url}/end") == "from 0/end"
+    said, _ = process.communicate()
+    assert process.returncode == 0, said
+    assert not answers(url)
+
+
+@pytest.mark.exhaustive
+def test_the_ports_of_a_detached_run_are_here_by_forward_and_by_attach_and_a_kill_leaves_nothing(
+    tpujob: Tpujob, board: str
+) -> None:
+    done = tpujob("submit", board)
+    run = done.stdout.strip()
+    assert done.returncode == 0 and f"ports    `tpujob forward {run}` leads to port" in done.stderr, done.text
+    forward = tpujob.start("forward", run)
+    url = address(forward)
+    until(lambda: answers(url), "the job's server")
+    forward.send_signal(signal.SIGKILL)
+    forward.communicate()
+    until(lambda: not tpujob.local("forward"), "its end")
+    assert not answers(url)
+    attached = tpujob.start("attach", run, stderr=subprocess.STDOUT)
+    url = address(attached)
+    with tpujob_forward(tpujob, run) as other:
+        assert page(f"{other}/b") == "from 0/b"
+        assert page(f"{url}/end") == "from 0/end"
+        assert attached.communicate() and attached.returncode == 0
+
+
+@pytest.mark.exhaustive
+def test_a_forward_ends_with_its_slice_and_says_what_it_cannot(tpujob: Tpujob, mine: Path) -> None:
+    assert tpujob("forward", "mine").returncode == 64
+    assert tpujob("forward", "mine", "6006", "--worker", "9").returncode == 64
+    assert tpujob("forward", "mine", "http").returncode == 64
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        refused = tpujob("forward", "mine", f"{taken.getsockname()[1]}:6006")
+    assert refused.returncode == 64 and "Address already in use" in refused.stderr
+    process = tpujob.start("forward", "mine", "6006")
+    assert address(process)
+    assert tpujob("down", "mine").returncode == 0
+    _, err = process.communicate()
+    assert process.returncode == 0 and "mine is being released" in err
 
 
 @pytest.mark.exhaustive

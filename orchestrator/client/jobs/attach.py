@@ -75,6 +75,7 @@ def _follow(session: Session, found: RunRecord, attempt: Attempt) -> Outcome:
             sink=output,
             metrics=output.metrics,
             linger_s=limits.get("linger"),
+            ports=tuple(found.spec.get("ports", ())),
         )
         return session.on_cloud(lambda capabilities: engine.attach(to, capabilities), lease.cloud)
 

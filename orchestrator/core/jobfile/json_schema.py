@@ -23,6 +23,8 @@ VARIABLES: dict[str, Any] = {"type": "object", "additionalProperties": {"type": 
 NAMED_TEXTS: dict[str, Any] = {"type": "object", "additionalProperties": TEXT}
 CHANGES: dict[str, Any] = {"type": "object", "additionalProperties": {"type": ["object", "null"]}}
 DOLLARS_OR_NULL: dict[str, Any] = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]}
+PORT: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": 65535}
+PORTS: dict[str, Any] = {"anyOf": [{"type": "array", "items": PORT, "maxItems": 16, "uniqueItems": True}, PORT]}
 
 
 class Section(BaseModel):

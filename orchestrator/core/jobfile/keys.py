@@ -130,6 +130,11 @@ class JobSpec(Section):
         "such as `loss: 'loss ([0-9.]+)'`. Names found in one line belong together; `step` is the step. What the job writes "
         "to `$TPUJOB_ARTIFACTS/metrics.jsonl` needs none.",
     )
+    ports: Annotated[tuple[int, ...], BeforeValidator(one_value.ports), Shape(shapes.PORTS)] = Field(
+        default=(),
+        description="Ports of worker 0, such as TensorBoard's 6006: while `run` or `attach` follows the job, each is "
+        "http://127.0.0.1:PORT here, or another port if that is in use. At most 16.",
+    )
     tpu_metrics: bool = Field(
         default=True,
         description="Sample HBM use and duty cycle on each worker, every 10 s, in a process beside the job, where the job's "

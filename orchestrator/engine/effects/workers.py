@@ -116,6 +116,24 @@ class StopPhase(FleetEffect[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class ForwardPorts(QuickEffect["tuple[str, ...]"]):
+    """Let ports of this machine lead to these ports of worker 0, and no others; return a line for each."""
+
+    fleet: Fleet
+    ports: tuple[int, ...]
+
+    def perform(self, world: World) -> tuple[str, ...]:
+        self.fleet.end_forwards()
+        return tuple(map(self._forward, self.ports))
+
+    def _forward(self, port: int) -> str:
+        try:
+            return str(self.fleet.forward(port))
+        except OSError as error:
+            return f"no port of this machine leads to worker0:{port}: {error.strerror}"
+
+
+@dataclass(frozen=True, slots=True)
 class StartCollection(QuickEffect["Collection"]):
     """Start to collect the results, in the background."""
 

@@ -16,10 +16,19 @@ from orchestrator.core.lease.run_and_attempt import AttemptState, Leased, Moved
 from orchestrator.core.text.sizes import format_size
 from orchestrator.engine.effects.base import Lock, Make, Now, Record, Report, Unlock
 from orchestrator.engine.effects.cloud import Get, Workers
-from orchestrator.engine.effects.workers import Connect, FindCoordinator, Push, RestoreWork, SendHeartbeats, StartPhase
+from orchestrator.engine.effects.workers import (
+    Connect,
+    FindCoordinator,
+    ForwardPorts,
+    Push,
+    RestoreWork,
+    SendHeartbeats,
+    StartPhase,
+)
 from orchestrator.engine.jobs import collection, monitor
 from orchestrator.engine.jobs.job_run import JobRun
 from orchestrator.engine.jobs.lane import take_over
+from orchestrator.engine.jobs.ports import forward, spoken
 from orchestrator.engine.jobs.progress import JobProgress
 from orchestrator.engine.jobs.saved_work import PeriodicSave
 from orchestrator.engine.leases.release import try_record, try_start_guardian
@@ -158,10 +167,14 @@ async def _work(
         request = phase.request(progress.attempt, lease, hosts, coordinator)
         request = replace(request, saved_by_worker=saved, delete=job.lane.collected if job.lane else None)
         await StartPhase(fleet, request, job.sink, job.metrics)
-        if job.detach and phase is job.phases[-1]:
-            progress.lease = await hand_over(lease, capabilities)
-            progress.detached = True
-            return
+        if phase is job.phases[-1]:
+            if job.detach:
+                if job.ports:
+                    await Report("ports", f"`tpujob forward {job.run.id}` leads to {spoken(job.ports)} of worker0")
+                progress.lease = await hand_over(lease, capabilities)
+                progress.detached = True
+                return
+            await forward(fleet, job.ports)
         try:
             await monitor.monitor(
                 lease,
@@ -182,6 +195,8 @@ async def _work(
             raise
         if failure is not None:
             break
+    if job.ports:
+        await ForwardPorts(fleet, ())
     if saving is not None:
         await saving.stop()
     await renewal.tick()

@@ -58,6 +58,7 @@ class JobRun:
     stall_s: float | None = None  # a job without output for so long hangs; None: never
     linger_s: float | None = None  # hold the slice for uncollected results; None: the cloud's timings
     most_bytes: int | None = None  # of results; None: as much as the disk takes
+    ports: tuple[int, ...] = ()  # of worker 0, to be forwarded while the job runs
 
     def collect_request(self, attempt: Attempt) -> CollectRequest:
         """Return what to collect of this attempt, and where to."""

@@ -143,5 +143,6 @@ def job_run(
         saved_work=SavedWork(directory / "saved", tuple(spec.artifacts)) if restarts else None,
         stall_s=spec.limits.stall,
         linger_s=spec.limits.linger,
+        ports=spec.ports,
         most_bytes=spec.limits.max_results,
     )

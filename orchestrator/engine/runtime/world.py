@@ -154,6 +154,7 @@ def open_fleet(
         on_notice=notice,
         now=now,
         dialer=dialer,
+        shares_loopback=lease.cloud == "emulated",
     )
     fleet.write_openssh_config(directory, lease.handle, lease.name.node)
     return fleet

@@ -19,6 +19,7 @@ from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.core.text.alike import worker_names
 from orchestrator.errors import RemoteError, Unreachable
 from orchestrator.remote.fleet.follow import Follower, WorkerState, WorkerStatus
+from orchestrator.remote.fleet.forward import Forwarded, PortForward
 from orchestrator.remote.fleet.heartbeats import Heartbeats
 from orchestrator.remote.fleet.side_by_side import Output, SideBySide
 from orchestrator.remote.fleet.steps import FleetStatus, StartRequest, WorkerFacts
@@ -65,10 +66,12 @@ class Fleet:
         now: Callable[[], float] = time.time,
         dialer: Dialer | None = None,
         patience: Patience = PATIENCE,
+        shares_loopback: bool = False,
     ) -> None:
         """`known_hosts` is written here, one file per node. `on_notice` receives messages for the user.
 
         `dialer`: the way to the workers; None: by their addresses. `patience`: when a worker is slow, and is named.
+        `shares_loopback`: the workers' loopback is that of this machine, as on the emulator.
         """
         self.workers = tuple(workers)
         self._now = now
@@ -82,6 +85,8 @@ class Fleet:
         self._on_notice = on_notice
         self._patience = patience
         self._heartbeats: dict[int, Heartbeats] = {}
+        self._shares_loopback = shares_loopback
+        self._forwards: list[PortForward] = []
         self._callback_lock = threading.Lock()
 
     # -- connections --
@@ -267,6 +272,28 @@ class Fleet:
         """Return what runs one command line on every worker at once and passes on its output."""
         return SideBySide(self._connections, self._wakeup, output)
 
+    def reach(self, worker: int) -> None:
+        """Connect to one worker; one try. Raises Unreachable, HostKeyMismatch, TunnelRefused."""
+        self._connection(worker).connect()
+
+    def forward(self, port: int, worker: int = 0, local: int | None = None) -> Forwarded:
+        """Let a port of 127.0.0.1 lead to a port of the worker's loopback, until `end_forwards`; return which one.
+
+        `local` None: the same one, or another if that is taken. Raises OSError for a `local` port that cannot be had.
+        """
+        avoid = self._shares_loopback and local is None
+        opened = PortForward(self._connection(worker), port, local, self._on_notice, avoid=avoid)
+        self._forwards.append(opened)
+        if self._wakeup.canceled.is_set():
+            self.end_forwards()
+        return opened.forwarded
+
+    def end_forwards(self) -> None:
+        """Close every port that `forward` opened."""
+        for opened in self._forwards:
+            opened.close()
+        self._forwards.clear()
+
     def write_openssh_config(self, directory: Path, handle: str, node: str) -> Path:
         """Write the configuration with which OpenSSH reaches the workers into `directory`; return the file."""
         return write_config(directory, handle, node, self.workers, self._credentials, self.dialer)
@@ -279,6 +306,7 @@ class Fleet:
         Connections close themselves once their sockets are shut; nothing waits for that.
         """
         self._wakeup.cancel()
+        self.end_forwards()
         for connection in self._connections:
             connection.shut_socket()
 

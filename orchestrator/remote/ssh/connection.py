@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.lease.cloud_api import WorkerAddress
-from orchestrator.errors import HostKeyMismatch, TunnelRefused, Unreachable
+from orchestrator.errors import HostKeyMismatch, RemoteError, TunnelRefused, Unreachable
 from orchestrator.remote.ssh.agent_link import AgentLink
 from orchestrator.remote.ssh.dial import Dialer, Direct
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import paramiko
 
 HANDSHAKE_S = 15.0
+PROHIBITED = 1  # SSH_OPEN_ADMINISTRATIVELY_PROHIBITED
 NO_KEY = (
     "with OS Login you need roles/compute.osLogin, or roles/compute.osAdminLogin; without it, `enable-oslogin` must not be on "
     "in the project; `tpujob doctor` looks, and prints the command that adds what is missing"
@@ -86,6 +87,28 @@ class Connection:
             channel.settimeout(timeout_s)
             channel.exec_command(command)
             return channel
+
+    def open_port(self, port: int, peer: tuple[str, int]) -> paramiko.Channel:
+        """Return a channel to a port of the worker's own loopback, for a connection of `peer` here.
+
+        Raises Unreachable after a cut, and RemoteError if nothing listens there, or the worker forwards no ports.
+        """
+        import paramiko
+
+        with self.translating_errors():
+            transport = self._transport()
+            try:
+                return transport.open_channel("direct-tcpip", ("127.0.0.1", port), peer, timeout=HANDSHAKE_S)
+            except paramiko.ChannelException as error:
+                why = (
+                    "its SSH server forwards no ports"
+                    if error.code == PROHIBITED
+                    else f"nothing listens on port {port}"
+                )
+            except BaseException:
+                self.drop(transport)
+                raise
+        raise RemoteError(f"{self.name}: {why}")
 
     def agent(self, *, timeout_s: float) -> AgentLink:
         """Return the agent of this connection, which is started if it does not run. Raises Unreachable."""

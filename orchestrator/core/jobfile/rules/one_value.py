@@ -12,6 +12,7 @@ from orchestrator.core.text.durations import parse_duration
 from orchestrator.core.text.names import shown
 from orchestrator.core.text.sizes import parse_size
 
+MAX_PORTS = 16
 _PYTHON = re.compile(r"3\.([89]|[1-9]\d)")
 _BUCKET = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[A-Za-z0-9._=-]+)*/?")
 
@@ -174,3 +175,16 @@ def as_written(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     return f"{value:g}".replace("inf", ".inf").replace("nan", ".nan") if isinstance(value, float) else str(value)
+
+
+def ports(value: Any) -> tuple[int, ...]:
+    """Return TCP ports, one or a list, checked."""
+    each = value if isinstance(value, (list, tuple)) else () if value is None else (value,)
+    for port in each:
+        if not isinstance(port, int) or isinstance(port, bool) or not 1 <= port <= 65535:
+            raise ValueError(f"`{shown(as_written(port))}` is not a port; write a number from 1 to 65535, such as 6006")
+    if len(set(each)) < len(each):
+        raise ValueError(f"names port {next(port for port in each if each.count(port) > 1)} twice")
+    if len(each) > MAX_PORTS:
+        raise ValueError(f"has {len(each)} ports; a job has at most {MAX_PORTS}")
+    return tuple(each)

@@ -35,6 +35,12 @@ def test_a_job_has_sensible_defaults() -> None:
     assert (spec.command, spec.setup, spec.code, spec.artifacts) == (None, None, None, ())
 
 
+def test_ports_are_one_or_a_list() -> None:
+    assert load("command: ls\nports: 6006\n").ports == (6006,)
+    assert load("command: ls\nports: [6006, 8888]\n").ports == (6006, 8888)
+    assert load("command: ls\nports:\n").ports == load("command: ls\n").ports == ()
+
+
 def test_a_local_job_may_use_more_cores_than_a_tpu_has_and_warns_of_its_tpu_section() -> None:
     spec = load("on: local\ntpu: {spot: true}\ntrain: {cores: 16}\n")
     assert spec.on == "local" and spec.train is not None and spec.train.cores == 16

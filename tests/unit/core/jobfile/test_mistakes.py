@@ -97,6 +97,22 @@ def test_text_that_is_no_job_file_gets_one_line(text: str | bytes, line: str) ->
 
 
 @pytest.mark.parametrize(
+    ("value", "line"),
+    [
+        ("[0]", "`0` is not a port; write a number from 1 to 65535, such as 6006"),
+        ("[6006, 65536]", "`65536` is not a port; write a number from 1 to 65535, such as 6006"),
+        ("['6006']", "`6006` is not a port; write a number from 1 to 65535, such as 6006"),
+        ("[true]", "`true` is not a port; write a number from 1 to 65535, such as 6006"),
+        ("tensorboard", "`tensorboard` is not a port; write a number from 1 to 65535, such as 6006"),
+        ("[1, 2, 1]", "names port 1 twice"),
+        (str([*range(1, 18)]), "has 17 ports; a job has at most 16"),
+    ],
+)
+def test_ports_are_numbers_each_once_and_not_many(value: str, line: str) -> None:
+    assert problems(COMMAND + f"ports: {value}\n") == [f"job.yaml:2: ports: {line}"]
+
+
+@pytest.mark.parametrize(
     ("text", "line"),
     [
         (
@@ -120,7 +136,7 @@ def test_text_that_is_no_job_file_gets_one_line(text: str | bytes, line: str) ->
             COMMAND + "colour: red\n",
             "job.yaml:2: colour: unknown key; known here: "
             "name, on, tpu, access, train, command, setup, requirements, python, env, code, artifacts, metrics, "
-            "tpu_metrics, bucket, "
+            "ports, tpu_metrics, bucket, "
             "allow_egress, limits, keep_on_failure, on_preemption, max_restarts, params, matrix, variants, parallel",
         ),
         (

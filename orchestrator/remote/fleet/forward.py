@@ -1,0 +1,163 @@
+"""Ports of a worker's loopback, such as TensorBoard's, on this machine's loopback, over the fleet's own SSH connection.
+
+Each connection here is a channel of that connection; after a cut the next one opens it again. No more than a piece each way is
+kept, so a slow reader slows down its own sender only; the end of one direction leaves the other one open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestrator import fork
+from orchestrator.errors import RemoteError, Unreachable
+from orchestrator.remote.ssh.connection import Connection
+
+if TYPE_CHECKING:
+    import paramiko
+
+LOOK_S = 1.0  # between two looks whether the worker has closed a connection of which it ended its direction
+AT_ONCE = 256  # connections of one port; more wait in the listener's queue
+PIECE_BYTES = 1 << 15  # a packet of SSH
+NO_PORT = (errno.EADDRINUSE, errno.EACCES)
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing is a reset, not the end of what was sent
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """A port of a worker, and the port of 127.0.0.1 here that leads there."""
+
+    worker: int
+    port: int
+    local: int
+
+    def __str__(self) -> str:
+        other = "" if self.local == self.port else f" ({self.port} is in use here)"
+        return f"http://127.0.0.1:{self.local} → worker{self.worker}:{self.port}{other}"
+
+
+class PortForward:
+    """A listener for one port of a worker, from its creation until `close`."""
+
+    def __init__(
+        self, connection: Connection, port: int, local: int | None, on_notice: Callable[[str], None], *, avoid: bool
+    ) -> None:
+        """`local` None: the same port, or another one if that is taken; `avoid`: another one in any case.
+
+        Raises OSError for a `local` port that cannot be had.
+        """
+        self._connection, self._port, self._on_notice = connection, port, on_notice
+        wanted = local if local is not None else 0 if avoid else port
+        self._listener = _listen(wanted, or_any=local is None)
+        self._places = threading.BoundedSemaphore(AT_ONCE)
+        self._told: set[str] = set()
+        self.forwarded = Forwarded(connection.index, port, self._listener.getsockname()[1])
+        threading.Thread(target=self._accept, name="forward", daemon=True).start()
+
+    def close(self) -> None:
+        """Close the listener. Connections end with the fleet's."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            self._places.acquire()
+            try:
+                sock, peer = self._listener.accept()
+            except OSError:  # closed
+                return
+            fork.close_in_child(sock)
+            threading.Thread(target=self._serve, args=(sock, peer), name="forward", daemon=True).start()
+
+    def _serve(self, sock: socket.socket, peer: tuple[str, int]) -> None:
+        try:
+            with sock:
+                channel = self._open(peer)
+                if channel is None:
+                    _reset(sock)
+                else:
+                    _carry(sock, channel)
+        finally:
+            self._places.release()
+
+    def _open(self, peer: tuple[str, int]) -> paramiko.Channel | None:
+        """Return a channel to the port; None if there is none: nothing listens there, or the worker cannot be reached."""
+        for last in (False, True):
+            try:
+                return self._connection.open_port(self._port, peer)
+            except Unreachable as error:  # perhaps a cut that was not noticed before
+                if last:
+                    self._tell(error.message)
+            except RemoteError as error:
+                self._tell(error.message)
+                break
+        return None
+
+    def _tell(self, text: str) -> None:
+        """Report a failure once: a browser asks again and again."""
+        if text not in self._told:
+            self._told.add(text)
+            self._on_notice(text)
+
+
+def _listen(port: int, *, or_any: bool) -> socket.socket:
+    try:
+        listener = socket.create_server(("127.0.0.1", port), backlog=AT_ONCE)
+    except OSError as error:
+        if not or_any or error.errno not in NO_PORT:
+            raise
+        listener = socket.create_server(("127.0.0.1", 0), backlog=AT_ONCE)
+    fork.close_in_child(listener)
+    return listener
+
+
+def _carry(sock: socket.socket, channel: paramiko.Channel) -> None:
+    """Carry bytes both ways until both have ended. A cut resets the socket: what came is not all."""
+    up = threading.Thread(target=_send, args=(sock, channel), name="forward", daemon=True)
+    up.start()
+    try:
+        while piece := channel.recv(PIECE_BYTES):
+            sock.sendall(piece)
+        if not channel.eof_received:
+            raise ConnectionResetError
+        sock.shutdown(socket.SHUT_WR)
+        while up.is_alive() and not channel.closed:
+            up.join(LOOK_S)
+    except OSError:
+        _reset(sock)
+    finally:
+        _close(channel)
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RD)  # wakes the other thread, and tells the other end nothing yet
+        up.join()
+
+
+def _send(sock: socket.socket, channel: paramiko.Channel) -> None:
+    """Carry bytes from the socket to the worker, until it ends."""
+    import paramiko
+
+    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+        while piece := sock.recv(PIECE_BYTES):
+            channel.sendall(piece)
+        channel.shutdown_write()
+        return
+    _close(channel)  # wakes the other thread
+
+
+def _reset(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+
+
+def _close(channel: paramiko.Channel) -> None:
+    import paramiko
+
+    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+        channel.close()

@@ -1,0 +1,177 @@
+"""Ports of a worker on this machine: bytes, ends of one direction, many at once, slow readers, nothing there, cuts."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from orchestrator.core.lease.cloud_api import WorkerAddress
+from orchestrator.remote.fleet.forward import Forwarded
+from tests.contract.remote.fixture import Road, Slice, one, road
+from tests.waiting import HANG_S, until
+
+__all__ = ["one", "road"]
+MEGABYTE = random.Random(6006).randbytes(1 << 20)
+Serve = Callable[[socket.socket], None]
+
+
+@contextlib.contextmanager
+def serving(serve: Serve) -> Iterator[int]:
+    """A server on loopback, which is the worker's, too; its port."""
+
+    def run(peer: socket.socket) -> None:
+        with peer, contextlib.suppress(OSError):
+            serve(peer)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=run, args=(server.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as server:
+        threading.Thread(target=accept, daemon=True).start()
+        yield server.getsockname()[1]
+
+
+def everything(peer: socket.socket) -> bytes:
+    peer.settimeout(HANG_S)
+    return b"".join(iter(lambda: peer.recv(1 << 16), b""))
+
+
+def answer_after_the_end(peer: socket.socket) -> None:
+    """Only who has sent everything is answered: this needs the end of one direction alone."""
+    peer.sendall(everything(peer)[::-1])
+
+
+def call(port: int, text: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), timeout=HANG_S) as peer:
+        sender = threading.Thread(target=lambda: (peer.sendall(text), peer.shutdown(socket.SHUT_WR)), daemon=True)
+        sender.start()
+        return everything(peer)
+
+
+def test_bytes_are_exact_and_the_end_of_one_direction_is_not_that_of_the_other(one: Slice) -> None:
+    with serving(answer_after_the_end) as port:
+        there = one.fleet().forward(port)
+        assert there == Forwarded(0, port, there.local) and there.local != port, (
+            "the port is in use here: by the server"
+        )
+        assert str(there) == f"http://127.0.0.1:{there.local} → worker0:{port} ({port} is in use here)"
+        assert call(there.local, MEGABYTE) == MEGABYTE[::-1]
+
+
+def test_many_connections_at_once_each_get_their_own_bytes(one: Slice) -> None:
+    with serving(answer_after_the_end) as port, ThreadPoolExecutor(40) as pool:
+        local = one.fleet().forward(port).local
+        texts = [MEGABYTE[n : 20_000 + n] for n in range(40)]
+        assert list(pool.map(lambda text: call(local, text), texts)) == [text[::-1] for text in texts]
+
+
+def test_a_reader_that_takes_nothing_stops_its_sender_and_no_other_one(one: Slice) -> None:
+    sent = [0]
+
+    def send_endlessly(peer: socket.socket) -> None:
+        while True:
+            sent[0] += peer.send(MEGABYTE)
+
+    fleet = one.fleet()
+    with serving(send_endlessly) as endless, serving(answer_after_the_end) as other:
+        local = fleet.forward(endless).local
+        with socket.create_connection(("127.0.0.1", local)) as slow:
+            assert slow.recv(1)
+            before = -1
+            while sent[0] != before:  # until its buffers are full
+                before = sent[0]
+                assert call(fleet.forward(other).local, b"meanwhile") == b"elihwnaem"
+            assert sent[0] < 64 << 20, "the rest waits on the worker"
+
+
+def test_a_port_where_nothing_listens_is_closed_at_once_and_said_once(one: Slice) -> None:
+    fleet = one.fleet()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    local = fleet.forward(port, local=0).local
+    for _ in range(3):
+        with (
+            socket.create_connection(("127.0.0.1", local), timeout=HANG_S) as peer,
+            contextlib.suppress(ConnectionError),
+        ):
+            assert peer.recv(1) == b""
+    assert one.notices.count(f"worker0: nothing listens on port {port}") == 1
+    with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)) as server:  # it comes up later
+        threading.Thread(target=lambda: server.accept()[0].sendall(b"here"), daemon=True).start()
+        with socket.create_connection(("127.0.0.1", local), timeout=HANG_S) as peer:
+            assert peer.recv(4) == b"here"
+
+
+def test_after_a_cut_open_connections_are_reset_and_new_ones_work(
+    one: Slice, road: Callable[[WorkerAddress], Road]
+) -> None:
+    way = road(one.workers[0])
+    fleet = one.fleet([way.worker], "cut_forward_hosts")
+    begun = threading.Event()
+
+    def begin(peer: socket.socket) -> None:
+        peer.sendall(b"begun")
+        begun.set()
+        everything(peer)
+
+    with serving(begin) as port:
+        local = fleet.forward(port).local
+        with socket.create_connection(("127.0.0.1", local), timeout=HANG_S) as peer:
+            assert peer.recv(5) == b"begun"
+            way.cut()
+            with pytest.raises(ConnectionResetError):  # not an end, which would mean that this was all
+                peer.recv(1)
+        with socket.create_connection(("127.0.0.1", local), timeout=HANG_S) as peer:
+            assert peer.recv(5) == b"begun"
+    assert way.connections == 2
+
+
+def test_a_client_that_leaves_leaves_nothing_on_the_worker(one: Slice) -> None:
+    left = threading.Event()
+
+    def wait_for_end(peer: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                peer.sendall(MEGABYTE)
+        left.set()
+
+    with serving(wait_for_end) as port:
+        with socket.create_connection(("127.0.0.1", one.fleet().forward(port).local), timeout=HANG_S) as peer:
+            assert peer.recv(1)
+        assert left.wait(HANG_S)
+
+
+def test_a_local_port_that_is_asked_for_is_that_one_or_an_error_and_another_one_is_found_otherwise(one: Slice) -> None:
+    fleet = one.fleet()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match="in use"):
+            fleet.forward(6006, local=port)
+        assert fleet.forward(port).local != port
+    assert fleet.forward(port).local == port, "it is free again"
+    assert fleet.forward(port, local=None).local != port
+
+
+def test_the_end_of_the_fleet_closes_its_ports(one: Slice) -> None:
+    fleet = one.fleet()
+    with serving(answer_after_the_end) as port:
+        local = fleet.forward(port).local
+        assert call(local, b"x") == b"x"
+        fleet.cancel()
+
+        def refused() -> bool:
+            try:
+                with socket.create_connection(("127.0.0.1", local), timeout=HANG_S):
+                    return False
+            except ConnectionError:
+                return True
+
+        until(refused, "a closed port")
