@@ -75,7 +75,8 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "SSH cannot connect": (
         (r"remote/fleet/fleet|remote/iap/|remote/ssh/(agent_link|call|connection|dial|piped|known_hosts|keys)", r""),
-        (r"client/slices/(shell|copies|ssh_config|forward)|remote/fleet/(forward|side_by_side)|cli/commands/slices/forward", r""),
+        (r"client/slices/(shell|copies|ssh_config|forward)|remote/fleet/(forward|side_by_side)", r""),
+        (r"cli/commands/slices/forward", r""),
     ),
     "Setup fails": (
         (r"vm/environment|engine/preparation/(checks|requirements)|core/jobfile/requirement_lines", r""),
