@@ -49,6 +49,14 @@ def bastion(tpujob: Tpujob, tmp_path: Path) -> Bastion:
     known = tmp_path / "bastion" / "known_hosts"
     known.write_text(f"[127.0.0.1]:{made['port']} {made['host_key']}\n")
     options = ["-F", "/dev/null", "-o", f"UserKnownHostsFile={known}", "-o", "StrictHostKeyChecking=yes"]
+    options += [
+        "-o",
+        "IdentitiesOnly=yes",
+        "-o",
+        "IdentityAgent=none",
+        "-o",
+        "BatchMode=yes",
+    ]  # nothing of the developer
     words = ["ssh", *options, "-i", str(key.private_path), "-p", str(made["port"]), "me@127.0.0.1"]
     return Bastion(shlex.join(words) + " -W %h:%p")
 

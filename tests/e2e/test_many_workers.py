@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -15,11 +16,19 @@ command: |
   echo "begin $TPUJOB_WORKER"
   {command}
 """
-ONE_FAILS = 'if [ "$TPUJOB_WORKER" = 5 ]; then echo "FileNotFoundError: shard 5"; exit 3; fi; exec sleep 300'
+# Worker 5 fails once all have written their line: emulated workers share a disk.
+ONE_FAILS = """\
+touch "$BEGUN/$TPUJOB_WORKER"
+  if [ "$TPUJOB_WORKER" != 5 ]; then exec sleep 300; fi
+  until [ "$(ls "$BEGUN" | wc -l)" -eq 8 ]; do sleep 0.02; done
+  echo "FileNotFoundError: shard 5"; exit 3
+env: {BEGUN: %s}
+"""
 
 
-def test_a_hidden_worker_that_fails_says_why_and_files_and_json_have_all(tpujob: Tpujob) -> None:
-    done = tpujob("run", tpujob.job(JOB.format(command=ONE_FAILS)))
+def test_a_hidden_worker_that_fails_says_why_and_files_and_json_have_all(tpujob: Tpujob, tmp_path: Path) -> None:
+    (tmp_path / "begun").mkdir()
+    done = tpujob("run", tpujob.job(JOB.format(command=ONE_FAILS % json.dumps(str(tmp_path / "begun")))))
     assert done.returncode == 3, done.stderr
     lines = done.stdout.splitlines()
     assert [line for line in lines if " | " in line] == [

@@ -108,6 +108,14 @@ def backend() -> Iterator[Callable[[Callable[[socket.socket], None]], Backend]]:
         each.listener.close()
 
 
+@pytest.fixture
+def closed() -> Iterator[int]:
+    """A port that refuses connections, and that no other program gets."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
+
+
 def echo(near: socket.socket) -> None:
     while content := near.recv(65536):
         near.sendall(content)
@@ -233,11 +241,11 @@ def test_an_http_refusal_is_final_or_worth_another_try_by_its_status(
         dial(relay, target(instance))
 
 
-def test_a_port_without_a_server_is_worth_another_try_and_names_the_firewall_rule(relay: Relay, instance: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+def test_a_port_without_a_server_is_worth_another_try_and_names_the_firewall_rule(
+    relay: Relay, instance: str, closed: int
+) -> None:
     with pytest.raises(Unreachable, match=r"4003: failed to connect to backend") as error:
-        dial(relay, target(instance, port))
+        dial(relay, target(instance, closed))
     assert "35.235.240.0/20" in str(error.value.hint)
 
 
@@ -254,11 +262,9 @@ def test_a_relay_that_never_answers_is_left_in_time(relay: Relay, instance: str,
     assert time.monotonic() - began < HANG_S
 
 
-def test_a_relay_that_is_not_there_is_named(relay: Relay) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    gone = Relay(relay.tokens, f"ws://127.0.0.1:{port}/v4", emulated=True)
-    with pytest.raises(Unreachable, match=f"127.0.0.1:{port}, the relay of IAP, cannot be reached"):
+def test_a_relay_that_is_not_there_is_named(relay: Relay, closed: int) -> None:
+    gone = Relay(relay.tokens, f"ws://127.0.0.1:{closed}/v4", emulated=True)
+    with pytest.raises(Unreachable, match=f"127.0.0.1:{closed}, the relay of IAP, cannot be reached"):
         dial(gone, target("x"))
 
 

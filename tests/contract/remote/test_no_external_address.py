@@ -25,6 +25,8 @@ from tests.emulator_fixture import Emulator
 from tests.waiting import HANG_S, until
 
 numbers = count(1)
+# No keys, no agent and no terminal of the developer.
+ALONE = ("-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none", "-o", "BatchMode=yes")
 
 
 @pytest.fixture(scope="module")
@@ -116,8 +118,8 @@ def through_bastion(hidden: Slice, tmp_path: Path, *, max_startups: int) -> str:
     bastion = hidden.emulator.request("POST", "/_emulator/bastion", body)
     known = tmp_path / "known_hosts"
     known.write_text(f"[127.0.0.1]:{bastion['port']} {bastion['host_key']}\n")
-    options = ["-F", "/dev/null", "-o", f"UserKnownHostsFile={known}", "-o", "StrictHostKeyChecking=yes", "-o"]
-    options += ["BatchMode=yes", "-i", str(hidden.key.private_path), "-p", str(bastion["port"])]
+    options = ["-F", "/dev/null", "-o", f"UserKnownHostsFile={known}", "-o", "StrictHostKeyChecking=yes", *ALONE]
+    options += ["-i", str(hidden.key.private_path), "-p", str(bastion["port"])]
     return f"{shlex.join(['ssh', *options])} -W %h:%p jump@127.0.0.1"
 
 
@@ -126,7 +128,7 @@ def test_a_bastion_that_refuses_the_key_is_quoted(hidden: Slice, shared_emulator
     bastion = shared_emulator.request("POST", "/_emulator/bastion", {"keys": []})
     known = tmp_path / "known_hosts"
     known.write_text(f"[127.0.0.1]:{bastion['port']} {bastion['host_key']}\n")
-    options = ["-F", "/dev/null", "-o", f"UserKnownHostsFile={known}", "-o", "BatchMode=yes"]
+    options = ["-F", "/dev/null", "-o", f"UserKnownHostsFile={known}", *ALONE]
     options += ["-i", str(hidden.key.private_path), "-p", str(bastion["port"])]
     command = f"{shlex.join(['ssh', *options])} -W %h:%p jump@127.0.0.1"
     with pytest.raises(Unreachable, match=r"the way to it failed: jump@127\.0\.0\.1: Permission denied"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import queue
+import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -75,13 +77,13 @@ def test_a_cut_is_255_and_the_command_is_not_repeated(one: Slice, road: Callable
     way, heard = road(one.workers[0]), Heard()
     running = one.fleet([way.worker], "cut_hosts").side_by_side(heard)
     done: queue.SimpleQueue[list[Ended]] = queue.SimpleQueue()
-    line = "echo x >> times; echo begun; sleep 1000"
+    line = "echo x >> times; echo $$ > pid; echo begun; exec sleep 1000"
     threading.Thread(target=lambda: done.put(running.run(line)), daemon=True).start()
     heard.news.get(timeout=HANG_S)
     way.cut()
     assert done.get(timeout=HANG_S) == [Ended(0, 255, "worker0: the connection was cut")]
     assert (one.home() / "times").read_text() == "x\n"
-    one.fleet().run(0, ["pkill", "-f", "sleep 1000"])
+    os.kill(int((one.home() / "pid").read_text()), signal.SIGKILL)  # nothing ends what a cut left on the worker
 
 
 def test_a_signal_ends_the_command_on_the_workers_too_and_starts_it_on_no_other(four: Slice) -> None:
