@@ -6,6 +6,7 @@ importing them takes most of a small process's memory.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -180,7 +181,18 @@ def worker_addresses(
     hosts = addresses(reply)
     sets = _by_worker(published, len(hosts))
     internal = [_typed(endpoint, "ipAddress", str, "") for endpoint in reply["networkEndpoints"]]
+    for address in filter(None, (*hosts, *internal)):  # they become words of commands: ssh, and `ssh_proxy_command`
+        if not _is_address(address):
+            raise UnexpectedReply(f"the API answered a worker's address that is none: {address[:80]!r}")
     return tuple(_worker(index, *each, emulated) for index, each in enumerate(zip(hosts, internal, sets, strict=True)))
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return "%" not in text  # the scope of an IPv6 address may be any text
 
 
 def _by_worker(published: Sequence[Mapping[str, str]], workers: int) -> Sequence[Mapping[str, str]]:

@@ -513,6 +513,20 @@ def test_a_key_is_pinned_whatever_form_the_host_names_have(
     assert [worker.host_key for worker in google_like.workers(NAME)] == [f"ssh-ed25519 {key}" for key in in_order]
 
 
+@pytest.mark.parametrize(
+    "address", ["10.0.0.1;id", "$(id)", "-oProxyCommand=id", "a\nProxyCommand id", "fe80::1%;id", "host"]
+)
+@pytest.mark.parametrize("kind", ["internal", "external"])
+def test_an_address_that_is_none_never_becomes_a_word_of_a_command(
+    stub: StubApi, google_like: TpuApi, address: str, kind: str
+) -> None:
+    inner, outer = ("10.0.0.2", address) if kind == "external" else (address, "34.1.2.3")
+    endpoint = {"ipAddress": inner, "accessConfig": {"externalIp": outer}}
+    stub.answers(StubReply(200, node(networkEndpoints=[endpoint])), attributes(published(key=KEY)))
+    with pytest.raises(UnexpectedReply, match="address that is none"):
+        google_like.workers(NAME)
+
+
 def test_a_slice_on_which_two_say_that_they_are_one_worker_is_not_connected_to(
     stub: StubApi, google_like: TpuApi
 ) -> None:
