@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.vm import egress
+from tests.waiting import HANG_S
 
 RETRYING = "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError(': /simple/alpha/'\n"
 
@@ -52,8 +53,9 @@ def serve() -> Iterator[Callable[[bytes], int]]:
 
 
 @pytest.fixture
-def look(tmp_path: Path) -> Callable[..., list[str]]:
+def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """Return what `unreachable` says of a log, with these variables and no others of pip, uv and proxies."""
+    monkeypatch.setattr(egress, "TRY_S", HANG_S)  # pip takes its time on a slow machine
 
     def found(text: str, **variables: str) -> list[str]:
         (tmp_path / "log").write_text(text)

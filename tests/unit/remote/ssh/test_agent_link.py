@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +24,7 @@ from tests.waiting import HANG_S
 
 SMALL = 3000  # of a window, so that credit runs out all the time
 SERVE = """
-import os, sys, time
+import os, select
 from orchestrator.vm import frames, serve
 
 def echo():
@@ -40,7 +41,9 @@ def count():
     frames.write(b"%d" % total)
 
 def idle():
-    time.sleep(3600)
+    poll = select.poll()
+    poll.register(0, 0)  # the end of the agent is told
+    poll.poll()
 
 def call(verb, arguments):
     globals()[verb](*arguments)
@@ -115,8 +118,12 @@ def linked(window: int = SMALL, before: bytes = b"", greeting: bytes | None = No
         try:
             yield made
         finally:
+            verbs: list[psutil.Process] = []
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended by itself
+                verbs = psutil.Process(channel.process.pid).children()
             with channel.process:
                 channel.process.kill()
+            assert psutil.wait_procs(verbs, HANG_S)[1] == [], "verbs outlive their agent"
 
 
 def soon() -> float:
