@@ -77,14 +77,16 @@ def parse(words: Sequence[str], worker: str | None, *, recursive: bool) -> Copy:
     if not sources:
         raise UserError("there is nothing to copy to", hint="`tpujob scp SRC... DST`, one of them `SLICE:PATH`")
     if not slices:
-        raise UserError("no place is on a slice", hint="`SLICE:PATH` is one; a worker other than 0: `SLICE:N:PATH`")
+        raise UserError(
+            "neither SRC nor DST names a slice", hint="write `SLICE:PATH`, or `SLICE:N:PATH` for a worker other than 0"
+        )
     if len(slices) > 1:
         raise UserError(
             f"one slice at a time, not {' and '.join(sorted(slices))}", hint="a local file: `./NAME:WITH-COLON`"
         )
     index = None if worker is None else worker_or_all(worker)
     if worker is not None and any(each.worker is not None for each in (*sources, target)):
-        raise UserError("a worker is named twice: in a place and by --worker", hint="leave one of them out")
+        raise UserError("a worker is named twice: by SLICE:N:PATH and by --worker", hint="leave one of them out")
     everywhere = worker is not None and index is None
     if everywhere and len({each.slice for each in sources}) + (target.slice == sources[0].slice) != 1:
         raise UserError("--worker all copies from this machine to all workers, or from them to a directory here")

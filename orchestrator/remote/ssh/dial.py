@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 DIAL_S = 15.0
 ALIVE_EVERY_S = 15  # between the questions of OpenSSH whether the worker is still there
 RESUME_S = 15 * 60  # as gcloud: for so long the tunnel of an OpenSSH is resumed, which cannot begin anew
-DOCTOR = "; `tpujob doctor` looks, and prints the command that adds what is missing"
+DOCTOR = " `tpujob doctor` looks, and prints the command that adds what is missing"
 FROM_OUTSIDE = (
     "does a firewall rule of the slices' network let this machine reach tcp:22? Where nothing may come from outside: "
-    "`via: iap` or `ssh_proxy_command` in `access:`"
+    "`via: iap` or `ssh_proxy_command` in `access:`."
 )
 FROM_INSIDE = (
     "is this machine in the slices' network, and may it reach tcp:22 there? If not: `via: iap` or `ssh_proxy_command` in "
-    "`access:`"
+    "`access:`."
 )
 THROUGH_RELAY = "does a firewall rule of the slices' network let 35.235.240.0/20 reach tcp:22?"
 

@@ -69,7 +69,9 @@ def up(
     via: Annotated[
         Via | None,
         Option(
-            help="How to reach its workers; by default what `access:` in your settings says, else external addresses."
+            metavar="external|internal|iap",
+            help="How to reach its workers; by default what `access:` in your settings says, else external addresses, "
+            "or IAP where a policy forbids them.",
         ),
     ] = None,
     yes: Annotated[

@@ -48,7 +48,7 @@ def test_workers_are_named_in_the_place_or_by_the_option() -> None:
     ("words", "worker", "message"),
     [
         (["mine:a"], None, "nothing to copy to"),
-        (["a", "b"], None, "no place is on a slice"),
+        (["a", "b"], None, "neither SRC nor DST names a slice"),
         (["mine:a", "yours:b"], None, "one slice at a time, not mine and yours"),
         (["mine:1:a", "b"], "2", "named twice"),
         (["mine:1:a", "b"], "all", "named twice"),
