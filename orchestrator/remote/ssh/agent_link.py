@@ -157,8 +157,8 @@ class AgentLink:
 
     def reserve(self, stream: AgentStream, most: int, deadline: float) -> int:
         """Wait for credit and take up to `most` bytes of it; 0: the verb has ended."""
+        self.wait(lambda: stream.credit > 0 or stream.ended, deadline)  # outside the lock: it frees one level of it
         with self._changed:
-            self.wait(lambda: stream.credit > 0 or stream.ended, deadline)
             size = 0 if stream.ended else min(most, stream.credit)
             stream.credit -= size
             return size

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from orchestrator.errors import RemoteError
 from orchestrator.remote.ssh import agent, agent_link
 from orchestrator.remote.ssh.agent_link import AgentLink
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, until
 
 SMALL = 3000  # of a window, so that credit runs out all the time
 SERVE = """
@@ -182,6 +182,22 @@ def test_a_verb_that_does_not_read_stops_its_own_sender_only() -> None:
         assert other.send(bytes(10 * SMALL), soon())
         other.end_input(soon())
         assert all_of(other) == b"%d" % (10 * SMALL)
+
+
+def test_a_sender_that_waits_for_credit_holds_up_no_other_stream() -> None:
+    with linked() as link:
+        deaf, other = link.open("idle", deadline=soon()), link.open("echo", deadline=soon())
+        with pytest.raises(TimeoutError):
+            deaf.send(bytes(100 * SMALL), time.monotonic() + 0.2)
+        filling = threading.Thread(target=deaf.send, args=(bytes(100 * SMALL), soon()))
+        filling.start()
+        until(lambda: link._reading, "the wait for credit")
+        for _ in range(5):
+            assert other.send(b"hello", soon()) and other.receive(soon()) == b"hello"
+        assert filling.is_alive()
+        deaf.close()
+        filling.join(HANG_S)
+        assert not filling.is_alive()
 
 
 def test_a_verb_that_has_ended_takes_no_more_and_says_its_code() -> None:
