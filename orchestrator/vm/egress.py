@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 TRY_S = 5.0
+PIP_S = 20.0  # for what pip is configured to use: a busy worker takes seconds to start it
 TAIL_BYTES = 64 << 10
 MOST_PLACES = 8
 PORTS = {"https": 443, "http": 80}
@@ -57,7 +58,7 @@ print(json.dumps([*indexes, *options.find_links]))
 def unreachable(log: Path, environment: Mapping[str, str], directory: Path) -> list[str]:
     """Return the servers that this worker cannot reach now, each with why; [] if the setup failed for another reason.
 
-    `environment`, `directory`: of the setup. It takes twice TRY_S at most, and raises nothing but for a bug.
+    `environment`, `directory`: of the setup. It takes TRY_S and PIP_S at most, and raises nothing but for a bug.
     """
     lines = [line for line in _tail(log).splitlines() if TROUBLE.search(line)]
     if not lines:
@@ -105,7 +106,7 @@ def _of_pip(environment: Mapping[str, str], directory: Path) -> list[str]:
             capture_output=True,
             env=dict(environment),
             cwd=directory,
-            timeout=TRY_S,
+            timeout=PIP_S,
             check=True,
         )
         return [str(url) for url in json.loads(done.stdout)]

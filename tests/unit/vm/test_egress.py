@@ -55,7 +55,7 @@ def serve() -> Iterator[Callable[[bytes], int]]:
 @pytest.fixture
 def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """Return what `unreachable` says of a log, with these variables and no others of pip, uv and proxies."""
-    monkeypatch.setattr(egress, "TRY_S", HANG_S)  # pip takes its time on a slow machine
+    monkeypatch.setattr(egress, "PIP_S", HANG_S)  # pip takes its time on a slow machine
 
     def found(text: str, **variables: str) -> list[str]:
         (tmp_path / "log").write_text(text)
