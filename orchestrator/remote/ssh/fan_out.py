@@ -65,21 +65,29 @@ def fan_out(
 def outcomes(
     items: Sequence[Item], work: Callable[[Item], Result], wakeup: Wakeup, rules: Rules[Item] | None = None
 ) -> list[Result | Exception]:
-    """Return the result or the error of each item, in order. Raises HostKeyMismatch at once, and FanOutAbandoned."""
+    """Return the result or the error of each item, in order.
+
+    Raises HostKeyMismatch at once, as well as what is no Exception, and a bug of what the rules call; and FanOutAbandoned.
+    """
     rules = Rules() if rules is None else rules
     waves: Waves[Item, Result] = Waves(items, rules)
 
     def loop(position: int | None) -> None:
-        while position is not None:
-            try:
-                outcome: Result | Exception = work(items[position])
-            except Exception as error:
-                outcome = error
+        try:
+            while position is not None:
+                try:
+                    outcome: Result | Exception = work(items[position])
+                except Exception as error:
+                    outcome = error
+                with wakeup.changed:
+                    now = time.monotonic()
+                    waves.ended(position, outcome, now)
+                    wakeup.changed.notify_all()
+                    position = None if wakeup.canceled.is_set() else waves.next(now)
+        except BaseException as error:  # nothing of this item comes any more: the wait is to end
             with wakeup.changed:
-                now = time.monotonic()
-                waves.ended(position, outcome, now)
+                waves.worst = waves.worst or error
                 wakeup.changed.notify_all()
-                position = None if wakeup.canceled.is_set() else waves.next(now)
 
     while True:
         with wakeup.changed:

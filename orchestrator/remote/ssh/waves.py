@@ -78,7 +78,7 @@ class Waves(Generic[Item, Result]):
     items: Sequence[Item]
     rules: Rules[Item]
     outcomes: dict[int, Result | Exception] = field(default_factory=dict)  # by position
-    worst: HostKeyMismatch | None = None  # ends the fan-out before the other items have answered
+    worst: BaseException | None = None  # ends the fan-out before the other items have answered
     news: int = 0  # grows with what makes `pause_s` shorter
     _fresh: deque[int] = field(init=False)
     _again: list[tuple[float, int]] = field(default_factory=list)  # a heap: when, and which

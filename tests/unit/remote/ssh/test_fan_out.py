@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -71,6 +71,24 @@ def test_a_wrong_host_key_is_raised_before_the_others_have_answered() -> None:
         fan_out([0, 1], work, Wakeup())
     assert answered == []
     never.set()
+
+
+@pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_what_ends_the_thread_of_an_item_ends_the_wait_and_is_raised(end: type[BaseException]) -> None:
+    def work(item: int) -> None:
+        if item == 1:
+            raise end("of one")
+
+    with pytest.raises(end, match="of one"):
+        ended(lambda: fan_out([0, 1, 2], work, Wakeup()))
+
+
+def test_a_bug_in_what_the_order_asks_ends_the_wait_and_is_raised() -> None:
+    def until(_item: int) -> float:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        ended(lambda: fan_out([0], _silent, Wakeup(), Rules(until=until)))
 
 
 def test_canceling_ends_the_wait_at_once_though_the_work_hangs() -> None:
@@ -170,6 +188,25 @@ def test_outcomes_have_the_errors_in_the_place_of_the_results() -> None:
     first, second = outcomes([0, 1], work, Wakeup())
     assert isinstance(first, Unreachable)
     assert second == 1
+
+
+def ended(call: Callable[[], object]) -> None:
+    """Make the call in a thread of its own, so that one without an end fails the test; raise what it raises."""
+    raised: list[BaseException | None] = []
+
+    def run() -> None:
+        try:
+            call()
+            raised.append(None)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(HANG_S)
+    assert raised, "it never ended"
+    if raised[0] is not None:
+        raise raised[0]
 
 
 def _silent(item: int) -> int:
