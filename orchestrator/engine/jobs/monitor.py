@@ -178,9 +178,9 @@ async def report_workers(fleet: Fleet, run: RunRecord) -> None:
 
 
 async def _report_ends(status: FleetStatus, phase: str, reported: set[int]) -> None:
-    """Report each worker on which the phase has ended, once."""
-    for worker in status.workers:
-        if worker.final and worker.index not in reported:
+    """Report each worker on which the phase has ended, once; the one that the error will name as the first comes first."""
+    for worker in status.ends:
+        if worker.index not in reported:
             reported.add(worker.index)
             end = WorkerEnd(worker.index, worker.rc, worker.stopped)
             await Report(phase, f"worker{worker.index} ended with {worker.rc}", passing=True, about=end)

@@ -45,6 +45,12 @@ class FleetStatus:
         return all(worker.final for worker in self.workers)
 
     @property
+    def ends(self) -> tuple[WorkerStatus, ...]:
+        """Return the workers on which the phase has ended, as that was seen, then by index; stopped ones last."""
+        ended = (worker for worker in self.workers if worker.final)
+        return tuple(sorted(ended, key=lambda worker: (worker.stopped, worker.since, worker.index)))
+
+    @property
     def all_exited(self) -> bool:
         """Return whether nothing of the phase is left on any worker, by the workers themselves."""
         return all(worker.state is WorkerState.EXITED for worker in self.workers)
@@ -56,7 +62,7 @@ class FleetStatus:
 
     @property
     def first_failure(self) -> tuple[int, int | None]:
-        """Return worker and exit code (None: lost) of the first observed failure; stopped workers come last."""
+        """Return worker and exit code (None: lost) of the first failure among the `ends`."""
         return self._first_failed.index, self._first_failed.rc
 
     @property
@@ -66,7 +72,7 @@ class FleetStatus:
 
     @property
     def _first_failed(self) -> WorkerStatus:
-        return min((each for each in self.workers if each.failed), key=lambda each: (each.stopped, each.since))
+        return next(each for each in self.ends if each.failed)
 
     @property
     def log_bytes(self) -> int:

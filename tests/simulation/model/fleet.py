@@ -342,6 +342,7 @@ class SimStatus:
     any_stopped: bool = False
     unreachable: tuple[str, ...] = ()
     workers: tuple[()] = ()
+    ends: tuple[()] = ()
 
     @property
     def ended(self) -> bool:

@@ -285,6 +285,7 @@ class Status:
     unreachable: tuple[str, ...] = ()
     ended: bool = True
     workers: tuple[WorkerStatus, ...] = ()
+    ends: tuple[WorkerStatus, ...] = ()
 
     def silent_s(self, now: float) -> float:
         return 0.0 if self.silent_since is None else now - self.silent_since

@@ -25,13 +25,14 @@ class Ends:
     world: VirtualWorld
     plan: dict[int, tuple[float, int] | None]
     stopped_at: float | None = None
+    wakes_at: float = 0.0  # seconds after the start; nothing is told before
     began: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.began = self.world.time
 
     def wait(self, timeout_s: float) -> FleetStatus:
-        times = [self.began + end[0] for end in self.plan.values() if end is not None]
+        times = [self.began + max(end[0], self.wakes_at) for end in self.plan.values() if end is not None]
         coming = [at for at in times if at > self.world.time]
         self.world.time = min([self.world.time + timeout_s, *coming])
         return FleetStatus(tuple(self._status(index, end) for index, end in self.plan.items()))
@@ -85,6 +86,18 @@ def test_workers_that_fail_one_after_the_other_are_all_heard(world: VirtualWorld
     assert raised.value.hint == "`tpujob logs 7q2mabcdef --worker 0` prints what worker0 wrote"
     assert raised.value.workers == tuple(told) == tuple(WorkerEnd(index, 1) for index in range(64))
     assert fleet.stopped_at is None
+
+
+def test_the_first_worker_that_failed_is_the_same_in_the_error_the_hint_and_the_reports(
+    world: VirtualWorld, told: list[WorkerEnd]
+) -> None:
+    ends = {index: (10 + index / 64, 1) for index in range(16)} | {3: (9.5, 1), 4: (9.0, 1), 7: (9.0, 1), 0: (8.0, 0)}
+    fleet = Ends(world, dict(ends), wakes_at=30.0)  # all are heard of together
+    with pytest.raises(PayloadFailed) as raised:
+        follow(world, fleet)
+    assert raised.value.message == "the job failed on 15 workers, first on worker4 with code 1"
+    assert raised.value.hint == "`tpujob logs 7q2mabcdef --worker 4` prints what worker4 wrote"
+    assert [end.worker for end in told if end.failed][:3] == [4, 7, 3], "by time, then by index"
 
 
 def test_a_worker_that_hangs_is_stopped_soon_after_the_first_failure(
