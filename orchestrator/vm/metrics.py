@@ -9,7 +9,10 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterator
+
+TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LOOK_S = 0.25  # between two looks
 PIECE_BYTES = 65536

@@ -10,19 +10,18 @@ it says there: nothing can be larger than it says. They are never on this disk a
 # ruff: noqa: SIM115, PTH112, PTH114, PTH118, PTH123, PTH208
 from __future__ import annotations
 
-import json
 import os
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
 
-from . import hashing
+from . import hashing, light_json
 from .frames import reply, widen, write
 from .phase import PhaseFiles
 
 TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from typing import Any
 
 SAY_EVERY_S = 1.0  # a sign of life while a large file is hashed
@@ -40,7 +39,7 @@ def pack() -> None:
     Rows: {"path", "size_bytes", "sha256"}, {"path", "why"} for what is not packed, {"hashed": bytes} as a sign of life, and
     at the end {"end": the number of files}.
     """
-    request = json.loads(sys.stdin.buffer.readline())
+    request = light_json.loads(sys.stdin.buffer.readline())
     run = PhaseFiles(request["attempt"], "main", request.get("runs")).run
     files: list[tuple[str, int]] = []
     for row in rows(run, request["patterns"], ActivitySignal()):
@@ -49,7 +48,7 @@ def pack() -> None:
         reply(row)
     reply({"end": len(files)})
     widen(1)
-    for first, after in json.loads(sys.stdin.buffer.readline() or b"[]"):
+    for first, after in light_json.loads(sys.stdin.buffer.readline() or b"[]"):
         for name, size_bytes in files[first:after]:
             for piece in content(os.path.join(run, name), size_bytes):
                 write(piece)

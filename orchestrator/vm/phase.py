@@ -9,14 +9,17 @@ exit.json appears before the lock drops; neither a lock nor exit.json means that
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-import re
 import time
+
+from . import light_json
 
 TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
 if TYPE_CHECKING:
     from typing import Any
+
+
+LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 
 
 def root() -> str:
@@ -45,7 +48,7 @@ class PhaseFiles:
 
     def __init__(self, attempt: str, phase: str, runs: str | None = None) -> None:
         for name in (attempt, phase):
-            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+            if not name or not LETTERS.issuperset(name) or name[0] in "_.-":
                 raise ValueError(f"bad name {name!r}")
         self.attempt = attempt
         self.run = os.path.join(f"{root()}/runs" if runs is None else runs, attempt)
@@ -57,7 +60,7 @@ class PhaseFiles:
     def read(self, name: str) -> dict[str, Any] | None:
         try:
             with open(self.path(name), "rb") as file:
-                value: dict[str, Any] = json.loads(file.read())
+                value: dict[str, Any] = light_json.loads(file.read())
         except FileNotFoundError:
             return None
         return value
@@ -66,7 +69,7 @@ class PhaseFiles:
         """Write a file atomically and durably."""
         draft = self.path(f".{name}.{os.getpid()}")  # another process may write the same file
         with open(draft, "w", opener=private) as file:
-            json.dump(value, file)
+            file.write(light_json.dumps(value))
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, self.path(name))

@@ -11,7 +11,6 @@ success and the end of the call means failure.
 from __future__ import annotations
 
 import os
-import socket
 import sys
 
 from .frames import reply
@@ -33,6 +32,8 @@ def heartbeat() -> None:
 
 
 def hello() -> None:
+    import socket  # heartbeats need none of it
+
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # sends nothing; asks the kernel which address it would use

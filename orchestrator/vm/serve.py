@@ -13,6 +13,7 @@ sshd; supervisors have no such pipe, and live on. `remote.ssh.agent_link` is the
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import struct
@@ -223,6 +224,8 @@ class Agent:
             for fd, target in ((stdin, 0), (stdout, 1), (self.null, 2)):
                 os.dup2(fd, target)
                 os.close(fd)
+            gc.freeze()  # what the agent has imported need not be looked through, nor copied for that
+            gc.enable()
             code = self.call(verb, arguments)
             sys.stdout.flush()
         finally:

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
-import re
 import time
 
-from . import hashing
+from . import hashing, light_json
 
 TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
 if TYPE_CHECKING:
@@ -27,10 +25,9 @@ YOUNG_S = 3600.0  # what was used so recently may still be needed by a run that 
 PIECE_BYTES = 1 << 20
 HOLE_BYTES = 4096  # what a file system can leave out
 NOTHING = bytes(PIECE_BYTES)
-SHA256 = re.compile(r"[0-9a-f]{64}")
-TARGET = re.compile(
-    r"\.|(?:\.\./)*(?:\.\.|(?!\.\.?(?:/|$))[^/]+(?:/(?!\.\.?(?:/|$))[^/]+)*)"
-)  # of a link: up first, then down
+HEX = frozenset("0123456789abcdef")
+# Of a link: up first, then down.
+TARGET = r"\.|(?:\.\./)*(?:\.\.|(?!\.\.?(?:/|$))[^/]+(?:/(?!\.\.?(?:/|$))[^/]+)*)"
 
 
 class Damaged(Exception):
@@ -39,7 +36,7 @@ class Damaged(Exception):
 
 def contents(text: bytes) -> list[tuple[str, int]]:
     """Each content of a manifest once, in the order of the stream; nothing is stored of an empty file. Raises ValueError."""
-    found = {sha256: size_bytes for _, sha256, size_bytes, _ in json.loads(text)["files"] if size_bytes}
+    found = {sha256: size_bytes for _, sha256, size_bytes, _ in light_json.loads(text)["files"] if size_bytes}
     for sha256, size_bytes in found.items():
         check_sha256(sha256)
         if type(size_bytes) is not int or size_bytes < 0:
@@ -52,7 +49,7 @@ class Manifest:
 
     def __init__(self, text: bytes) -> None:
         contents(text)
-        shape = json.loads(text)
+        shape = light_json.loads(text)
         self.files: list[tuple[str, str, int, int]] = [tuple(row) for row in shape["files"]]
         self.links: list[tuple[str, str]] = [tuple(row) for row in shape["links"]]
         self.directories: list[str] = shape["directories"]
@@ -67,8 +64,10 @@ class Manifest:
                 parents.add(path)
         if len(set(leaves)) < len(leaves) or not parents.isdisjoint(leaves):
             raise ValueError("the manifest names a path twice")
+        if self.links:
+            import re  # takes 7 ms
         for path, target in self.links:
-            if not TARGET.fullmatch(target) or target.split("/").count("..") > path.count("/"):
+            if not re.fullmatch(TARGET, target) or target.split("/").count("..") > path.count("/"):
                 raise ValueError(f"the manifest has a link out of the directory: {path!r}")
 
 
@@ -78,7 +77,7 @@ def check_path(path: str) -> None:
 
 
 def check_sha256(text: str) -> str:
-    if not isinstance(text, str) or not SHA256.fullmatch(text):
+    if not isinstance(text, str) or len(text) != 64 or not HEX.issuperset(text):
         raise ValueError(f"bad sha256 {text!r}")
     return text
 

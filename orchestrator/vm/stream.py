@@ -8,13 +8,16 @@ from the next byte.
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator
 
+from . import light_json
 from .frames import frame, reply
 from .metrics import MetricsTail
 from .phase import PhaseFiles
+
+TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HEARTBEAT_S = 2.0
 LOOK_S = 0.04  # between two looks at the log
@@ -47,7 +50,7 @@ def follow(attempt: str, name: str, offset_text: str, metrics_text: str = "") ->
         if limit is not None and offset != limit:
             now = {"state": "lost", "why": f"the log on the worker ends at byte {limit}, before byte {offset}"}
         if now["state"] != told:
-            frame(b"S", json.dumps(now).encode())
+            frame(b"S", light_json.dumps(now).encode())
             told = now["state"]
         if told in ("exited", "lost", "none"):
             return

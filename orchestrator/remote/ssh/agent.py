@@ -19,7 +19,8 @@ NOT_SHIPPED = ("watchdog.py",)  # it is in the startup-script
 # Runs on the worker: reads exactly the archive from stdin, stores it under its name, and becomes it. The rest of stdin is the
 # agent's. Python imports from the archive itself. What it does here without hashlib and pathlib takes a third of the time.
 BOOT = """
-import os, sys
+import gc, os, sys
+gc.disable()  # until a verb runs: it only costs time while modules are imported
 try:
     from _sha256 import sha256
 except ImportError:
