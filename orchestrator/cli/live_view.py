@@ -18,6 +18,7 @@ from orchestrator.cli.job_line import JobLine
 from orchestrator.client.events import Metrics, Progress, Running
 
 CALM_S = 30.0  # between two plain lines
+SAME_S = 60.0  # between two that say the same
 DRAWN_EVERY_S = 0.2
 ERASE = "\r\x1b[K"  # the line of the cursor
 UP = "\x1b[A"
@@ -49,7 +50,7 @@ class LiveView:
         self._text_until = math.inf  # by the steady clock
         self._drawn = 0  # lines
         self._turn = 0
-        self._plain_at = 0.0
+        self._plain_at, self._plain = 0.0, ""  # the last plain line
         self._ticker: threading.Thread | None = None
 
     def progress(self, event: Progress) -> None:
@@ -131,10 +132,11 @@ class LiveView:
                     self._say()
 
     def _say(self) -> None:
-        """Print a plain line, if the last one is long ago."""
-        if time.monotonic() - self._plain_at >= CALM_S:
-            self._plain_at = time.monotonic()
-            self._print_plain(self._now())
+        """Print a plain line, if the last one is long ago; longer if it said the same."""
+        now, text = time.monotonic(), self._now()
+        if now - self._plain_at >= (SAME_S if text == self._plain else CALM_S):
+            self._plain_at, self._plain = now, text
+            self._print_plain(text)
 
     def _draw(self) -> None:
         columns = shutil.get_terminal_size().columns

@@ -121,7 +121,7 @@ class RealWorld:
         if self._closed:  # this effect was abandoned
             fleet.cancel()
         threading.Thread(target=self._disconnect_after_release, args=(fleet, lease.id), daemon=True).start()
-        fleet.connect(deadline_s)
+        fleet.connect(deadline_s, lambda text: self.report(Report("connect", text, passing=True)))
         return fleet
 
     def _disconnect_after_release(self, fleet: Fleet, lease_id: str) -> None:

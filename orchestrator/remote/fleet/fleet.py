@@ -18,6 +18,7 @@ from typing import TypeVar, cast
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.core.text.alike import worker_names
 from orchestrator.errors import RemoteError, Unreachable
+from orchestrator.remote.fleet.connecting import Connecting
 from orchestrator.remote.fleet.follow import Follower, WorkerState, WorkerStatus
 from orchestrator.remote.fleet.forward import Forwarded, PortForward
 from orchestrator.remote.fleet.heartbeats import Heartbeats
@@ -91,13 +92,15 @@ class Fleet:
 
     # -- connections --
 
-    def connect(self, deadline_s: float) -> None:
+    def connect(self, deadline_s: float, on_wait: Callable[[str], None] = lambda _text: None) -> None:
         """Connect to every worker, retrying until `deadline_s`: sshd of a new VM takes minutes, and the key arrives even later.
 
-        Raises Unreachable with the names of missing workers, and HostKeyMismatch at once. Nothing runs there yet: the
-        first step starts the agent, and shows whether the worker can run it.
+        `on_wait` receives which workers are waited for, by which way, and why the last try failed. Raises Unreachable with
+        the names of missing workers, and HostKeyMismatch at once. Nothing runs there yet: the first step starts the agent,
+        and shows whether the worker can run it.
         """
-        found = outcomes(self._connections, Connection.connect, self._wakeup, self._rules(deadline_s))
+        connecting = Connecting(self.dialer.way, self._now() + deadline_s, on_wait, self._patience.say_s)
+        found = outcomes(self._connections, connecting.connect, self._wakeup, self._rules(deadline_s))
         failures = [outcome for outcome in found if isinstance(outcome, Exception)]
         if final := [failure for failure in failures if not isinstance(failure, Unreachable)]:
             raise combined_error(final)

@@ -25,13 +25,14 @@ from orchestrator.remote.ssh.agent_link import AgentLink
 from orchestrator.remote.ssh.dial import Dialer, Direct
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup
 from orchestrator.remote.ssh.known_hosts import KnownHosts, alias
-from orchestrator.remote.ssh.piped import last_words
+from orchestrator.remote.ssh.piped import THROUGH_COMMAND, cannot_run, last_words
 from orchestrator.remote.ssh.socket_options import SILENCE_S
 
 if TYPE_CHECKING:
     import paramiko
 
 HANDSHAKE_S = 15.0
+WAY_FAILED = "the way to it failed: "
 PROHIBITED = 1  # SSH_OPEN_ADMINISTRATIVELY_PROHIBITED
 NO_KEY = (
     "with OS Login you need roles/compute.osLogin, or roles/compute.osAdminLogin; without it, `enable-oslogin` must not be on "
@@ -77,7 +78,7 @@ class Connection:
         return self._opened_at if self._agent is None else max(self._opened_at, self._agent.moved_at)
 
     def connect(self) -> None:
-        """Open the connection; one try. Raises Unreachable, and HostKeyMismatch and TunnelRefused, which are final."""
+        """Open the connection; one try. Raises Unreachable; HostKeyMismatch, TunnelRefused and other RemoteErrors are final."""
         self._transport()
 
     def channel(self, command: str, *, timeout_s: float | None) -> paramiko.Channel:
@@ -159,8 +160,12 @@ class Connection:
             why = last_words(self._socket) if cut and not answered else ""
             if self._socket is not None:
                 self._socket.close()
+            if why and cannot_run(self._socket) and self._opened_at == -math.inf:
+                raise RemoteError(
+                    f"{self.name}: `ssh_proxy_command` cannot run: {why}", hint=THROUGH_COMMAND
+                ) from error
             if why:
-                raise Unreachable(f"{self.name}: the way to it failed: {why}") from error
+                raise Unreachable(f"{self.name}: {WAY_FAILED}{why}") from error
             raise
 
     def _dial(self) -> socket.socket:

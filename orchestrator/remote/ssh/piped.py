@@ -31,6 +31,7 @@ AT_ONCE = 8  # logins under way: from the 10th on, sshd refuses some (its MaxSta
 HANGS, HANGS_S = 4, 1.0  # a login that takes so many times as long as the slowest one so far, and a second at least
 LAST_WORDS_S, LAST_WORDS_BYTES = 1.0, 2000
 THROUGH_COMMAND = "does `ssh_proxy_command` work by hand, and may the bastion reach tcp:22 of the workers?"
+CANNOT_RUN = (126, 127)  # with which a shell, here or on the bastion, says that there is no such command
 TOKENS = re.compile(r"%(.?)")
 # Runs the command on the socket that is its stdout, and ends it with stdin, which is open as long as this process wants it: the
 # command by itself might never notice that its other end is gone.
@@ -43,6 +44,7 @@ trap 'exit 1' HUP
 { read -r _ <&3; kill -HUP 0; } &
 exec 3<&- <&-
 wait $command 2> /dev/null
+trap "exit $?" HUP
 kill -HUP 0
 """
 
@@ -133,7 +135,7 @@ class _PipedSocket(socket.socket):
 
         super().__init__(fileno=theirs.detach())
         fork.close_in_child(self)
-        self._errors = b""
+        self._errors, self._code = b"", 0
         argv = ["sh", "-c", KEEPER, "tpujob-proxy", line]
         try:
             process, self._lifeline = fork.start(argv, stdout=ours, stderr=subprocess.PIPE, start_new_session=True)
@@ -157,13 +159,24 @@ class _PipedSocket(socket.socket):
         text = self._errors.decode(errors="replace").strip()
         return printable(text.rpartition("\n")[2])[:200]
 
+    def cannot_run(self) -> bool:
+        """Return whether there is no such command, so that waiting mends nothing."""
+        self._reader.join(LAST_WORDS_S)
+        return self._code in CANNOT_RUN
+
     def _read_errors(self, process: Popen[bytes]) -> None:
         with process:
             assert process.stderr is not None, "it is a pipe"
             while piece := process.stderr.read1():  # type: ignore[attr-defined]
                 self._errors = (self._errors + piece)[-LAST_WORDS_BYTES:]
+        self._code = process.returncode
 
 
 def last_words(sock: socket.socket | None) -> str:
     """Return what a failed way said of its failure; empty if nothing."""
     return sock.last_words() if isinstance(sock, _PipedSocket) else ""
+
+
+def cannot_run(sock: socket.socket | None) -> bool:
+    """Return whether the way is a command that there is not."""
+    return isinstance(sock, _PipedSocket) and sock.cannot_run()

@@ -32,6 +32,7 @@ class Patience:
         30.0,
         60.0,
     )  # longer than the slowest of those that are done: named, and named again
+    say_s: float = 10.0  # while workers are connected to: when the last failure is said, and at most how often
     quiet_s: float = 5.0  # an item that made progress since then is not slow: it has more to do
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import socket
@@ -18,12 +19,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.errors import ConfigError, HostKeyMismatch, TunnelRefused, Unreachable
+from orchestrator.errors import ConfigError, HostKeyMismatch, RemoteError, TunnelRefused, Unreachable
 from orchestrator.remote.iap.dialer import Relay
 from orchestrator.remote.ssh import piped
 from orchestrator.remote.ssh.dial import Direct, Relayed
 from orchestrator.remote.ssh.keys import create_key
 from orchestrator.remote.ssh.piped import Piped
+from orchestrator.remote.ssh.waves import Patience
 from orchestrator.remote.transfer.collect import CollectRequest
 from tests.contract.remote.fixture import USER, Slice, four, one, until_ended
 from tests.contract.remote.test_iap import FixedToken
@@ -205,6 +207,36 @@ def test_a_command_that_fails_is_quoted(one: Slice) -> None:
     with pytest.raises(Unreachable, match="worker0: the way to it failed: bastion: Permission denied") as error:
         one.fleet(known_hosts="failing_hosts", dialer=failing).connect(0.0)
     assert error.value.message.isprintable()
+
+
+def test_a_wait_says_by_which_way_it_tries_why_the_last_try_failed_and_until_when(one: Slice) -> None:
+    failing = Piped("sh -c 'echo bastion: no such host >&2; exit 255'", USER)
+    fleet = one.fleet(known_hosts="waiting_hosts", dialer=failing, patience=Patience(slow_s=(), say_s=0.0))
+    said: list[str] = []
+    with pytest.raises(Unreachable):
+        fleet.connect(0.5, said.append)
+    assert len(said) == 1
+    assert re.fullmatch(r"worker0 through `ssh_proxy_command`: bastion: no such host, trying until \d\d:\d\dZ", said[0])
+
+
+def test_a_command_that_there_is_not_ends_the_wait_for_workers_at_once(one: Slice) -> None:
+    fleet = one.fleet(known_hosts="absent_hosts", dialer=Piped("no-such-command %h %p", USER))
+    with pytest.raises(RemoteError, match=r"worker0: `ssh_proxy_command` cannot run: .*no-such-command") as error:
+        fleet.connect(HANG_S)
+    assert not isinstance(error.value, Unreachable)
+
+
+def test_a_command_that_was_there_is_waited_for_when_it_is_not(one: Slice, proxy: str, tmp_path: Path) -> None:
+    command = tmp_path / "command"
+    command.write_text(f'#!/bin/sh\nexec {proxy.removesuffix(" %h %p")} "$@"\n')
+    command.chmod(0o755)
+    fleet = one.fleet(known_hosts="lost_hosts", dialer=Piped(f"{shlex.quote(str(command))} %h %p", USER))
+    fleet.connect(HANG_S)
+    command.rename(tmp_path / "moved")
+    for connection in fleet._connections:
+        connection.drop()
+    with pytest.raises(Unreachable, match="could not be reached"):
+        fleet.connect(0.0)
 
 
 def test_a_command_ends_with_the_process_that_wanted_it_also_when_that_is_killed(

@@ -11,9 +11,11 @@ import select
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -145,6 +147,18 @@ def test_without_a_terminal_what_goes_on_is_a_plain_line(console: Console, capsy
     console.show(STARTED)
     console.show(Running("x6qn33t5b8", "main", "google", 0.0, 3600.0, 0.10, 9.6))
     assert "train    0 s  $0.10  at most 1 h left\n" in capsys.readouterr().err
+
+
+def test_a_step_that_says_the_same_is_a_plain_line_once_a_minute(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_view, "time", SimpleNamespace(monotonic=clock, sleep=time.sleep))
+    printed: list[str] = []
+    view = LiveView(threading.RLock(), str, printed.append, on_terminal=False)
+    for second in range(150):
+        why = "refused" if second < 125 else "no answer"
+        view.progress(Progress("connect", why))
+        clock.now += 1
+    view.forget()
+    assert printed == ["connect  refused", "connect  refused", "connect  no answer"]
 
 
 def test_a_short_step_is_worth_no_plain_line(capsys: pytest.CaptureFixture[str]) -> None:
