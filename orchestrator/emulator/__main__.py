@@ -8,6 +8,9 @@ import os
 import sys
 from pathlib import Path
 
+OPEN_FILES_EACH = 8  # of a worker: two listeners, connections to them, and the pipes of a command
+OPEN_FILES = 1024 * OPEN_FILES_EACH
+
 
 def main() -> int:
     """Run the daemon. Return the exit code."""
@@ -27,9 +30,13 @@ def main() -> int:
         os.setsid()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     logging.getLogger("asyncssh").setLevel(logging.WARNING)
+    from orchestrator import open_files
     from orchestrator.emulator.daemon import daemon
     from orchestrator.emulator.state import store
 
+    if (limit := open_files.allow(OPEN_FILES)) < OPEN_FILES:
+        workers = limit // OPEN_FILES_EACH
+        logging.warning("the hard limit of open files is %d, enough for some %d workers: `ulimit -Hn`", limit, workers)
     try:
         daemon.run(options.state_dir, options.host, options.port, lambda: _close(options.ready_fd), options.end_fd)
     except (store.AlreadyRunning, store.DamagedState, OSError, ValueError) as error:

@@ -33,16 +33,18 @@ MAY_IMPORT = {
     "settings": {"settings", "clouds.google.config"} | CORE,
     "boot_clock": set(),
     "fork": set(),
+    "open_files": set(),
     "ledger": {"ledger", "boot_clock", "fork"} | CORE,
     "clouds": {"clouds", "settings", "peers"} | CORE,
-    "remote": {"remote", "fork", "peers", "vm.metrics"} | CORE,  # a local job's metrics are read as on a worker
+    "remote": {"remote", "fork", "open_files", "peers", "vm.metrics"}
+    | CORE,  # a local job's metrics are read as on a worker
     "engine": ENGINE,
     "report": REPORT,
     "promises": set(),  # what is promised knows nothing of what keeps it, and only what measures knows it
     "drill": {"drill", "promises", "emulator.daemon.control"} | CORE,
     "client": {"client", "settings", "boot_clock", "emulator.daemon.control"} | REPORT,
     "cli": {"cli", "client", "report", "settings"} | CORE,
-    "emulator": {"emulator", "boot_clock", "catalog", "fork", "peers"},
+    "emulator": {"emulator", "boot_clock", "catalog", "fork", "open_files", "peers"},
     "vm": {"vm"},
 }
 

@@ -208,7 +208,9 @@ def _spawn(state_dir: Path, port: int, ends_with: int | None) -> None:
                 check=True,
             )
         ready.close()
-        select.select([ended], [], [], START_TIMEOUT_S)
+        poll = select.poll()  # `select` takes no descriptor above 1023
+        poll.register(ended, select.POLLIN)
+        poll.poll(START_TIMEOUT_S * 1000)
     finally:
         ready.close()
         os.close(ended)

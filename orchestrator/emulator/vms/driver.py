@@ -1,7 +1,7 @@
 """Powers TPU VMs on and off as the state machine asks for it, and reports back.
 
 One loop lets time pass and starts a task for each node whose hosts are not at their target. Requests change the state and
-call `changed`; their replies leave after a `flush`, so that they survive a kill -9.
+call `changed`; their replies leave after a `flush`, or once it is `saved`, so that they survive a kill -9.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import functools
 import logging
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -25,6 +26,7 @@ from orchestrator.emulator.vms.worker_faults import WorkerFaults
 
 log = logging.getLogger(__name__)
 RETRY_S = 1.0
+WRITE_MOST_S = 0.1  # a reply waits no longer for the changes of others
 
 
 class Driver:
@@ -44,6 +46,8 @@ class Driver:
         self._waits: set[asyncio.Task[int]] = set()  # for startup scripts
         self._wake = asyncio.Event()
         self._unsaved = False
+        self._write: asyncio.Task[None] | None = None  # that is due soon
+        self._write_s = 0.0  # how long the last one took
 
     def advance(self) -> None:
         """Let time pass up to now."""
@@ -59,8 +63,25 @@ class Driver:
     def flush(self) -> None:
         """Save what changed; it is on disk when this returns."""
         if self._unsaved:
+            began = time.monotonic()
             self._unsaved = False
             self.store.save(self.state)
+            self._write_s = min(time.monotonic() - began, WRITE_MOST_S)
+
+    async def saved(self) -> None:
+        """Return once what changed is on disk. Changes share a write if they come within the time that one takes.
+
+        A write costs the more the more workers there are, and each of them publishes something.
+        """
+        if self._unsaved:
+            if self._write is None:
+                self._write = asyncio.create_task(self._write_soon())
+            await asyncio.shield(self._write)
+
+    async def _write_soon(self) -> None:
+        await asyncio.sleep(self._write_s)
+        self._write = None
+        self.flush()
 
     async def recover(self) -> None:
         """Restore the hosts of known nodes after a start, and end the processes of unknown ones."""
@@ -83,7 +104,7 @@ class Driver:
             self._wake.clear()
             self.advance()
             self._start_tasks()
-            self.flush()
+            await self.saved()
             due = self.state.next_due()
             pause_s = None if due is None else max(0.0, due - self.clock())
             try:

@@ -113,8 +113,8 @@ class CloudBackend(Protocol):
     def changed(self) -> None:
         """Note that the state changed."""
 
-    def flush(self) -> None:
-        """Save the state; it is on disk when this returns."""
+    async def saved(self) -> None:
+        """Return once what changed is on disk."""
 
 
 class MetadataServer:
@@ -125,7 +125,7 @@ class MetadataServer:
         self._access_token = access_token
         self._rate = AttributeRate()
         self._closed = False
-        self._web = web.Server(self._reply)
+        self._web = web.Server(self._reply, access_log=None)
         self._listener: asyncio.Server | None = None
 
     async def open(self, port: int) -> int:
@@ -215,7 +215,7 @@ class MetadataServer:
         else:  # accepted, and the attribute is removed
             attributes.pop(name, None)
         self.cloud.changed()
-        self.cloud.flush()
+        await self.cloud.saved()
         return web.Response(headers=FLAVOR)
 
 

@@ -117,8 +117,9 @@ def _start(directory: Path, watched: int, log: Any, prefix: Sequence[str], timeo
             start_new_session=True,
         )
         tell.close()
-        readable, _, _ = select.select([ready], [], [], timeout_s)
-        if readable and os.read(ready, 1) == b"!":
+        poll = select.poll()  # `select` takes no descriptor above 1023
+        poll.register(ready, select.POLLIN)
+        if poll.poll(timeout_s * 1000) and os.read(ready, 1) == b"!":
             return process.pid
         process.kill()
         process.wait()

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 HANDSHAKE_S = 15.0
 WAY_FAILED = "the way to it failed: "
 PROHIBITED = 1  # SSH_OPEN_ADMINISTRATIVELY_PROHIBITED
+LOOK_S = 2.0  # paramiko's thread looks so often whether it has to do anything; by itself every 0.1 s, which 256 workers add up
 NO_KEY = (
     "with OS Login you need roles/compute.osLogin, or roles/compute.osAdminLogin; without it, `enable-oslogin` must not be on "
     "in the project; `tpujob doctor` looks, and prints the command that adds what is missing"
@@ -210,6 +211,7 @@ class Connection:
             raise
         self._opened_at = time.monotonic()
         connection.transport.set_keepalive(int(SILENCE_S))
+        sock.settimeout(LOOK_S)
         return connection
 
     def _expect_host_key(self, client: paramiko.SSHClient) -> None:

@@ -40,7 +40,10 @@ class Dialer(Protocol):
     """One way to all workers of a slice. Safe to use from several threads.
 
     `way`: the end of `could not be reached …`. `hint`: what usually is the cause when workers cannot be reached by it.
+    `files`: how many a connection keeps open.
     """
+
+    files: int
 
     @property
     def way(self) -> str: ...
@@ -60,6 +63,8 @@ class Dialer(Protocol):
 
 class Direct:
     """By the worker's address. `internal`: that in the slice's network, from a machine that is in it, too."""
+
+    files = 1
 
     def __init__(self, *, internal: bool = False) -> None:
         self._internal = internal
@@ -87,6 +92,8 @@ class Direct:
 
 class Relayed:
     """Through the relay of IAP, by the name of the worker's instance."""
+
+    files = 3  # two ends of a pair of sockets, and the connection to the relay
 
     def __init__(
         self, relay: Relay, project: str, zone: str, *, program: Sequence[str] = (), reconnect_s: float | None = None

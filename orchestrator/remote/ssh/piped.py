@@ -99,6 +99,8 @@ def turns(_pid: int, _command: str) -> Turns:
 class Piped:
     """Through a command that carries its stdin and stdout to the worker's internal address: OpenSSH's ProxyCommand."""
 
+    files = 3  # our end of its stdin and stdout, its stderr, and what ends it
+
     def __init__(self, command: str, user: str) -> None:
         """Raises ConfigError for a command with a %-token that is not %h, %p, %r, %n or %%."""
         unknown = next((token for token in TOKENS.findall(command) if token not in tuple("hprn%")), None)
