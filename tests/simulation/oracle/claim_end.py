@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.simulation.oracle.oracle import Oracle
 
 DEADLINE, LOST_RACE = "its deadline", "it lost its race"
+CALL_S = 15.0  # a call of the watchdog takes so long at most
 
 
 def claim_end(oracle: Oracle, claim: Claim, resource: Resource) -> tuple[float, str]:
@@ -96,6 +97,12 @@ def certainly_claimed(oracle: Oracle, claim: Claim, resource: Resource, caller: 
             return now < min(job_ended_at, ended_at) and not job_was_lost(world)
         if caller.startswith("watchdog") and was_blind(world):
             return False
+        if (
+            caller.startswith("watchdog")
+            and now - claim.held_at < CALL_S
+            and not heartbeats_got_through(world, resource)
+        ):
+            return False  # right by the labels that it read, before they said that the slice is held
         if mode == "detached" and caller.startswith("watchdog"):
             return now < ended_at - slack_s and not job_was_lost(world)
         return now < ended_at - slack_s

@@ -44,6 +44,7 @@ class Claim:
     seen_ready: set[str] = field(default_factory=set)  # leases whose slice the command has seen READY
     kept: str = ""  # the lease that outlasts its command, held or detached
     hold_until: float | None = None
+    held_at: float = 0.0  # when it became a held slice
     hold_s: float | None = None
     extension_requested_s: float = 0.0  # may be in the labels before the ledger knows
     results_left: bool = False  # some results could not be collected

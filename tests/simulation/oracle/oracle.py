@@ -283,6 +283,9 @@ class Oracle:
                         self.violated(Invariant.GONE_IS_TRUE, f"{resource} is called gone while it exists")
             case Held() | Extended() | Detached():
                 self._moved(event, after, now)
+                claim, was_held = self.claim_of(after.id), before is None or before.hold_until is not None
+                if claim is not None and after.hold_until is not None and not was_held:
+                    claim.held_at = now
         if type(event) is Gone:
             self.world.stop_when_done()
 
