@@ -195,7 +195,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         ),
         "doctor": Command(
             "Show which layers of the guarantee are live for this machine and project, the open slices, and their worst case.",
-            ("tpujob doctor", "tpujob doctor --json"),
+            ("tpujob doctor", "tpujob doctor train.yaml", "tpujob doctor --via iap", "tpujob doctor --json"),
         ),
         "forget": Command(
             "Stop asking after a slice whose deletion cannot be proven.",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from orchestrator.core.planning.egress import Bucket
 
 DEFAULT_EMULATED_CORES = 2
+DOCTOR_OF = "tpujob doctor JOB.yaml"  # or --via: about another way than that of the settings
 
 
 def known_to(session: Session, spec: JobSpec | None = None) -> PlanInputs:
@@ -122,7 +123,10 @@ def lines_of(
         lines.append(f"the workers are reached {access.describe(taken)}")
     if taken.via is not access.Via.EXTERNAL:
         needs = "their watchdog needs Private Google Access, and packages need Cloud NAT or an index in the network"
-        lines.append(f"they have no external address: {needs} (`tpujob doctor` looks)")
+        doctor = (
+            "tpujob doctor" if taken == access.route(session.target.access, rules_of(session).known()) else DOCTOR_OF
+        )
+        lines.append(f"they have no external address: {needs} (`{doctor}` looks)")
     if spec is not None and spec.keep_on_failure is not None:
         for_s = format_duration(spec.keep_on_failure)
         lines.append(f"keeps the slice of a job that fails for {for_s} (keep_on_failure), which end and price include")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from orchestrator import catalog
 from orchestrator.client.guarantee.health_checks import HealthCheck, SliceHealth
@@ -18,9 +18,10 @@ from orchestrator.client.session import Session
 from orchestrator.clouds.google import project_setup
 from orchestrator.core.lease import access, networks
 from orchestrator.core.lease import access_commands as commands
-from orchestrator.core.lease.access import Route, Via
+from orchestrator.core.lease.access import AccessWish, Route, Via
 from orchestrator.core.lease.networks import Entrance, NetworkPlace
 from orchestrator.errors import AuthError, CloudError, TpujobError, TunnelRefused
+from orchestrator.settings import Target
 
 TUNNEL_ROLE = "roles/iap.tunnelResourceAccessor"
 LOGIN_ROLE, SUDO_ROLE = "roles/compute.osLogin", "roles/compute.osAdminLogin"
@@ -30,14 +31,30 @@ NO_INSTANCE = "tpujob-doctor"  # no VM has this name: who may ask for it is told
 ASK_S = 10.0
 
 
-def access_checks(session: Session, slices: Sequence[SliceHealth]) -> list[HealthCheck]:
+@dataclass(frozen=True, slots=True)
+class AskedWay:
+    """About which way to ask instead of that of the settings: of a job file, of `--via`."""
+
+    of: str = ""  # whose workers, such as `of the job x`; empty: of new slices, by default
+    wish: AccessWish = access.NO_WISH  # before that of the settings
+    zone: str | None = None  # or region; None: that of the settings
+
+
+OF_THE_SETTINGS = AskedWay()
+
+
+def access_checks(
+    session: Session, slices: Sequence[SliceHealth], way: AskedWay = OF_THE_SETTINGS
+) -> list[HealthCheck]:
     """Return which way a new slice takes, the logins tried on open slices, and what else can be asked about that way."""
-    wish, rules = session.target.access, rules_of(session).known()
-    route = access.route(wish, rules)
-    way = f"by default, workers of new slices are reached {access.describe(route)}: {access.reason(wish, rules)}"
-    checks = [HealthCheck("access", True, f"{way}; a job's `access:` outranks that")]
+    own, rules = session.target, rules_of(session).known()
+    target = replace(own, access=way.wish.over(own.access), zone=way.zone or own.zone)
+    route = access.route(target.access, rules)
+    taken = f"{access.describe(route)}: {access.reason(target.access, rules)}"
+    text = f"by default, workers of new slices are reached {taken}; a job's `access:` outranks that"
+    checks = [HealthCheck("access", True, f"the workers {way.of} are reached {taken}" if way.of else text)]
     tried = login_check(session, slices)
-    asked = _Asked(session, route)
+    asked = _Asked(session, target, route)
     proven = tried.live is True and any(_same_way(each.lease.route, route) for each in slices)
     with ThreadPoolExecutor(max_workers=8) as pool:
         found = list(pool.map(lambda check: check(), asked.checks(proven)))
@@ -53,14 +70,15 @@ class _Asked:
     """What can be asked without a VM about the way of new slices."""
 
     session: Session
+    target: Target
     route: Route
     project: str = field(init=False)
     place: NetworkPlace = field(init=False)
     reach: Reach = field(init=False)
 
     def __post_init__(self) -> None:
-        self.project = self.session.target.project
-        self.place = networks.place_of(self.session.target.access, self.project)
+        self.project = self.target.project
+        self.place = networks.place_of(self.target.access, self.project)
         world_reach = self.session.world().reach
         assert isinstance(world_reach, Reach), "a session has the real one"
         self.reach = world_reach
@@ -140,7 +158,7 @@ class _Asked:
         name, through_relay = "firewall", self.route.via is Via.IAP
         source = networks.RELAY_RANGE if through_relay else None
         where = f"{networks.RELAY_RANGE} (the relay of IAP)" if through_relay else "this machine"
-        target, place = self.session.target, self.place
+        target, place = self.target, self.place
         try:
             network = self._network()
             rules = self.reach.setup(place.project).firewall_rules()
@@ -232,13 +250,13 @@ class _Asked:
             return None
 
     def _zone(self) -> str:
-        zone = self.session.target.zone
+        zone = self.target.zone
         zones = catalog.zones()
         return zone if zone in zones else catalog.zones_of(zone)[0] if zone else zones[0]
 
     def _regions(self) -> list[str]:
         """Return the regions of the settings' zone, or all that have TPUs."""
-        zone = self.session.target.zone
+        zone = self.target.zone
         if zone is None:
             return list(catalog.regions())
         return [zone if zone in catalog.regions() else zone.rpartition("-")[0]]

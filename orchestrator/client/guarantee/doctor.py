@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from orchestrator import catalog, settings
 from orchestrator.client.events import Reporter
 from orchestrator.client.guarantee import health_checks
-from orchestrator.client.guarantee.access_checks import access_checks
+from orchestrator.client.guarantee.access_checks import OF_THE_SETTINGS, AskedWay, access_checks
 from orchestrator.client.guarantee.health_checks import GC, WATCHDOGS, HealthCheck, SliceHealth
+from orchestrator.client.jobs import job_files
 from orchestrator.client.session import Session
 from orchestrator.core.lease import claim_labels, watchdog_report
+from orchestrator.core.lease.access import AccessWish
 from orchestrator.core.lease.cloud_api import SliceState
 from orchestrator.core.lease.lease import Lease
 from orchestrator.engine.effects.cloud import Get, GetGuestAttributes
@@ -72,8 +75,26 @@ def _slice_as_json(each: SliceHealth) -> dict[str, Any]:
     }
 
 
-def diagnose(reporter: Reporter, *, cloud: str | None = None, project: str | None = None) -> Diagnosis:
-    """Return every health check and every open slice. Raises nothing: an error is a check that is not live."""
+def way_of(file: Path | None, via: str | None) -> AskedWay:
+    """Return the way that `access:` of a job file asks for, and `via` before that. Raises JobSpecError, UserError."""
+    wish, of, zone = AccessWish(via=via), "with this --via" if via else "", None
+    if file is not None:
+        spec, sweep = job_files.parted(job_files.read(job_files.JobRequest(file))[0])
+        spec = spec if sweep is None else sweep.variants[0].spec
+        assert spec is not None, "it is the one or the other"
+        wish, of = wish.over(spec.access.wish), f"of the job {spec.name}{f' {of}' if of else ''}"
+        places = [place for one in spec.tpu.alternatives for place in one.zone]
+        zone = next((place for place in places if place in (*catalog.zones(), *catalog.regions())), None)
+    return AskedWay(of, wish, zone)
+
+
+def diagnose(
+    reporter: Reporter, *, cloud: str | None = None, project: str | None = None, way: AskedWay = OF_THE_SETTINGS
+) -> Diagnosis:
+    """Return every health check and every open slice. Raises nothing: an error is a check that is not live.
+
+    `way`: about which way to the workers of new slices to ask.
+    """
     try:
         target = settings.resolve(cloud, project, os.environ)
     except TpujobError as error:
@@ -87,7 +108,7 @@ def diagnose(reporter: Reporter, *, cloud: str | None = None, project: str | Non
         session.recover(budget_s=RECOVERY_S)
         slices = tuple(_look(session, lease) for lease in session.ledger.open_leases())
         if not any(check.code for check in checks):
-            checks += access_checks(session, slices)
+            checks += access_checks(session, slices, way)
     except TpujobError as error:
         checks.append(health_checks.failed("state", error))
     checks += _layers(session, target, slices)

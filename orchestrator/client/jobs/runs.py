@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from orchestrator.client.jobs.log_output import JobOutput, make_directory
 from orchestrator.client.jobs.planning import plan_of
 from orchestrator.client.jobs.sleep_inhibitor import inhibit_sleep
 from orchestrator.client.results import pages
+from orchestrator.core.lease.access import NO_WISH
 from orchestrator.core.lease.lease import HeldFor, Purpose
 from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.jobs.run import run_job
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunOptions", "RunResult", "run_spec", "start_run"]
 
+DOCTOR = "tpujob doctor"
 LOCAL_ONLY = "a job with `on: local` uses no cloud: --keep, --detach, --cloud and --project do not apply"
 
 
@@ -150,6 +153,8 @@ def _run_on_slice(
             outcome = session.on_cloud(lambda capabilities: run_job(job, capabilities))
     if outcome.detached:
         return results.left_running(session, outcome, drafter.made)
+    if outcome.error is not None and spec.access.wish != NO_WISH:
+        outcome.error.hint = _about_the_job(outcome.error.hint, spec, path)
     return results.finish(session, outcome, drafter.made)
 
 
@@ -161,6 +166,14 @@ def _check(spec: JobSpec, options: RunOptions) -> None:
         raise JobSpecError([spec.mistake(("keep_on_failure",), f"{why}; run it attached, or leave this out")])
     if spec.on == "local" and (options.keep_s is not None or options.detach):
         raise UserError(LOCAL_ONLY)
+
+
+def _about_the_job(hint: str | None, spec: JobSpec, path: Path) -> str | None:
+    """Return the hint with the command that looks at the way of this job, which by itself looks at that of the settings."""
+    words = ["tpujob", "doctor", *([str(path)] if path.is_file() else [])]
+    if not path.is_file() and spec.access.wish.via not in (None, "auto"):
+        words += ["--via", str(spec.access.wish.via)]
+    return hint and hint.replace(f"`{DOCTOR}`", f"`{shlex.join(words)}`")
 
 
 def _emulated_cores(session: Session, spec: JobSpec, plan: Plan) -> int:

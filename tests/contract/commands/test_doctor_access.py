@@ -175,3 +175,23 @@ def test_a_watchdog_without_private_google_access_is_not_armed(tpujob: Tpujob) -
     assert check(said, "watchdog")["live"] is False
     assert check(said, "private-google-access")["live"] is False
     assert tpujob("down", "mine").returncode == 0
+
+
+def test_the_way_of_a_job_file_and_of_via_comes_before_that_of_the_settings(tpujob: Tpujob) -> None:
+    tpujob.settings(missing_permissions=["iap.tunnelInstances.accessViaIAP"])
+    job = tpujob.job(f"name: shy\ntpu: {{zone: {ZONE}}}\naccess: {IAP}\ncommand: 'true'\n")
+    for words, whose in (([job], "of the job shy"), (["--via", "iap"], "with this --via")):
+        said, done = examined(tpujob, *map(str, words))
+        assert done.returncode == 77
+        text = check(said, "access")["text"]
+        assert text.startswith(f"the workers {whose} are reached through Identity-Aware Proxy: `via: iap`")
+        assert check(said, "iap")["fix"] == f"{GRANT}roles/iap.tunnelResourceAccessor`"
+    said, done = examined(tpujob, str(job), "--via", "external")
+    assert done.returncode == 0 and "iap" not in names(said)
+
+
+def test_a_run_that_cannot_connect_names_the_doctor_of_its_job(tpujob: Tpujob) -> None:
+    tpujob.settings(missing_permissions=["iap.tunnelInstances.accessViaIAP"])
+    job = tpujob.job(f"name: shy\ntpu: {{zone: {ZONE}}}\naccess: {IAP}\ncommand: 'true'\n")
+    done = tpujob("run", job)
+    assert done.returncode == 77 and f"`tpujob doctor {job}` prints the command" in " ".join(done.stderr.split())

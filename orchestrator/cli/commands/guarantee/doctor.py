@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
 
+from orchestrator.cli import completion
 from orchestrator.cli.console import console, emit_result
-from orchestrator.cli.options import Cloud, Json, Project
-from orchestrator.client.guarantee.doctor import Diagnosis, diagnose
+from orchestrator.cli.options import Argument, Cloud, Json, Option, Project
+from orchestrator.client.guarantee.doctor import Diagnosis, diagnose, way_of
 from orchestrator.client.guarantee.health_checks import SliceHealth
+from orchestrator.core.lease.access import Via
 from orchestrator.core.text.durations import format_usd
 from orchestrator.report.layout import day_clock, format_cost
 
 MARKS = {True: "live", False: "NOT", None: "-"}
 
 
-def doctor(as_json: Json = False, cloud: Cloud = None, project: Project = None) -> int:
+def doctor(
+    job: Annotated[
+        Path | None,
+        Argument(
+            metavar="JOB.yaml",
+            help="A job file: how the workers of this job would be reached, where its `access:` is not that of your settings.",
+            autocompletion=completion.job_files,
+        ),
+    ] = None,
+    via: Annotated[
+        Via | None, Option(metavar="external|internal|iap", help="Look at this way to the workers of new slices.")
+    ] = None,
+    as_json: Json = False,
+    cloud: Cloud = None,
+    project: Project = None,
+) -> int:
     """Show which layers of the guarantee are live for this machine and project, the open slices, and their worst case.
 
+    It also tries the way to the workers: that of your settings, of a job file, or of --via.
     Exits with 0 if tpujob is usable here, whatever else could be better.
     """
-    diagnosis = diagnose(console().reporter, cloud=cloud, project=project)
+    diagnosis = diagnose(console().reporter, cloud=cloud, project=project, way=way_of(job, via))
     emit_result(diagnosis.as_json(), lines(diagnosis), as_json=as_json)
     return diagnosis.exit_code
 
