@@ -159,6 +159,7 @@ def test_a_command_on_all_workers_is_shown_by_worker_and_ends_everywhere_with_ct
     assert done.returncode == 3, done.text
     assert sorted(done.stdout.splitlines()) == [f"worker{index} | out" for index in range(4)]
     assert {f"worker{index} | err" for index in range(4)} < set(done.stderr.splitlines())
+    assert done.stderr.count("exit code 3") == done.stderr.count("worker0 to worker3: exit code 3") == 1
     process = tpujob.start(
         "ssh",
         "mine",
@@ -175,6 +176,16 @@ def test_a_command_on_all_workers_is_shown_by_worker_and_ends_everywhere_with_ct
     assert not any((home / "began").exists() for home in homes)
 
 
+def test_scp_copies_from_all_workers_and_says_once_what_fails_alike(tpujob: Tpujob, mine: Path, tmp_path: Path) -> None:
+    homes = sorted(tpujob.disks()[1].glob("vms/*/worker*/home"))
+    (homes[1] / "only").touch()
+    some = tpujob("scp", "--worker", "all", "mine:only", "some")
+    assert some.returncode == 1 and some.stderr.count("only: No such file") == 1, some.text
+    assert some.stderr.count("worker0, worker2 and worker3: exit code 1") == 1
+    assert [path.name for path in (tmp_path / "some").iterdir()] == ["worker1"]
+
+
+@pytest.mark.exhaustive
 def test_scp_copies_both_ways_with_the_names_and_the_errors_of_scp(tpujob: Tpujob, mine: Path, tmp_path: Path) -> None:
     (tmp_path / "tree" / "deep").mkdir(parents=True)
     (tmp_path / "tree" / "deep" / "a b.txt").write_text("blank")
@@ -195,11 +206,8 @@ def test_scp_copies_both_ways_with_the_names_and_the_errors_of_scp(tpujob: Tpujo
     }
     missing = tpujob("scp", "mine:nothing", ".")
     assert missing.returncode == 1 and "nothing: No such file or directory" in missing.stderr
-    some = tpujob("scp", "--worker", "all", "mine:12*.txt", "some")
-    assert some.returncode == 1 and "worker0 | scp: 12*.txt: No such file" in some.stderr
-    assert [path.name for path in (tmp_path / "some").iterdir()] == ["worker1"]
-    assert tpujob("scp", "here", "mine:9:").returncode == 64
     (tmp_path / "file").touch()
+    assert tpujob("scp", "file", "mine:9:").returncode == 64
     assert tpujob("scp", "--worker", "all", "mine:12*", "file").returncode == 64
 
 

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import re
+import stat
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import PIPE, STDOUT, Popen
+from subprocess import PIPE, STDOUT
 
 from orchestrator import fork
 from orchestrator.client.arguments import worker_or_all
 from orchestrator.client.session import Session
+from orchestrator.client.slices.copy_output import Said, Show, lines_of
+from orchestrator.client.slices.on_all_workers import failures
 from orchestrator.client.slices.shell import Shell, open_shell, require_program
-from orchestrator.core.text.terminal import LineSplitter
 from orchestrator.errors import UserError
+from orchestrator.remote.fleet.side_by_side import Ended
 from orchestrator.remote.ssh.openssh import scp_argv
 
 AT_ONCE = 8  # as logins through a bastion: from the 10th on, sshd refuses some
@@ -37,7 +40,6 @@ code=$?
 kill $! 2>/dev/null
 exit $code
 """
-Show = Callable[[int, list[str]], None]  # the worker, and clean lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,21 +102,37 @@ def copy_argv(shell: Shell, copy: Copy) -> list[str]:
     )
 
 
+def check_sources(copy: Copy) -> None:
+    """Raise UserError for a local file that scp could copy to no worker."""
+    for source in (each for each in copy.sources if each.slice is None):
+        try:
+            is_directory = stat.S_ISDIR(Path(source.path).stat().st_mode)
+        except OSError as error:
+            raise UserError(f"{source.path}: {error.strerror}") from error
+        if is_directory and not copy.recursive:
+            raise UserError(f"{source.path}: is a directory", hint="copy it with `-r`")
+
+
 def open_copy(session: Session, copy: Copy) -> Shell:
-    """Return the way to the slice. Raises UserError where there is none, it is not READY, or this machine has no `scp`."""
+    """Return the way to the slice.
+
+    Raises UserError where there is none, it is not READY, this machine has no `scp`, or a local file cannot be copied.
+    """
     require_program("scp")
+    check_sources(copy)
     return open_shell(session, copy.slice)
 
 
-def copy_everywhere(shell: Shell, copy: Copy, show: Show) -> int:
+def copy_everywhere(session: Session, shell: Shell, copy: Copy, show: Show) -> int:
     """Copy to all workers, or from each into `worker<i>` below the target, 8 at once; return 0, or the first failure's code.
 
-    `show` gets what scp says. KeyboardInterrupt, like the end of this process, ends every scp. Raises UserError for a target
-    that is no directory.
+    `show` gets what scp says, once it has ended, and once for all workers of which it says the same.
+    KeyboardInterrupt, like the end of this process, ends every scp. Raises UserError for a target that is no directory.
     """
     workers = [worker.index for worker in shell.fleet.workers]
     jobs = [(index, _argv_for(shell, copy, index)) for index in workers]
-    waiting, ended = deque(jobs), list[tuple[int, int]]()
+    waiting, ended = deque(jobs), list[Ended]()
+    said = Said(shell.lease.name.node, shell.fleet.workers)
     running: set[fork.Descriptor] = set()
     lock = threading.Lock()
 
@@ -127,10 +145,11 @@ def copy_everywhere(shell: Shell, copy: Copy, show: Show) -> int:
                 process, leash = fork.start(["sh", "-c", LEASH, "scp", *argv], stdout=PIPE, stderr=STDOUT)
                 running.add(leash)
             with process:
-                _show_lines(process, index, show)
+                lines = lines_of(process)
             with lock:
                 running.discard(leash)
-                ended.append((index, process.returncode))
+                ended.append(Ended(index, process.returncode))
+                said(index, process.returncode, lines, show)
             leash.close()
 
     threads = [threading.Thread(target=work, name="scp", daemon=True) for _ in range(min(AT_ONCE, len(jobs)))]
@@ -147,7 +166,9 @@ def copy_everywhere(shell: Shell, copy: Copy, show: Show) -> int:
         raise
     finally:
         _remove_empty(copy, workers)
-    return next((code for _, code in ended if code), 0)
+    for text in failures(ended):
+        session.reporter.notice("failed", text)
+    return next((each.code for each in ended if each.code), 0)
 
 
 def _argv_for(shell: Shell, copy: Copy, worker: int) -> list[str]:
@@ -181,13 +202,3 @@ def _word(shell: Shell, place: Place, worker: int) -> str:
     if place.slice is None:
         return place.path
     return f"{shell.host(worker if place.worker is None else place.worker)}:{place.path}"
-
-
-def _show_lines(process: Popen[bytes], index: int, show: Show) -> None:
-    assert process.stdout is not None, "it is a pipe"
-    splitter = LineSplitter()
-    while piece := process.stdout.read1():  # type: ignore[attr-defined]
-        if lines := splitter.feed(piece):
-            show(index, lines)
-    if lines := splitter.flush():
-        show(index, lines)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from orchestrator.client.session import Session
 from orchestrator.client.slices.shell import as_line, open_shell
+from orchestrator.core.text.alike import grouped, masked, said_once, worker_names
 from orchestrator.core.text.redaction import RedactedStream
 from orchestrator.core.text.terminal import LineSplitter
-from orchestrator.remote.fleet.side_by_side import SideBySide
+from orchestrator.remote.fleet.side_by_side import Ended, SideBySide
 
 END_S = 3.0  # from Ctrl-C to SIGKILL
 Show = Callable[[int, bool, list[str]], None]  # the worker, whether it is stderr, and clean lines
@@ -31,10 +32,21 @@ def run_on_all(session: Session, name: str | None, command: Sequence[str], show:
         raise
     finally:
         fleet.cancel()
+    for text in failures(ended):
+        session.reporter.notice("failed", text)
+    return next((each.code for each in ended if each.code), 0)
+
+
+def failures(ended: Iterable[Ended]) -> list[str]:
+    """Return a line for each way in which the command failed, with all workers on which it did; the first failure first."""
     failed = [each for each in ended if each.code]
-    for each in failed:
-        session.reporter.notice("failed", each.why or f"worker{each.worker}: exit code {each.code}")
-    return failed[0].code if failed else 0
+    return [_failure(alike) for alike in grouped(failed, lambda each: (each.code, masked(each.why)))]
+
+
+def _failure(alike: Sequence[Ended]) -> str:
+    if alike[0].why:
+        return said_once([each.why for each in alike])
+    return f"{worker_names(each.worker for each in alike)}: exit code {alike[0].code}"
 
 
 def _end(running: SideBySide) -> None:

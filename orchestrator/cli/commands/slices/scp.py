@@ -37,7 +37,7 @@ def scp(
         argv = copy_argv(shell, copy)
         console().quiet()
         os.execvp(argv[0], argv)  # noqa: S606 - its progress is shown by scp itself, and the exit code is its own
-    return session.exit_code(copy_everywhere(shell, copy, _print))
+    return session.exit_code(copy_everywhere(session, shell, copy, _print))
 
 
 def _print(worker: int, lines: list[str]) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
+from pathlib import Path
 
 import psutil
 import pytest
 
 from orchestrator import fork
-from orchestrator.client.slices.copies import LEASH, Copy, Place, parse, place
+from orchestrator.client.slices.copies import LEASH, Copy, Place, check_sources, parse, place
+from orchestrator.client.slices.copy_output import Said
+from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import UserError
 from tests.waiting import HANG_S, until
 
@@ -65,6 +68,35 @@ def test_what_scp_cannot_be_asked_is_said_before_anything_is(
 ) -> None:
     with pytest.raises(UserError, match=message):
         parse(words, worker, recursive=False)
+
+
+@pytest.mark.parametrize("worker", [None, "all"])
+def test_local_files_that_cannot_be_copied_are_said_once_and_before_a_connection(
+    tmp_path: Path, worker: str | None
+) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "file").touch()
+    missing = parse([f"{tmp_path}/file", f"{tmp_path}/none", "mine:"], worker, recursive=True)
+    with pytest.raises(UserError, match=r"none: No such file or directory"):
+        check_sources(missing)
+    with pytest.raises(UserError, match=r"tree: is a directory\b") as raised:
+        check_sources(parse([f"{tmp_path}/tree", "mine:"], worker, recursive=False))
+    assert raised.value.hint == "copy it with `-r`"
+    check_sources(parse([f"{tmp_path}/tree", f"{tmp_path}/file", "mine:"], worker, recursive=True))
+    check_sources(parse(["mine:none", "here"], worker, recursive=False))
+
+
+def test_what_scp_says_alike_of_several_workers_is_shown_once_whatever_their_names() -> None:
+    workers = [WorkerAddress(index, f"10.0.0.{index}", 22000 + index, instance=f"w-{index}") for index in range(4)]
+    said, shown = Said("node", workers), list[tuple[int, list[str]]]()
+    for index in (2, 0, 1):
+        lines = [f"ssh: connect to host 10.0.0.{index} port {22000 + index}: refused", f"node-{index}: w-{index} lost"]
+        said(index, 255, lines, lambda *words: shown.append(words))
+    assert [index for index, _ in shown] == [2]
+    said(3, 1, ["scp: shard-1: No such file"], lambda *words: shown.append(words))
+    said(2, 1, ["scp: shard-2: No such file"], lambda *words: shown.append(words))
+    said(1, 0, [], lambda *words: shown.append(words))
+    assert [lines[0] for _, lines in shown[1:]] == ["scp: shard-1: No such file", "scp: shard-2: No such file"]
 
 
 def test_a_program_on_a_leash_keeps_its_code_its_arguments_and_its_output() -> None:
