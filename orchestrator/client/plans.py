@@ -92,9 +92,14 @@ def show_plan(
     emulated_cores: int | None = None,
     spec: JobSpec | None = None,
     wish: AccessWish = access.NO_WISH,
+    *,
+    after_held: bool = False,
 ) -> None:
-    """Report the plan. `spec`: of the job that is to run there, or `wish`, without a job."""
-    for line in lines_of(session, plan, emulated_cores, spec, wish):
+    """Report the plan. `spec`: of the job that is to run there, or `wish`, without a job.
+
+    `after_held`: the plan is for the case that a held slice cannot be used.
+    """
+    for line in lines_of(session, plan, emulated_cores, spec, wish, after_held=after_held):
         session.reporter.notice("plan", line)
 
 
@@ -104,6 +109,8 @@ def lines_of(
     emulated_cores: int | None = None,
     spec: JobSpec | None = None,
     wish: AccessWish = access.NO_WISH,
+    *,
+    after_held: bool = False,
 ) -> list[str]:
     """Return the plan in sentences."""
     wish = (wish if spec is None else spec.access.wish).over(session.target.access)
@@ -120,7 +127,8 @@ def lines_of(
         torch_tpu=spec is not None and spec.train is not None and spec.train.backend == "tpu" and not has_python,
     )
     if (taken := access.route(wish, rules_of(session).known())) != access.DIRECT:
-        lines.append(f"the workers are reached {access.describe(taken)}")
+        whose = "workers of a new slice" if after_held else "the workers"
+        lines.append(f"{whose} are reached {access.describe(taken)}")
     if taken.via is not access.Via.EXTERNAL:
         needs = "their watchdog needs Private Google Access, and packages need Cloud NAT or an index in the network"
         doctor = (

@@ -171,3 +171,17 @@ def test_a_killed_run_leaves_nothing_by_any_way(tpujob: Tpujob, way: str) -> Non
     until(lambda: keys(tpujob) == {}, "the removal of its key")
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert str(tpujob.directory / "bastion") not in listed, "a proxy command is left"
+
+
+def test_a_held_slice_says_how_it_is_reached_and_is_not_used_for_a_job_that_says_otherwise(tpujob: Tpujob) -> None:
+    assert tpujob("up", "mine", "--accelerator", "v5litepod-4").returncode == 0
+    job = "name: shy\ntpu: {zone: us-central1-a, accelerator: v5litepod-4}\ncommand: 'true'\n"
+    done = tpujob("run", tpujob.job(job))
+    words = " ".join(done.stderr.split())
+    assert done.returncode == 0 and "held slice of `tpujob up`, reached by their external addresses; if" in words
+    tagged = tpujob.job(f"{job}access: {{tags: [ssh]}}\n", "tagged.yaml")
+    for chosen, why in ((("--set", "access.via=iap", tpujob.job(job)), "its workers"), ((tagged,), "it was created")):
+        done = tpujob("run", *chosen)
+        words = " ".join(done.stderr.split())
+        assert done.returncode == 0 and f"(mine): {why}" in words and "held slice of" not in words, done.text
+    assert tpujob("down", "mine").returncode == 0

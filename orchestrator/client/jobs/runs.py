@@ -19,7 +19,8 @@ from orchestrator.client.jobs.log_output import JobOutput, make_directory
 from orchestrator.client.jobs.planning import plan_of
 from orchestrator.client.jobs.sleep_inhibitor import inhibit_sleep
 from orchestrator.client.results import pages
-from orchestrator.core.lease.access import NO_WISH
+from orchestrator.core.lease import access
+from orchestrator.core.lease.access import NO_WISH, AccessWish
 from orchestrator.core.lease.lease import HeldFor, Purpose
 from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.jobs.run import run_job
@@ -104,13 +105,17 @@ def _run_on_slice(
         session.announce()
     emulation = Emulation(_emulated_cores(session, spec, plan)) if emulated else None
     owned = options.lane is not None and options.lane.lease is not None
-    if not options.detach and not owned and (held := _held(session, plan, spec)) is not None:
+    held = None if options.detach or owned else _held(session, plan, spec, say=True)
+    if held is not None:
         why = "the held slice of `tpujob up`"
         if held.held_for is HeldFor.FAILURE:
             why = f"held since this job failed on it, until {day_clock(held.deadline)} at the latest"
-        session.reporter.notice("plan", f"on {held.name.node} ({held.handle}), {why}; if it is busy or gone:")
+        reached = f"reached {access.describe(held.route)}"
+        session.reporter.notice(
+            "plan", f"on {held.name.node} ({held.handle}), {why}, {reached}; if it is busy or gone:"
+        )
     if options.lane is None:
-        plans.show_plan(session, plan, emulation.cores if emulation else None, spec)
+        plans.show_plan(session, plan, emulation.cores if emulation else None, spec, after_held=held is not None)
     session.recover(look=True)
 
     run, attempt = runs.new_run(
@@ -183,14 +188,31 @@ def _emulated_cores(session: Session, spec: JobSpec, plan: Plan) -> int:
     return min(declared or session.target.emulated_cores or plans.DEFAULT_EMULATED_CORES, real)
 
 
-def _held(session: Session, plan: Plan, spec: JobSpec) -> Lease | None:
-    """Return the held slice on which the job can run: of this job since it failed, else of `tpujob up`, rather a free one."""
-    fitting = [
-        lease
-        for lease in session.open_leases()
-        if runs.fits(lease, plan, spec, session.now()) and lookup.uncollected_run(session, lease) is None
-    ]
+def _held(session: Session, plan: Plan, spec: JobSpec, *, say: bool = False) -> Lease | None:
+    """Return the held slice on which the job can run: of this job since it failed, else of `tpujob up`, rather a free one.
+
+    One that is reached otherwise than the job says is none of them. `say`: report that.
+    """
+    fitting = []
+    for lease in session.open_leases():
+        if not runs.fits(lease, plan, spec, session.now()) or lookup.uncollected_run(session, lease) is not None:
+            continue
+        why_not = access.contradiction(lease.route, _made_with(session, lease), spec.access.wish)
+        if why_not is None:
+            fitting.append(lease)
+        elif say:
+            session.reporter.notice("plan", f"not on {lease.name.node} ({lease.handle}): {why_not}")
     ordered = sorted(
         fitting, key=lambda lease: (lease.held_for is not HeldFor.FAILURE, session.locks.is_locked(lease.id))
     )
     return next(iter(ordered), None)
+
+
+def _made_with(session: Session, lease: Lease) -> AccessWish:
+    """Return what `access:` said when the slice was created: that of its run, else that of the settings."""
+    spec = next((run.spec for run, _ in session.ledger.runs() if run.id == lease.run), {})
+    said = spec.get("access") or {}
+    values = {key: said.get(key) or None for key in ("network", "subnetwork", "tags")}
+    if values["tags"] is not None:
+        values["tags"] = tuple(values["tags"])
+    return AccessWish(**values).over(session.target.access)

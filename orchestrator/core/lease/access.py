@@ -105,6 +105,22 @@ def reason(wish: AccessWish, rules: ProjectRules = NO_RULES) -> str:
     return f"{why}; a policy requires OS Login" if rules.os_login else why
 
 
+def contradiction(taken: Route, made_with: AccessWish, wish: AccessWish) -> str | None:
+    """Return what a slice has that the wish says otherwise, in words; None if nothing. `auto` takes what there is.
+
+    `taken`: the route of the slice. `made_with`: where its network, subnetwork and tags come from.
+    """
+    if wish.via not in (None, "auto", taken.via):
+        return f"its workers are reached {describe(taken)}, and `access:` says `via: {wish.via}`"
+    if wish.os_login not in (None, "auto", "on" if taken.os_login else "off"):
+        has = "with" if taken.os_login else "without"
+        return f"it was created {has} OS Login, and `access:` says `os_login: {wish.os_login}`"
+    for key in ("network", "subnetwork", "tags"):
+        if (asked := getattr(wish, key)) is not None and (asked or None) != (getattr(made_with, key) or None):
+            return f"it was created with another `{key}` than `access:` says"
+    return None
+
+
 def describe(route: Route) -> str:
     """Return how the workers are reached, in words."""
     if route.via is Via.EXTERNAL:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core.lease.access import AccessWish, ProjectRules, Route, Via, route, route_of
+from orchestrator.core.lease.access import AccessWish, ProjectRules, Route, Via, contradiction, route, route_of
 
 FORBIDDEN, REQUIRED = ProjectRules(no_external_addresses=True), ProjectRules(os_login=True)
 BASTION = "ssh -W %h:%p bastion"
@@ -42,3 +42,27 @@ def test_a_wish_outranks_the_next_one_key_by_key_and_auto_is_a_wish() -> None:
 def test_a_route_survives_the_ledger() -> None:
     taken = Route(Via.INTERNAL, BASTION, os_login=True, user="ada_example_com")
     assert route_of(taken.as_values()) == taken
+
+
+LAB = AccessWish(network="lab", tags=("ssh",))
+
+
+@pytest.mark.parametrize(
+    ("taken", "wish", "word"),
+    [
+        (Route(), AccessWish(), None),
+        (Route(Via.IAP), AccessWish(via="auto", os_login="auto"), None),
+        (Route(Via.IAP), AccessWish(via="iap"), None),
+        (Route(), AccessWish(via="iap"), "`via: iap`"),
+        (Route(os_login=True), AccessWish(os_login="off"), "with OS Login"),
+        (Route(), AccessWish(os_login="on"), "without OS Login"),
+        (Route(), LAB, None),
+        (Route(), AccessWish(subnetwork=""), None),
+        (Route(), AccessWish(network="other"), "`network`"),
+        (Route(), AccessWish(subnetwork="tpus"), "`subnetwork`"),
+        (Route(), AccessWish(tags=()), "`tags`"),
+    ],
+)
+def test_a_slice_contradicts_only_what_a_wish_says(taken: Route, wish: AccessWish, word: str | None) -> None:
+    why = contradiction(taken, LAB, wish)
+    assert why is None if word is None else word in str(why)
