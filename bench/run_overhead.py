@@ -30,7 +30,7 @@ class Size:
     accelerator: str
     workers: int
     ratio: float | None
-    cpu_s: float | None = None  # None: what ssh and scp take
+    cpu_s: float | None = None  # of the client
     peak_mb: float | None = None
     runtime: str = "v2-alpha-tpuv5-lite"
 
@@ -84,6 +84,7 @@ def main() -> None:
             "overhead s",
             "× by hand",
             "client's processor s",
+            "ms a further worker",
             "client's peak MB",
             "programs per worker",
             "emulator's processor s",
@@ -94,6 +95,7 @@ def main() -> None:
         here.write("code/main.sh", MAIN)
         pid = here.emulator().pid
         starts = watch(pid)
+        of_one: dict[tuple[str, str], float] = {}  # the client's processor time with one worker
         for size in (size for size in SIZES if size.workers in wanted):
             ways = _ways(here, size)
             measured = {name: Overhead() for name in ways}
@@ -101,15 +103,25 @@ def main() -> None:
                 for name, argv in ways.items():
                     found = Overhead() if number == 0 else measured[name]  # the first round fills caches
                     _once(here, argv, size.workers, pid, starts, found)
+            each_ms = {
+                name: (statistics.median(found.client_cpu_s) - of_one[name]) / (size.workers - 1) * 1e3
+                for name, found in measured.items()
+                if name in of_one
+            }
+            if size.workers == 1:
+                of_one = {name: statistics.median(found.client_cpu_s) for name, found in measured.items()}
             for (way, job), found in measured.items():
                 title = f"{way}, {size.workers} worker{'s'[: size.workers > 1]}, {job}"
-                report.row(title, *_cells(size, found, measured["by hand", job], by_hand=way == "by hand"))
+                of_further = [each_ms[name] for name in ((way, job), ("by hand", job)) if name in each_ms]
+                cells = _cells(size, found, measured["by hand", job], of_further, by_hand=way == "by hand")
+                report.row(title, *cells)
     if starts is not None:
         starts.close()
     report.notes = [
         "Overhead: wall time of the whole command minus the job's own time on its slowest worker (some 10 ms).",
         "The client: the command and all that it started and waited for, such as `ssh` and `scp`; the peak is that of its "
-        "largest process. Its processor time has to stay below that by hand, where no number of seconds is named.",
+        "largest process. A further worker: what each worker beyond the first adds to that processor time; it has to stay "
+        "below what `ssh` and `scp` take.",
         "The emulator's processor time: its own and that of the commands on all workers, but not the detached job.",
         "Programs: every exec below the emulator, per worker, by the kernel's events (root only). Seven are the job's own. "
         "On a real TPU VM each connection is a process of sshd, too, and each copy by hand one of sftp-server.",
@@ -119,17 +131,20 @@ def main() -> None:
     report.publish(arguments)
 
 
-def _cells(size: Size, found: Overhead, by_hand_found: Overhead, *, by_hand: bool) -> list[str]:
+def _cells(
+    size: Size, found: Overhead, by_hand_found: Overhead, of_further: list[float], *, by_hand: bool
+) -> list[str]:
+    """Return the cells of a row. `of_further`: the processor time of a further worker (ms), this way and by hand, if known."""
     ratio = statistics.median(found.wall_s) / statistics.median(by_hand_found.wall_s)
-    cpu, peak = spread(found.client_cpu_s), spread(found.client_peak_mb, 0)
-    times = f"{ratio:.2f}"
+    cpu, peak, times = spread(found.client_cpu_s), spread(found.client_peak_mb, 0), f"{ratio:.2f}"
+    further = f"{of_further[0]:.1f}" if of_further else ""
     if not by_hand:
-        most_s = size.cpu_s or round(statistics.median(by_hand_found.client_cpu_s), 2)
         times += "" if size.ratio is None else f" ({verdict([ratio], size.ratio, '×')})"
-        cpu += f" ({verdict(found.client_cpu_s, most_s)})"
+        cpu += "" if size.cpu_s is None else f" ({verdict(found.client_cpu_s, size.cpu_s)})"
         peak += "" if size.peak_mb is None else f" ({verdict(found.client_peak_mb, size.peak_mb, 'MB')})"
+        further += f" ({verdict([of_further[0]], round(of_further[1], 1), 'ms')})" if of_further else ""
     programs = spread(found.programs, 1) if found.programs else ""
-    return [spread(found.wall_s), times, cpu, "" if by_hand else peak, programs, spread(found.emulator_cpu_s)]
+    return [spread(found.wall_s), times, cpu, further, "" if by_hand else peak, programs, spread(found.emulator_cpu_s)]
 
 
 def _ways(here: Sandbox, size: Size) -> dict[tuple[str, str], list[str]]:

@@ -27,11 +27,8 @@ class Patience:
     """When a try is idle, and when an item is slow; in seconds."""
 
     idle_s: float = 3.0  # without progress: the try no longer counts toward the limit
-    slow_s: tuple[float, ...] = (
-        10.0,
-        30.0,
-        60.0,
-    )  # longer than the slowest of those that are done: named, and named again
+    # Longer than the slowest of those that are done: named, and named again.
+    slow_s: tuple[float, ...] = (10.0, 30.0, 60.0)
     say_s: float = 10.0  # while workers are connected to: when the last failure is said, and at most how often
     quiet_s: float = 5.0  # an item that made progress since then is not slow: it has more to do
 
