@@ -26,6 +26,7 @@ from orchestrator.remote.fleet.fleet import Fleet, StartRequest, WorkerState
 from orchestrator.remote.shipping.shipment import Shipment, make_shipment
 from orchestrator.remote.shipping.tree import Source, survey
 from orchestrator.remote.ssh import agent
+from orchestrator.remote.ssh import connection as connection_module
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned
 from orchestrator.remote.ssh.openssh import ssh_argv
 from orchestrator.remote.ssh.waves import Patience
@@ -268,7 +269,10 @@ def test_a_worker_that_holds_up_a_step_is_named_while_it_does(four: Slice) -> No
 
 
 @pytest.mark.exhaustive
-def test_32_workers_that_never_answer_hold_up_no_other_one(shared_emulator: Emulator, tmp_path: Path) -> None:
+def test_32_workers_that_never_answer_hold_up_no_other_one(
+    shared_emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "HANDSHAKE_S", 2 * HANG_S)  # a try of a dead one never ends
     with (
         slice_of(shared_emulator, "v5litepod-128", tmp_path) as many,
         socket.create_server(("127.0.0.1", 0), backlog=128) as silent,
