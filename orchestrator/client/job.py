@@ -162,7 +162,7 @@ class Job(_Values):
     code: StrPath | None = None
     artifacts: Sequence[str] | None = None
     metrics: Mapping[str, str] | None = None
-    ports: int | Sequence[int] | None = None  #: of worker 0, forwarded to this machine while the job is followed
+    ports: int | Sequence[int] | None = None  #: of worker 0, forwarded to this machine while `run` follows the job
     tpu_metrics: bool | None = None
     bucket: str | None = None
     allow_egress: bool | None = None

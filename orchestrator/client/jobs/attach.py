@@ -17,6 +17,7 @@ from orchestrator.client.session import LOCK_POLL_S, RECOVERY_S
 from orchestrator.core.lease.lease import LeaseState
 from orchestrator.core.lease.run_and_attempt import end_text
 from orchestrator.engine.jobs import attach as engine
+from orchestrator.engine.jobs.ports import by_command
 from orchestrator.errors import UserError
 from orchestrator.remote.transfer.collect import CollectRequest
 from orchestrator.report import worker_ends
@@ -43,6 +44,8 @@ def attach(session: Session, run: str, *, logs: Choice = None) -> RunResult:
     found, attempt = lookup.live_run(session, run)
     if (count := worker_count(session, found, attempt)) is not None:
         shown_logs.check("--logs", logs, count)
+    if found.spec.get("ports") and not attempt.state.ended:
+        session.reporter.notice("ports", by_command(found.id, found.spec["ports"]))
     while attempt.state.ended or not session.locks.lock(attempt.id):
         if not attempt.state.ended:
             session.reporter.notice("attach", "another process follows the run: showing its log, ready to take over")
@@ -75,7 +78,6 @@ def _follow(session: Session, found: RunRecord, attempt: Attempt) -> Outcome:
             sink=output,
             metrics=output.metrics,
             linger_s=limits.get("linger"),
-            ports=tuple(found.spec.get("ports", ())),
         )
         return session.on_cloud(lambda capabilities: engine.attach(to, capabilities), lease.cloud)
 

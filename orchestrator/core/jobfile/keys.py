@@ -132,8 +132,8 @@ class JobSpec(Section):
     )
     ports: Annotated[tuple[int, ...], BeforeValidator(one_value.ports), Shape(shapes.PORTS)] = Field(
         default=(),
-        description="Ports of worker 0, such as TensorBoard's 6006: while `run` or `attach` follows the job, each is "
-        "http://127.0.0.1:PORT here, or another port if that is in use. At most 16.",
+        description="Ports of worker 0, such as TensorBoard's 6006: while `run` follows the job, each is "
+        "http://127.0.0.1:PORT here, or another port if that is in use; of a detached run, by `tpujob forward`. At most 16.",
     )
     tpu_metrics: bool = Field(
         default=True,

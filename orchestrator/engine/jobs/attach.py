@@ -18,7 +18,6 @@ from orchestrator.engine.effects.cloud import Workers
 from orchestrator.engine.effects.workers import Connect, FollowPhase, SendHeartbeats
 from orchestrator.engine.jobs import collection, monitor
 from orchestrator.engine.jobs.finish import capture, finish
-from orchestrator.engine.jobs.ports import forward
 from orchestrator.engine.jobs.progress import JobProgress, Outcome
 from orchestrator.engine.leases.release import try_record
 from orchestrator.engine.runtime import retry
@@ -52,7 +51,6 @@ class Attachment:
     sink: Callable[[int, bytes], None]
     metrics: Callable[[int, bytes], None] | None = None
     linger_s: float | None = None  # hold the slice for uncollected results; None: the cloud's timings
-    ports: tuple[int, ...] = ()  # of worker 0, to be forwarded meanwhile
 
 
 async def attach(to: Attachment, capabilities: Capabilities) -> Outcome:
@@ -79,7 +77,6 @@ async def _until_the_end(to: Attachment, progress: JobProgress, capabilities: Ca
         await progress.enter("main")
         await monitor.report_workers(fleet, to.run)
         await FollowPhase(fleet, to.attempt.id, "main", to.sink, to.metrics)
-        await forward(fleet, to.ports)
         began = to.attempt.started_at or to.lease.created_at
         # An extension before this attach is in the lease already, not in the job file.
         end = monitor.end_of(to.lease, began, max(to.max_duration_s, to.lease.deadline - began))

@@ -28,7 +28,7 @@ from orchestrator.engine.effects.workers import (
 from orchestrator.engine.jobs import collection, monitor
 from orchestrator.engine.jobs.job_run import JobRun
 from orchestrator.engine.jobs.lane import take_over
-from orchestrator.engine.jobs.ports import forward, spoken
+from orchestrator.engine.jobs.ports import by_command, forward
 from orchestrator.engine.jobs.progress import JobProgress
 from orchestrator.engine.jobs.saved_work import PeriodicSave
 from orchestrator.engine.leases.release import try_record, try_start_guardian
@@ -170,7 +170,7 @@ async def _work(
         if phase is job.phases[-1]:
             if job.detach:
                 if job.ports:
-                    await Report("ports", f"`tpujob forward {job.run.id}` leads to {spoken(job.ports)} of worker0")
+                    await Report("ports", by_command(job.run.id, job.ports))
                 progress.lease = await hand_over(lease, capabilities)
                 progress.detached = True
                 return

@@ -1,4 +1,4 @@
-"""The `ports:` of a job on this machine, while a process here follows the job."""
+"""The `ports:` of a job on this machine, while the command that runs the job is there."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ async def forward(fleet: Fleet, ports: tuple[int, ...]) -> None:
             await Report("ports", line)
 
 
-def spoken(ports: Sequence[int]) -> str:
-    """Return the ports in words: `port 6006`, `ports 6006, 8888`."""
-    return f"port{'s'[: len(ports) > 1]} {', '.join(map(str, ports))}"
+def by_command(run: str, ports: Sequence[int]) -> str:
+    """Return how to reach the ports of a detached run: no process here forwards them by itself."""
+    return f"`tpujob forward {run}` leads to port{'s'[: len(ports) > 1]} {', '.join(map(str, ports))} of worker0"
