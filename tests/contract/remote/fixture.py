@@ -119,7 +119,7 @@ class Road:
         self.worker = replace(worker, port=self._listener.getsockname()[1])
         self._open: list[socket.socket] = []
         self.connections = 0
-        self.blocked = threading.Event()
+        self.blocked, self.swallowed = threading.Event(), threading.Event()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
@@ -147,7 +147,9 @@ class Road:
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                if not self.blocked.is_set():
+                if self.blocked.is_set():
+                    self.swallowed.set()
+                else:
                     sink.sendall(data)
         for end in (source, sink):
             with contextlib.suppress(OSError):

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from orchestrator.core.lease.cloud_api import WorkerAddress
-from orchestrator.remote.fleet.forward import Forwarded
+from orchestrator.remote.fleet.forward import RESET, Forwarded
 from tests.contract.remote.fixture import Road, Slice, one, road
 from tests.waiting import HANG_S, until
 
@@ -134,6 +134,24 @@ def test_after_a_cut_open_connections_are_reset_and_new_ones_work(
     assert way.connections == 2
 
 
+@pytest.mark.exhaustive
+def test_a_cut_that_was_not_noticed_costs_the_next_connection_time_alone(
+    one: Slice, road: Callable[[WorkerAddress], Road], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.remote.ssh.connection.HANDSHAKE_S", 5.0)
+    way = road(one.workers[0])
+    with serving(answer_after_the_end) as port:
+        local = one.fleet([way.worker], "silent_forward_hosts").forward(port).local
+        assert call(local, b"abc") == b"cba"
+        way.blocked.set()
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(call, local, b"xyz")
+            assert way.swallowed.wait(HANG_S)
+            way.blocked.clear()
+            assert answer.result(HANG_S) == b"zyx"
+    assert way.connections == 2
+
+
 def test_a_client_that_leaves_leaves_nothing_on_the_worker(one: Slice) -> None:
     left = threading.Event()
 
@@ -146,6 +164,23 @@ def test_a_client_that_leaves_leaves_nothing_on_the_worker(one: Slice) -> None:
     with serving(wait_for_end) as port:
         with socket.create_connection(("127.0.0.1", one.fleet().forward(port).local), timeout=HANG_S) as peer:
             assert peer.recv(1)
+        assert left.wait(HANG_S)
+
+
+def test_a_client_that_is_killed_leaves_nothing_on_a_worker_that_waits_for_it(one: Slice) -> None:
+    begun, left = threading.Event(), threading.Event()
+
+    def wait_for_it(peer: socket.socket) -> None:
+        begun.set()
+        with contextlib.suppress(OSError):
+            everything(peer)
+        left.set()
+
+    with serving(wait_for_it) as port:
+        peer = socket.create_connection(("127.0.0.1", one.fleet().forward(port).local), timeout=HANG_S)
+        assert begun.wait(HANG_S)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        peer.close()
         assert left.wait(HANG_S)
 
 
@@ -171,7 +206,9 @@ def test_the_end_of_the_fleet_closes_its_ports(one: Slice) -> None:
             try:
                 with socket.create_connection(("127.0.0.1", local), timeout=HANG_S):
                     return False
-            except ConnectionError:
+            except ConnectionRefusedError:
                 return True
+            except ConnectionError:
+                return False
 
         until(refused, "a closed port")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.client.reach import Emulator
+from orchestrator.client.slices import relay
 from orchestrator.client.slices.relay import MODULE, argv, carry
 from tests.unit.test_import_cost import heavy, imported
 from tests.unit.test_imports import is_within
@@ -92,7 +93,11 @@ def test_what_the_tunnel_sent_last_arrives_before_the_end(carried: Carried) -> N
     assert carried.ended() and carried.error is None
 
 
-def test_the_end_of_stdin_ends_the_tunnel_after_what_was_written(carried: Carried) -> None:
+def test_the_end_of_stdin_ends_the_tunnel_after_what_was_written(
+    carried: Carried, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "DRAIN_S", 10 * HANG_S)  # it does not wait for that
+    carried.tunnel.settimeout(HANG_S)
     os.write(carried.to_stdin, b"last words")
     os.close(carried.to_stdin)
     carried.to_stdin = -1
