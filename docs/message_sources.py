@@ -204,6 +204,8 @@ class _Program:
                 return [each for value in values for each in forms(value)]
             case ast.List(elts=[one]) | ast.Call(func=ast.Attribute(attr="mistake"), args=[_, one]):
                 return forms(one)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=module), attr=name)):
+                return self._returned(name, place, depth, module) or [UNSAID]
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
                 return self._returned(name, place, depth) or [UNSAID]
             case ast.Name(id=name) | ast.Attribute(attr=name):
@@ -220,9 +222,10 @@ class _Program:
             found += [text for value in values for text in self._forms(value, _Place(tree, value), depth)]
         return found
 
-    def _returned(self, name: str, place: _Place, depth: int) -> list[str]:
-        """Return what a function of the program returns, if that is text."""
-        for tree in self._modules(place):
+    def _returned(self, name: str, place: _Place, depth: int, module: str = "") -> list[str]:
+        """Return what a function of the program returns, if that is text. `module`: the one it is called of, if there is one."""
+        named = [self.sources[path] for path in self.sources if path.stem == module]
+        for tree in [tree for tree in self._modules(place) if not named or tree in named]:
             for function in tree.body:
                 if isinstance(function, ast.FunctionDef) and function.name == name:
                     if function.returns is None or "str" not in ast.unparse(function.returns).split(" | "):
