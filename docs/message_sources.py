@@ -223,7 +223,7 @@ class _Program:
         return found
 
     def _returned(self, name: str, place: _Place, depth: int, module: str = "") -> list[str]:
-        """Return what a function of the program returns, if that is text. `module`: the one it is called of, if there is one."""
+        """Return what a function of the program returns, if that is text. `module`: that it is called of."""
         named = [self.sources[path] for path in self.sources if path.stem == module]
         for tree in [tree for tree in self._modules(place) if not named or tree in named]:
             for function in tree.body:

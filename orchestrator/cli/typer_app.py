@@ -45,6 +45,9 @@ class LazyCommand(TyperCommand):
         return self.loaded.make_context(*args, **extra)
 
 
+PYDANTICS = "Value error, "  # what typer leaves of pydantic before the reason
+
+
 class _Uniform:
     """What commands and groups have in common, whichever version of typer there is."""
 
@@ -120,7 +123,11 @@ class _Conversion:
             return list(value or ()) or None  # every list of ours has None as its default
         if type(value) is param.type_descriptor.annotation and not param.type_descriptor.is_ranged:
             return value
-        return self._typers_own().coerce(value, param=param, ctx=ctx)
+        try:
+            return self._typers_own().coerce(value, param=param, ctx=ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix(PYDANTICS)
+            raise
 
 
 @functools.cache

@@ -174,6 +174,12 @@ def test_every_hint_of_the_program_is_in_the_list_of_messages() -> None:
     assert missing == []
 
 
+def test_a_function_of_a_module_is_not_taken_for_one_of_that_name_in_another() -> None:
+    listed = page("docs/messages.md")
+    assert "no capacity, but the failed create is not proven gone" in listed
+    assert "addresses, but the failed create" not in listed, "words about a way to workers, in the place of a refusal"
+
+
 def test_every_message_has_a_place_of_its_own_and_a_section_that_explains_it() -> None:
     guide, listed = page("docs/troubleshooting.md"), page("docs/messages.md")
     anchors = re.findall(r'<a id="([^"]+)"></a>', listed)

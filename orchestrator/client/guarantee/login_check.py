@@ -36,7 +36,7 @@ def login_check(session: Session, slices: Sequence[SliceHealth]) -> HealthCheck:
             return HealthCheck(NAME, False, f"{where}: {error.message}", error.hint, error.exit_code)
         workers = "its worker" if count == 1 else f"all {count} workers"
         took_s = time.monotonic() - began
-        done.append(f"{lease.handle}: logged in to {workers} {access.describe(lease.route)}, in {took_s:.1f} s")
+        done.append(f"{lease.handle}: logged in to {workers} {access.describe(lease.route, count)}, in {took_s:.1f} s")
     return HealthCheck(NAME, True, "; ".join(done))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -92,6 +93,16 @@ class SshOptions:
         # Nothing but its forwards is wanted of an ssh without a command: one that cannot be had is to end it.
         words += ["-N", "-o", "ExitOnForwardFailure=yes"] if self.no_command else []
         return words + (["-t"] if self.terminal else [])
+
+
+def check_forwards(option: str, values: Sequence[str]) -> None:
+    """Raise UserError for what ssh takes neither for a port nor for the path of a socket. -R takes a port alone."""
+    for value in values:
+        found = re.fullmatch(r"(?:(?:\[[^]]*\]|[^:/]*):)?(\d+)(:.+)?", value)
+        taken = found is not None and int(found[1]) < 65536 and (found[2] is not None or option == "-R")
+        if not taken and "/" not in value:
+            hint = f"{option} takes [ADDRESS:]PORT:HOST:PORT, such as `{option} 6006:localhost:6006`"
+            raise UserError(f"{option} {value}: not a port to forward, and where to", hint=hint)
 
 
 def ssh_argv(session: Session, name: str | None, options: SshOptions, command: Sequence[str]) -> list[str]:

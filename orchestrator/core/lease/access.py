@@ -121,14 +121,18 @@ def contradiction(taken: Route, made_with: AccessWish, wish: AccessWish) -> str 
     return None
 
 
-def describe(route: Route) -> str:
-    """Return how the workers are reached, in words."""
+def describe(route: Route, workers: int = 2) -> str:
+    """Return how the workers are reached, in words; of one worker, `by its external address`."""
     if route.via is Via.EXTERNAL:
-        way = "by their external addresses"
+        way = f"by {_addresses('external', workers)}"
     elif route.via is Via.IAP:
         way = "through Identity-Aware Proxy"
     elif route.ssh_proxy_command is None:
-        way = "by their internal addresses"
+        way = f"by {_addresses('internal', workers)}"
     else:
-        way = f"by their internal addresses, through `{route.ssh_proxy_command}`"
+        way = f"by {_addresses('internal', workers)}, through `{route.ssh_proxy_command}`"
     return way + (", with OS Login" if route.os_login else "")
+
+
+def _addresses(kind: str, workers: int) -> str:
+    return f"its {kind} address" if workers == 1 else f"their {kind} addresses"

@@ -134,6 +134,7 @@ def test_the_help_of_each_command_ends_with_its_examples(
         (["emulator", "faul"], "Error: No such command 'faul'. Did you mean 'fault'?"),
         (["--nope"], "Error: No such option: --nope"),
         (["attach"], "Error: Missing argument 'RUN'."),
+        (["up", "x", "--via", "ipa"], "Error: Invalid value for '--via': 'ipa' is not one of 'external', 'internal'"),
         (["emulator", "put", "node"], "Error: Missing argument 'STATE'."),
         ([], "Run training jobs on Cloud TPUs"),
         (["emulator"], "Start, stop and inspect the emulated Cloud TPU"),

@@ -10,7 +10,7 @@ from orchestrator.cli.options import AFTER_DASHES, Argument, Cloud, Name, Option
 from orchestrator.client.arguments import worker_or_all
 from orchestrator.client.session import Session
 from orchestrator.client.slices.on_all_workers import run_on_all
-from orchestrator.client.slices.shell import SshOptions, ssh_argv
+from orchestrator.client.slices.shell import SshOptions, check_forwards, ssh_argv
 from orchestrator.errors import UserError
 
 FORWARD = "[ADDRESS:]PORT:HOST:PORT"
@@ -43,6 +43,8 @@ def ssh(
     is that of the first worker that failed. Ctrl-C ends the command everywhere.
     """
     index = worker_or_all(worker)
+    check_forwards("-L", forward or ())
+    check_forwards("-R", remote_forward or ())
     forwards = (tuple(values or ()) for values in (forward, remote_forward, dynamic_forward))
     options = SshOptions(index or 0, terminal, no_command, *forwards)
     if index is None and (not command or options.words()):

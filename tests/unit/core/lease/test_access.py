@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core.lease.access import AccessWish, ProjectRules, Route, Via, contradiction, route, route_of
+from orchestrator.core.lease.access import (
+    AccessWish,
+    ProjectRules,
+    Route,
+    Via,
+    contradiction,
+    describe,
+    route,
+    route_of,
+)
 
 FORBIDDEN, REQUIRED = ProjectRules(no_external_addresses=True), ProjectRules(os_login=True)
 BASTION = "ssh -W %h:%p bastion"
@@ -66,3 +75,9 @@ LAB = AccessWish(network="lab", tags=("ssh",))
 def test_a_slice_contradicts_only_what_a_wish_says(taken: Route, wish: AccessWish, word: str | None) -> None:
     why = contradiction(taken, LAB, wish)
     assert why is None if word is None else word in str(why)
+
+
+def test_the_way_to_one_worker_is_that_to_its_address() -> None:
+    assert describe(Route(), 1) == "by its external address"
+    assert describe(Route(Via.INTERNAL, BASTION), 1) == f"by its internal address, through `{BASTION}`"
+    assert describe(Route()) == "by their external addresses"

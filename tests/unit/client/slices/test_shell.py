@@ -1,0 +1,34 @@
+"""What `tpujob ssh` passes on to OpenSSH."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.client.slices.shell import check_forwards
+from orchestrator.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("-L", "6006:localhost:6006"),
+        ("-L", "127.0.0.1:6006:localhost:6006"),
+        ("-L", "*:6006:localhost:6006"),
+        ("-L", "[::1]:6006:[::1]:6006"),
+        ("-L", "/tmp/here:/tmp/there"),
+        ("-L", "6006:/tmp/there"),
+        ("-R", "8080"),
+        ("-R", "0.0.0.0:8080"),
+    ],
+)
+def test_what_ssh_takes_for_a_forward_is_left_to_it(option: str, value: str) -> None:
+    check_forwards(option, [value])
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("-L", "foo"), ("-L", "6006"), ("-L", "localhost:6006"), ("-L", "99999:a:1"), ("-R", "foo")]
+)
+def test_what_is_no_forward_is_said_with_the_form_of_one(option: str, value: str) -> None:
+    with pytest.raises(UserError, match=f"{option} {value}: ") as error:
+        check_forwards(option, [value])
+    assert "PORT:HOST:PORT" in str(error.value.hint)
