@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import HostKeyMismatch, RemoteError, TunnelRefused, Unreachable
 from orchestrator.remote.ssh.agent_link import AgentLink
-from orchestrator.remote.ssh.dial import Dialer, Direct
+from orchestrator.remote.ssh.dial import Dialer, Direct, GivenUp
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup
 from orchestrator.remote.ssh.known_hosts import KnownHosts, alias
 from orchestrator.remote.ssh.piped import THROUGH_COMMAND, cannot_run, last_words
@@ -147,12 +147,21 @@ class Connection:
             return self._connection.transport
 
     def _open(self) -> Any:
+        tries = 0
+        while True:
+            try:
+                return self._open_in_turn(tries)
+            except GivenUp:
+                tries += 1
+
+    def _open_in_turn(self, tries: int) -> Any:
         import paramiko
 
         self._socket = None
         try:
-            with self._dialer.turn():
+            with self._dialer.turn(tries) as took:
                 self._socket = self._dial()
+                took(self._socket)
                 _wait_for_first_byte(self._socket)
             return self._log_in(self._socket)
         except BaseException as error:

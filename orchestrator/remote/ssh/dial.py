@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
@@ -36,6 +36,13 @@ FROM_INSIDE = (
 THROUGH_RELAY = "does a firewall rule of the slices' network let 35.235.240.0/20 reach tcp:22?"
 
 
+Took = Callable[[socket.socket], None]  # told of the socket that was dialed in a turn
+
+
+class GivenUp(Exception):
+    """The dial was ended for another one that waited; it is to take another turn."""
+
+
 class Dialer(Protocol):
     """One way to all workers of a slice. Safe to use from several threads.
 
@@ -51,8 +58,8 @@ class Dialer(Protocol):
     @property
     def hint(self) -> str: ...
 
-    def turn(self) -> AbstractContextManager[object]:
-        """Return what a connection holds from `dial` until the worker's first byte."""
+    def turn(self, tries: int = 0) -> AbstractContextManager[Took]:
+        """Return what a connection holds from `dial` until the worker's first byte. It raises GivenUp; `tries`: how often."""
 
     def dial(self, worker: WorkerAddress) -> socket.socket:
         """Return a socket to the worker's SSH port; one try. Raises OSError, Unreachable, and TunnelRefused (final)."""
@@ -71,8 +78,8 @@ class Direct:
         self.way = f"by their {'internal' if internal else 'external'} addresses"
         self.hint = (FROM_INSIDE if internal else FROM_OUTSIDE) + DOCTOR
 
-    def turn(self) -> AbstractContextManager[object]:
-        return contextlib.nullcontext()
+    def turn(self, tries: int = 0) -> AbstractContextManager[Took]:
+        return contextlib.nullcontext(lambda _sock: None)
 
     def dial(self, worker: WorkerAddress) -> socket.socket:
         sock = socket.create_connection((self._host(worker), worker.port), timeout=DIAL_S)
@@ -107,8 +114,8 @@ class Relayed:
         self._worked = False
         self.way, self.hint = "through Identity-Aware Proxy", THROUGH_RELAY + DOCTOR
 
-    def turn(self) -> AbstractContextManager[object]:
-        return contextlib.nullcontext()
+    def turn(self, tries: int = 0) -> AbstractContextManager[Took]:
+        return contextlib.nullcontext(lambda _sock: None)
 
     def dial(self, worker: WorkerAddress) -> socket.socket:
         from orchestrator.remote.iap import dialer

@@ -19,15 +19,16 @@ from pathlib import Path
 import psutil
 import pytest
 
+from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import ConfigError, HostKeyMismatch, RemoteError, TunnelRefused, Unreachable
 from orchestrator.remote.iap.dialer import Relay
 from orchestrator.remote.ssh import piped
-from orchestrator.remote.ssh.dial import Direct, Relayed
+from orchestrator.remote.ssh.dial import Direct, Relayed, Took
 from orchestrator.remote.ssh.keys import create_key
 from orchestrator.remote.ssh.piped import Piped
 from orchestrator.remote.ssh.waves import Patience
 from orchestrator.remote.transfer.collect import CollectRequest
-from tests.contract.remote.fixture import USER, Slice, four, one, until_ended
+from tests.contract.remote.fixture import USER, Road, Slice, four, one, until_ended
 from tests.contract.remote.test_iap import FixedToken
 from tests.contract.remote.test_remote import OTHER_KEY, Log, request, shipment
 from tests.emulator_fixture import Emulator
@@ -262,18 +263,20 @@ class Counted(piped.Turns):
 
     def __init__(self) -> None:
         super().__init__(piped.AT_ONCE)
-        self.inside = self.most = self.logins = 0
+        self.inside = self.most = self.logins = self.given_up = 0
         self.lock = threading.Lock()
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
-        with super().turn():
+    def turn(self, tries: int = 0) -> Iterator[Took]:
+        with super().turn(tries) as took:
             with self.lock:
                 self.inside, self.logins = self.inside + 1, self.logins + 1
-                self.most = max(self.most, self.inside)
-            yield
-            with self.lock:
-                self.inside -= 1
+                self.most, self.given_up = max(self.most, self.inside), max(self.given_up, tries)
+            try:
+                yield took
+            finally:
+                with self.lock:
+                    self.inside -= 1
 
 
 def test_no_more_logins_are_under_way_than_a_bastion_lets_through(
@@ -281,11 +284,39 @@ def test_no_more_logins_are_under_way_than_a_bastion_lets_through(
 ) -> None:
     """A login is under way from its dial on, until the worker's first byte."""
     monkeypatch.setattr(piped, "AT_ONCE", 2)
-    monkeypatch.setattr(piped, "HANGS_S", HANG_S)  # on a slow machine no login counts as past the bastion
+    monkeypatch.setattr(piped, "HANGS_S", HANG_S)  # on a slow machine none is ended for another one
+    monkeypatch.setattr(piped, "UNKNOWN_S", HANG_S)
     turns = Counted()
     monkeypatch.setattr(piped, "turns", lambda *_: turns)
     four.fleet(dialer=Piped(proxy, USER)).connect(HANG_S)
     assert (turns.most, turns.inside, turns.logins) == (2, 0, 4)
+
+
+class SilentAtFirst(Road):
+    """Says nothing to the first connection, and takes no other one before that has ended."""
+
+    def __init__(self, worker: WorkerAddress) -> None:
+        self.given_up = threading.Event()
+        super().__init__(worker)
+
+    def _accept(self) -> None:
+        with self._listener.accept()[0] as first:
+            assert first.recv(1) == b""
+        self.given_up.set()
+        super()._accept()
+
+
+def test_a_login_that_hangs_is_ended_for_one_that_waits_and_tried_again_after_it(
+    four: Slice, proxy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(piped, "AT_ONCE", 1)
+    monkeypatch.setattr(piped, "UNKNOWN_S", 0.1)
+    turns = Counted()
+    monkeypatch.setattr(piped, "turns", lambda *_: turns)
+    way = SilentAtFirst(four.workers[0])
+    four.fleet([way.worker, *four.workers[1:]], "silent_hosts", dialer=Piped(proxy, USER)).connect(HANG_S)
+    way.close()
+    assert way.given_up.is_set() and turns.given_up >= 1 and turns.most == 1
 
 
 # -- an address -------------------------------------------------------------------------------------------------------

@@ -1,16 +1,18 @@
-"""Turns at a bastion: how many logins are under way at once, and which of them count no more."""
+"""Turns at a bastion: how many logins are under way at once, and which of them are ended for others."""
 
 from __future__ import annotations
 
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
 
 from orchestrator.remote.ssh import piped
-from orchestrator.remote.ssh.piped import Turns, turns
-from tests.waiting import HANG_S
+from orchestrator.remote.ssh.dial import GivenUp
+from orchestrator.remote.ssh.piped import LOGIN_GRACE_S, UNKNOWN_S, Turns, _PipedSocket, turns
+from tests.waiting import HANG_S, until
 
 
 class Clock:
@@ -30,20 +32,49 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     return made
 
 
+class Login(_PipedSocket):
+    """One that has a turn, in a thread of its own; it ends by the test, or when it is given up."""
+
+    def __init__(self, turns: Turns, held: ExitStack, tries: int = 0) -> None:
+        socket.socket.__init__(self)
+        self.has, self.over, self.stays = threading.Event(), threading.Event(), threading.Event()
+        self.calls: list[Callable[[], None]] = []
+        self.error: Exception | None = None
+        self.thread = threading.Thread(target=self.run, args=(turns, tries))
+        self.thread.start()
+        held.callback(self.close)
+        held.callback(self.thread.join)
+        held.callback(self.over.set)
+
+    def run(self, turns: Turns, tries: int) -> None:
+        try:
+            with turns.turn(tries) as took:
+                took(self)
+                self.has.set()
+                self.over.wait(HANG_S)
+                if self.stays.is_set():
+                    raise EOFError
+        except (EOFError, GivenUp) as error:
+            self.error = error
+
+    def close(self) -> None:
+        socket.socket.close(self)
+
+    def give_up(self) -> None:
+        self.stays.set()
+        self.over.set()
+
+    def on_end(self, call: Callable[[], None]) -> None:
+        self.calls.append(call)
+
+    def end(self) -> None:
+        """Its command has ended."""
+        until(lambda: self.calls, "the end of its turn")
+        self.calls.pop()()
+
+
 def taken(turns: Turns, held: ExitStack) -> threading.Event:
-    """Take a turn in a thread of its own; the event is set once it has it. It is held as long as `held`."""
-    has, over = threading.Event(), threading.Event()
-
-    def take() -> None:
-        with turns.turn():
-            has.set()
-            over.wait(HANG_S)
-
-    thread = threading.Thread(target=take)
-    thread.start()
-    held.callback(thread.join)
-    held.callback(over.set)
-    return has
+    return Login(turns, held).has
 
 
 def test_a_login_waits_until_one_before_it_ends() -> None:
@@ -56,36 +87,95 @@ def test_a_login_waits_until_one_before_it_ends() -> None:
         assert waiting.wait(HANG_S)
 
 
-def test_a_login_that_takes_four_times_as_long_as_the_slowest_counts_no_more(clock: Clock) -> None:
+def test_the_place_of_a_login_that_hangs_is_free_once_its_command_has_ended_and_not_before(clock: Clock) -> None:
     one = Turns(1)
     with one.turn():
         clock.now = 2.0
-    with one.turn():
-        clock.now = 2.5
     with ExitStack() as held:
-        assert taken(one, held).wait(HANG_S)
-        clock.now = 10.4
-        assert one._wait_s() == pytest.approx(0.1)
-        clock.now = 10.5
-        assert taken(one, held).wait(HANG_S)
+        first = Login(one, held)
+        assert first.has.wait(HANG_S)
+        second = Login(one, held)
+        until(lambda: one._waiting)
+        assert not first.stays.is_set()
+        clock.now = 10.1
+        look_again(one)
+        assert first.stays.wait(HANG_S)
+        first.thread.join(HANG_S)
+        assert isinstance(first.error, GivenUp)
+        assert not second.has.wait(0.05), "its connection may be open still"
+        first.end()
+        assert second.has.wait(HANG_S)
 
 
-def test_no_login_counts_as_past_the_bastion_before_one_has_been() -> None:
+def test_a_command_that_does_not_end_counts_for_as_long_as_sshd_counts_it(clock: Clock) -> None:
     one = Turns(1)
     with ExitStack() as held:
-        assert taken(one, held).wait(HANG_S)
-        assert one._wait_s() is None
+        first = Login(one, held)
+        assert first.has.wait(HANG_S)
+        first.give_up()
+        first.thread.join(HANG_S)
+        second = Login(one, held)
+        until(lambda: one._waiting)
+        clock.now = LOGIN_GRACE_S - 0.1
+        look_again(one)
+        assert not second.has.wait(0.05)
+        clock.now = LOGIN_GRACE_S
+        look_again(one)
+        assert second.has.wait(HANG_S)
+
+
+def test_a_login_is_ended_for_no_one_and_with_twice_the_patience_after_each_time(clock: Clock) -> None:
+    one = Turns(1)
+    with ExitStack() as held:
+        first = Login(one, held, tries=2)
+        assert first.has.wait(HANG_S)
+        clock.now = 4 * UNKNOWN_S - 0.1
+        second = Login(one, held)
+        until(lambda: one._waiting)
+        look_again(one)
+        assert not first.stays.wait(0.05)
+        clock.now = 4 * UNKNOWN_S
+        look_again(one)
+        assert first.stays.wait(HANG_S)
+        first.thread.join(HANG_S)
+        first.end()
+        assert second.has.wait(HANG_S)
+        clock.now = 1000.0
+        assert not second.stays.is_set()
+
+
+def test_as_many_are_ended_as_wait_and_fresh_logins_go_before_those_that_were(clock: Clock) -> None:
+    three = Turns(3)
+    with ExitStack() as held:
+        hang = [Login(three, held) for _ in range(3)]
+        assert all(login.has.wait(HANG_S) for login in hang)
+        again = Login(three, held, tries=1)
+        fresh = Login(three, held)
+        until(lambda: len(three._waiting) == 2)
+        clock.now = UNKNOWN_S
+        look_again(three)
+        until(lambda: sum(login.stays.is_set() for login in hang) == 2)
+        next(login for login in hang if login.stays.is_set()).end()
+        assert fresh.has.wait(HANG_S)
+        assert not again.has.is_set()
+        assert sum(login.stays.is_set() for login in hang) == 2
 
 
 def test_a_login_that_fails_says_nothing_of_how_long_one_takes(clock: Clock) -> None:
     one = Turns(1)
     with pytest.raises(EOFError), one.turn():
         raise EOFError
+    assert one._slowest_s is None
     with one.turn():
-        assert one._wait_s() is None
+        pass
 
 
 def test_all_slices_of_a_process_share_the_turns_of_a_command() -> None:
     assert turns(1, "ssh -W %h:%p bastion") is turns(1, "ssh -W %h:%p bastion")
     assert turns(1, "ssh -W %h:%p bastion") is not turns(2, "ssh -W %h:%p bastion")
     assert turns(1, "ssh -W %h:%p bastion") is not turns(1, "ssh -W %h:%p another")
+
+
+def look_again(turns: Turns) -> None:
+    with turns._changed:
+        turns._changed.notify_all()
