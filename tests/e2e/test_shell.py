@@ -18,6 +18,7 @@ import pytest
 
 from tests.cli_fixture import Tpujob, press
 from tests.e2e.test_access import Bastion, bastion
+from tests.ports import held_port
 from tests.waiting import HANG_S, until
 
 __all__ = ["bastion"]
@@ -89,14 +90,13 @@ LINE = re.compile(r"(http://127\.0\.0\.1:(\d+)) → worker0:(\d+) \(\d+ is in us
 
 
 @pytest.fixture
-def board(tpujob: Tpujob) -> str:
+def board(tpujob: Tpujob) -> Iterator[str]:
     """A job that serves pages on a port that it names, until one of them is `/end`."""
     tpujob.settings(forbid_external_ips=True)
     (tpujob.directory / "board").mkdir()
     (tpujob.directory / "board" / "server.py").write_text(SERVER)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    return tpujob.job(SERVING.format(port=port, access="{via: iap}"))
+    with held_port() as port:
+        yield tpujob.job(SERVING.format(port=port, access="{via: iap}"))
 
 
 def address(process: subprocess.Popen[str]) -> str:

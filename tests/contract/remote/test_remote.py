@@ -35,6 +35,7 @@ from orchestrator.remote.transfer.saved_work import SavedWork
 from tests.cli_fixture import kill_all
 from tests.contract.remote.fixture import Road, Slice, four, one, road, slice_of, until_ended
 from tests.emulator_fixture import Emulator
+from tests.ports import held_port
 from tests.waiting import HANG_S, until
 
 __all__ = ["four", "one", "road"]
@@ -290,17 +291,16 @@ def test_32_workers_that_never_answer_hold_up_no_other_one(
 
 
 def test_sshd_that_comes_up_late_is_waited_for(one: Slice) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as later:
-        port = later.getsockname()[1]
-    fleet = one.fleet([replace(one.workers[0], port=port)], "late_hosts")
-    result: list[object] = []
-    waiting = threading.Thread(target=lambda: result.append(fleet.connect(HANG_S)))
-    waiting.start()
-    time.sleep(0.3)
-    assert not result
-    way = Road(one.workers[0], port)
-    waiting.join(HANG_S)
-    way.close()
+    with held_port() as port:
+        fleet = one.fleet([replace(one.workers[0], port=port)], "late_hosts")
+        result: list[object] = []
+        waiting = threading.Thread(target=lambda: result.append(fleet.connect(HANG_S)))
+        waiting.start()
+        time.sleep(0.3)
+        assert not result
+        way = Road(one.workers[0], port)
+        waiting.join(HANG_S)
+        way.close()
     assert result
 
 

@@ -123,13 +123,17 @@ def test_what_is_read_by_no_one_stops_and_holds_up_no_other(worker: Worker, agen
     assert agent.said[1].count(b"\0") == 9_000_000
 
 
-def test_a_verb_that_reads_no_input_holds_up_no_other_and_is_granted_no_more(agent: Agent) -> None:
-    agent.request(1, "follow", "a1", "main", "0")  # reads nothing, and ends at once
+def test_a_verb_that_reads_no_input_holds_up_no_other_and_is_granted_no_more(worker: Worker, agent: Agent) -> None:
+    worker.start("sleep 60")
+    agent.request(1, "follow", "a1", "main", "0")  # goes on, and reads nothing
     agent.request(2, "heartbeat")  # reads lines, and none ends here
     agent.send(frame(b"D", 1, bytes(1 << 20)), frame(b"D", 2, bytes(1 << 20)))
     agent.request(3, "hello")
     assert agent.answer(3)["port"]
-    assert agent.granted.get(2, 0) <= 1 << 20
+    agent.until(lambda: agent.granted.get(2, 0) > 1 << 19, "credit for what is read")
+    assert agent.granted.get(1, 0) < 1 << 18, "no more than a pipe holds"
+    assert 1 not in agent.ended
+    worker.ask("stop", "a1", "main", "0")
 
 
 def test_input_that_a_verb_has_read_is_granted_again(agent: Agent) -> None:
