@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.client.client import Client
+from orchestrator.client.slices import relay
 from tests.cli_fixture import Tpujob, press
 from tests.e2e.test_access import Bastion, bastion
 from tests.ports import held_port
@@ -307,6 +309,32 @@ def test_a_forward_ends_with_its_slice_and_says_what_it_cannot(tpujob: Tpujob, m
     assert tpujob("down", "mine").returncode == 0
     _, err = process.communicate()
     assert process.returncode == 0 and "mine is being released" in err
+
+
+@pytest.mark.exhaustive
+def test_a_port_is_there_for_a_block_of_python(tpujob: Tpujob, mine: Path) -> None:
+    with echoing() as port, Client().forward("mine", port, worker=1) as ports:
+        assert echo(socket.create_connection(("127.0.0.1", ports[port])), b"ping") == b"ping"
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", ports[port]))
+
+
+@pytest.mark.exhaustive
+def test_an_ssh_through_iap_outlives_cuts_of_its_tunnel_and_ends_with_its_relay(tpujob: Tpujob) -> None:
+    tpujob.settings(forbid_external_ips=True)
+    assert tpujob("up", "mine", "--zone", "us-central1-a").returncode == 0
+    fault = tpujob.fault("relay_cut", after_bytes=20_000, when={"first": 3})
+    done = tpujob("ssh", "mine", "--", "seq 1 30000")
+    assert done.returncode == 0, done.text
+    assert done.stdout == "".join(f"{number}\n" for number in range(1, 30_001))
+    assert next(row["hits"] for row in tpujob.admin("GET", "faults")["faults"] if row["id"] == fault) >= 3
+    process = tpujob.start("ssh", "mine", "--", "echo begun; sleep 1000")
+    tpujob.until("begun", process)
+    (carrier,) = tpujob.local(relay.MODULE)
+    carrier.kill()
+    process.communicate()
+    assert process.returncode == 255
+    assert tpujob("down", "mine").returncode == 0
 
 
 @pytest.mark.exhaustive
