@@ -14,7 +14,6 @@ from orchestrator.client import lookup, plans, shown_logs
 from orchestrator.client.events import RunResult
 from orchestrator.client.jobs import job_files, results
 from orchestrator.client.jobs.code import shipment_of
-from orchestrator.client.jobs.local_run import run_here
 from orchestrator.client.jobs.log_output import JobOutput, make_directory
 from orchestrator.client.jobs.planning import plan_of
 from orchestrator.client.jobs.sleep_inhibitor import inhibit_sleep
@@ -82,6 +81,8 @@ def start_run(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
     checks.check_directories(spec, path)
     if spec.on == "local":
         shown_logs.check("--logs", options.logs, 1)
+        from orchestrator.client.jobs.local_run import run_here
+
         return run_here(session, spec, env, path, sweep=options.sweep)
     return _run_on_slice(session, spec, env, path, options)
 
