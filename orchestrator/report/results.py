@@ -39,6 +39,7 @@ EVENTS = {  # what a kind of event says, with the fields of its data
     "intent": "name written down, before anything was asked of the cloud",
     "sent": "create sent",
     "login_granted": "OS Login has the key, for the user {user}",
+    "login_refused": "OS Login refused the key: {why}",
     "create_refused": "create refused: {why}",
     "created": "create accepted",
     "settled": "create settled",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ class Things:
         self.ends = 0
         self.ended = threading.Event()
 
-    def connect(self, deadline_s: float) -> None: ...
+    def connect(self, deadline_s: float, on_wait: Callable[[str], None]) -> None: ...
 
     def cancel(self) -> None:
         self.ends += 1
