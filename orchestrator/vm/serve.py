@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 HEADER = struct.Struct(">cII")
-WINDOW_BYTES = 2 << 20  # of a stream, in each direction
-GRANT_BYTES = WINDOW_BYTES // 8
+WINDOW_BYTES = 4 << 20  # of a stream, in each direction
+GRANT_BYTES = WINDOW_BYTES // 4
 REQUEST_BYTES = 1 << 20
 READ_BYTES = 256 << 10
+HEAD_BYTES = 4 << 10  # of the input at once, where a frame may begin
 QUEUE_BYTES = 1 << 20  # for the client; beyond it no verb is read
 BULK_BYTES = 32 << 10  # a frame of this size announces more
 REAP_S = 0.005  # a verb that has closed its output is about to end
@@ -106,6 +107,7 @@ class Agent:
         self.queue: list[memoryview] = []  # for the client
         self.queued_bytes = 0
         self.is_wide = False
+        self.can_splice = hasattr(os, "splice")
         self.null = os.open(os.devnull, os.O_RDWR)
         os.set_blocking(0, False)
         os.set_blocking(1, False)
@@ -143,8 +145,10 @@ class Agent:
 
     def _receive(self) -> bool:
         """Read frames; return False at the end of the connection."""
+        if self.left and self._pass_on():
+            return True
         try:
-            data = os.read(0, READ_BYTES)
+            data = os.read(0, min(self.left, READ_BYTES) if self.left else HEAD_BYTES)
         except BlockingIOError:
             return True
         if not data:
@@ -176,6 +180,22 @@ class Agent:
                     self._take(kind, self.streams.get(number), number, size)
         self.rest = bytes(view[at:])
         return True
+
+    def _pass_on(self) -> bool:
+        """Move data from pipe to pipe without copying it, where that is possible (Linux, from Python 3.10 on)."""
+        stream = self.into
+        if not self.can_splice or stream is None or stream.waiting or stream.stdin < 0:
+            return False
+        try:
+            moved: int = os.splice(0, stream.stdin, self.left)
+        except (BlockingIOError, BrokenPipeError):
+            return False
+        except OSError:  # stdin is none of the kinds that can
+            self.can_splice = False
+            return False
+        self.left -= moved
+        stream.taken += moved
+        return moved > 0
 
     def _take(self, kind: bytes, stream: Stream | None, number: int, size: int) -> None:
         """Frames of a stream that has ended may still be under way: they are dropped."""

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 # As in vm/serve.py.
 HEADER = struct.Struct(">cII")
-WINDOW_BYTES = 2 << 20
-GRANT_BYTES = WINDOW_BYTES // 8
+WINDOW_BYTES = 4 << 20
+GRANT_BYTES = WINDOW_BYTES // 4
 SIGNALS = 256
 
-FRAME_BYTES = 256 << 10  # of data, so that other streams have their turn
+FRAME_PACKETS = 8  # of data, so that other streams have their turn
 RECEIVE_BYTES = 256 << 10
 PACKET_HEAD_BYTES = 64  # that paramiko leaves in a packet for other things than data
 CHATTER_BYTES = 64 << 10
@@ -66,7 +66,7 @@ class AgentStream:
         """Send it as the verb takes it; return False when the verb has ended. Raises TimeoutError."""
         at = 0
         while at < len(data):
-            size = self.link.reserve(self, min(len(data) - at, FRAME_BYTES), deadline)
+            size = self.link.reserve(self, min(len(data) - at, self.link.frame_bytes), deadline)
             if not size:
                 return False
             self.link.write(b"D", self.number, size, data, at, deadline=deadline)
@@ -111,6 +111,7 @@ class AgentLink:
         self._into: AgentStream | None = None  # of the data frame that is being read
         self._left = 0  # bytes of that frame
         self._packet_bytes = channel.out_max_packet_size - PACKET_HEAD_BYTES
+        self.frame_bytes = FRAME_PACKETS * self._packet_bytes - HEADER.size
         channel.settimeout(LOOK_S)
         channel.exec_command(agent.serve_command())
         with self._writing:

@@ -112,12 +112,12 @@ def test_what_is_read_by_no_one_stops_and_holds_up_no_other(worker: Worker, agen
     worker.start("head -c 9000000 /dev/zero")
     worker.ended()
     agent.request(1, "follow", "a1", "main", "0")
-    agent.until(lambda: len(agent.said.get(1, b"")) >= 2 << 20, "as much as the window holds")
+    agent.until(lambda: len(agent.said.get(1, b"")) >= 4 << 20, "as much as the window holds")
     agent.request(2, "hello")
     assert agent.answer(2)["port"]
-    assert len(agent.said[1]) == 2 << 20
+    assert len(agent.said[1]) == 4 << 20
     agent.send(frame(b"C", 1, size=1000))
-    agent.until(lambda: len(agent.said[1]) == (2 << 20) + 1000, "as much more as it was granted")
+    agent.until(lambda: len(agent.said[1]) == (4 << 20) + 1000, "as much more as it was granted")
     agent.send(frame(b"C", 1, size=9_000_000))
     agent.until(lambda: 1 in agent.ended, "the rest")
     assert agent.said[1].count(b"\0") == 9_000_000
@@ -138,8 +138,8 @@ def test_a_verb_that_reads_no_input_holds_up_no_other_and_is_granted_no_more(wor
 
 def test_input_that_a_verb_has_read_is_granted_again(agent: Agent) -> None:
     agent.request(1, "heartbeat")
-    agent.send(*[frame(b"D", 1, bytes(1 << 18))] * 8)
-    agent.until(lambda: agent.granted.get(1, 0) > (2 << 20) - (2 << 17), "credit for nearly all of it")
+    agent.send(*[frame(b"D", 1, bytes(1 << 18))] * 16)
+    agent.until(lambda: agent.granted.get(1, 0) > 3 << 20, "credit for nearly all of it")
 
 
 def test_a_closed_stream_ends_its_verb_and_no_other(worker: Worker, agent: Agent) -> None:

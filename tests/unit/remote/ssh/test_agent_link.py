@@ -52,7 +52,7 @@ def call(verb, arguments):
 left = {archive_bytes}
 while left:
     left -= len(os.read(0, left))
-serve.WINDOW_BYTES, serve.GRANT_BYTES = {window}, {window} // 8
+serve.WINDOW_BYTES, serve.GRANT_BYTES = {window}, {window} // 4
 serve.Stream.__init__.__globals__.update(WINDOW_BYTES={window})
 frames.write({before!r})
 frames.write({greeting!r})
@@ -113,7 +113,7 @@ def linked(window: int = SMALL, before: bytes = b"", greeting: bytes | None = No
     channel: Any = PipeChannel(script)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agent_link, "WINDOW_BYTES", window)
-        patch.setattr(agent_link, "GRANT_BYTES", window // 8)
+        patch.setattr(agent_link, "GRANT_BYTES", window // 4)
         made = AgentLink(channel, "worker0", HANG_S)
         try:
             yield made
