@@ -255,6 +255,7 @@ def recorded_error(attempt: Attempt) -> TpujobError | None:
     TpujobError.__init__(error, attempt.detail, hint=attempt.hint or None, exit_code=attempt.exit_code)
     if isinstance(error, PayloadFailed):
         error.rc = attempt.rc or error.exit_code
+        error.workers = ()
     if isinstance(error, Interrupted):
         error.signum = error.exit_code - Interrupted.BASE
     return error

@@ -184,7 +184,8 @@ class Collector:
         index = self._index(part, answer)
         wanted = self._choose(part, index)
         numbers = [number for number, path in enumerate(index) if path in wanted]
-        send(json.dumps(list(_ranges(numbers))).encode() + b"\n")
+        if wanted:  # else the packer may have ended, and the end of its input says the same
+            send(json.dumps(list(_ranges(numbers))).encode() + b"\n")
 
         def read_on(size: int) -> bytes:
             data = read(size)
