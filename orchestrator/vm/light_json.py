@@ -24,11 +24,15 @@ class _Context:
         return float(name.replace("Infinity", "inf"))
 
 
+def _refuse(value: object) -> None:
+    raise TypeError(f"JSON cannot express a {type(value).__name__}")
+
+
 try:
     from _json import encode_basestring_ascii, make_encoder, make_scanner  # type: ignore[import-not-found,unused-ignore]
 
     _scan = make_scanner(_Context())  # type: ignore[arg-type]
-    _encode = make_encoder(None, repr, encode_basestring_ascii, None, ": ", ", ", False, False, True)
+    _encode = make_encoder(None, _refuse, encode_basestring_ascii, None, ": ", ", ", False, False, True)
     if _scan('{"a": [1, NaN]}', 0)[1] != 15 or "".join(_encode({"a": [1, None]}, 0)) != '{"a": [1, null]}':
         raise ImportError
 
@@ -48,5 +52,5 @@ try:
     def dumps(value: Any) -> str:
         return "".join(_encode(value, 0))
 
-except (ImportError, TypeError, AttributeError, ValueError):
-    pass
+except Exception:
+    from json import dumps, loads  # type: ignore[assignment]  # noqa: F401 - what this module offers

@@ -230,6 +230,7 @@ class Agent:
         os.close(stdin)
         os.close(stdout)
         os.set_blocking(to_verb, False)
+        os.set_blocking(from_verb, False)  # it may have the number of a pipe that could be read, and was closed since
         self.streams[number] = Stream(pid, to_verb, from_verb)
 
     def _become(self, verb: str, arguments: list[str], stdin: int, stdout: int, ours: tuple[int, int]) -> NoReturn:
@@ -263,7 +264,10 @@ class Agent:
     # -- to the client --
 
     def _read(self, number: int, stream: Stream) -> None:
-        data = os.read(stream.stdout, min(stream.credit, READ_BYTES))
+        try:
+            data = os.read(stream.stdout, min(stream.credit, READ_BYTES))
+        except BlockingIOError:
+            return
         if data:
             stream.credit -= len(data)
             self._queue(b"D", number, len(data), data)

@@ -181,6 +181,20 @@ def test_a_killed_verb_says_which_signal(worker: Worker, agent: Agent) -> None:
     agent.until(lambda: agent.ended == {1: 256 + signal.SIGKILL}, "its end")
 
 
+def test_the_pipe_of_a_verb_that_starts_while_another_is_closed_holds_up_nothing(agent: Agent) -> None:
+    """The new pipe may have the number of the closed one, which had something to read when this look began."""
+    agent.request(1, "heartbeat")
+    (verb,) = until(lambda: psutil.Process(agent.process.pid).children(), "the verb")
+    agent.process.send_signal(signal.SIGSTOP)
+    verb.kill()  # its output can be read: the end of it
+    until(lambda: verb.status() == psutil.STATUS_ZOMBIE, "its end")
+    agent.send(frame(b"X", 1))
+    agent.request(2, "heartbeat")  # says nothing before it has read a line
+    agent.request(3, "hello")
+    agent.process.send_signal(signal.SIGCONT)
+    assert agent.answer(3)["port"]
+
+
 @pytest.mark.parametrize("nonsense", [b"GET / HTTP/1.1\r\n\r\n", frame(b"R", 1, size=1 << 30)])
 def test_what_is_no_frame_ends_the_agent(worker: Worker, nonsense: bytes) -> None:
     process = worker.popen("serve", NAME)
