@@ -33,22 +33,29 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
 
 
 class Login(_PipedSocket):
-    """One that has a turn, in a thread of its own; it ends by the test, or when it is given up."""
+    """One that has a turn, in a thread of its own; it ends by the test, or when it is given up.
 
-    def __init__(self, turns: Turns, held: ExitStack, tries: int = 0) -> None:
+    `dials`: False: it fails before it has a socket.
+    """
+
+    def __init__(self, turns: Turns, held: ExitStack, tries: int = 0, *, dials: bool = True) -> None:
         socket.socket.__init__(self)
+        self.dials = dials
         self.has, self.over, self.stays = threading.Event(), threading.Event(), threading.Event()
         self.calls: list[Callable[[], None]] = []
         self.error: Exception | None = None
-        self.thread = threading.Thread(target=self.run, args=(turns, tries))
+        # A daemon, and joined for a while only: where a turn never comes, the test fails, and the process can end.
+        self.thread = threading.Thread(target=self.run, args=(turns, tries), daemon=True)
         self.thread.start()
         held.callback(self.close)
-        held.callback(self.thread.join)
+        held.callback(self.thread.join, HANG_S)
         held.callback(self.over.set)
 
     def run(self, turns: Turns, tries: int) -> None:
         try:
             with turns.turn(tries) as took:
+                if not self.dials:
+                    raise EOFError
                 took(self)
                 self.has.set()
                 self.over.wait(HANG_S)
@@ -89,7 +96,8 @@ def test_a_login_waits_until_one_before_it_ends() -> None:
 
 def test_the_place_of_a_login_that_hangs_is_free_once_its_command_has_ended_and_not_before(clock: Clock) -> None:
     one = Turns(1)
-    with one.turn():
+    with ExitStack() as quick:
+        assert taken(one, quick).wait(HANG_S)
         clock.now = 2.0
     with ExitStack() as held:
         first = Login(one, held)
@@ -163,11 +171,12 @@ def test_as_many_are_ended_as_wait_and_fresh_logins_go_before_those_that_were(cl
 
 def test_a_login_that_fails_says_nothing_of_how_long_one_takes(clock: Clock) -> None:
     one = Turns(1)
-    with pytest.raises(EOFError), one.turn():
-        raise EOFError
-    assert one._slowest_s is None
-    with one.turn():
-        pass
+    with ExitStack() as held:
+        failed = Login(one, held, dials=False)
+        failed.thread.join(HANG_S)
+        assert isinstance(failed.error, EOFError)
+        assert one._slowest_s is None
+        assert taken(one, held).wait(HANG_S)
 
 
 def test_all_slices_of_a_process_share_the_turns_of_a_command() -> None:
