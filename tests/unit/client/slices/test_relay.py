@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from orchestrator.client.reach import Emulator
@@ -21,6 +22,7 @@ from tests.unit.test_imports import is_within
 from tests.waiting import HANG_S
 
 MEGABYTE = random.Random(3).randbytes(1 << 20)
+TOKEN = "secret-of-the-emulator"
 
 
 @dataclass
@@ -120,41 +122,58 @@ def test_a_reader_that_is_gone_is_an_error(carried: Carried) -> None:
     assert carried.ended() and isinstance(carried.error, BrokenPipeError)
 
 
-def test_it_ends_with_openssh_also_while_it_opens_a_tunnel_and_tells_the_token_nobody(tmp_path: Path) -> None:
+def test_it_ends_with_openssh_also_while_it_opens_a_tunnel_and_shows_the_token_only_to_the_relay(
+    tmp_path: Path,
+) -> None:
     """A relay that takes the request and never answers, and an OpenSSH that is killed."""
-    token = tmp_path / "token"
-    token.write_text("secret-of-the-emulator")
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        emulator = Emulator(f"http://127.0.0.1:{silent.getsockname()[1]}", token)
-        process = subprocess.Popen(
-            [*argv("p", "z", emulator), "i"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        process = started(silent.getsockname()[1], tmp_path)
         assert process.stdin and process.stdout and process.stderr
         with process, silent.accept()[0] as request:
-            assert b"Bearer secret-of-the-emulator" in request.recv(4096)
-            assert not any("secret" in str(word) for word in process.args)  # type: ignore[union-attr]
+            assert f"Bearer {TOKEN}".encode() in request.recv(4096)
+            seen = psutil.Process(process.pid)
+            assert TOKEN not in " ".join((*seen.cmdline(), *seen.environ().values()))
             process.stdout.close()
             assert process.wait(HANG_S) == 1
             assert process.stderr.read() == b""
+    assert written(tmp_path) == {}
+
+
+def test_what_it_says_of_a_relay_that_refuses_is_without_the_token(tmp_path: Path) -> None:
+    """A relay that sends back what it was asked, and logs that tell everything."""
+    with socket.create_server(("127.0.0.1", 0)) as refusing:
+        process = started(refusing.getsockname()[1], tmp_path, PYTHONASYNCIODEBUG="1", PYTHONWARNINGS="always")
+        with process, refusing.accept()[0] as request:
+            asked = request.recv(4096)
+            assert TOKEN.encode() in asked
+            request.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: %d\r\n\r\n%s" % (len(asked), asked))
+            said = process.communicate(timeout=HANG_S)[1].decode()
+        assert process.returncode == 77
+    assert "i: the relay of IAP refuses" in said and TOKEN not in said
+    assert written(tmp_path) == {}
 
 
 def test_a_relay_that_cannot_be_reached_is_one_line_and_an_exit_code(tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("secret")
-    done = subprocess.run(
-        [*argv("p", "z", Emulator("http://127.0.0.1:1", token)), "i"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=HANG_S,
-        check=False,
-    )
-    assert done.returncode == 71
-    assert (
-        done.stderr.startswith("i: 127.0.0.1:1, the relay of IAP, cannot be reached") and done.stderr.count("\n") == 1
-    )
+    with started(1, tmp_path) as process:
+        said = process.communicate(timeout=HANG_S)[1].decode()
+    assert process.returncode == 71
+    assert said.startswith("i: 127.0.0.1:1, the relay of IAP, cannot be reached") and said.count("\n") == 1
+
+
+def started(port: int, directory: Path, **variables: str) -> subprocess.Popen[bytes]:
+    """Start the program, as OpenSSH does, with the relay of an emulator on this port. Its home and state are below `home`."""
+    token, home = directory / "token", directory / "home"
+    token.write_text(TOKEN)
+    home.mkdir()
+    own = {"HOME": str(home), "TPUJOB_STATE_DIR": str(home / "state")}
+    argument = [*argv("p", "z", Emulator(f"http://127.0.0.1:{port}", token)), "i"]
+    pipe, env = subprocess.PIPE, {**os.environ, **own, **variables}
+    return subprocess.Popen(argument, stdin=pipe, stdout=pipe, stderr=pipe, env=env)
+
+
+def written(directory: Path) -> dict[str, str]:
+    """Return the files that the program wrote, such as logs, with what is in them."""
+    return {str(path): path.read_text() for path in (directory / "home").rglob("*") if path.is_file()}
 
 
 def test_it_imports_neither_engine_nor_ledger_nor_the_command_line() -> None:
