@@ -91,7 +91,7 @@ def carry(tunnel: socket.socket, stdin: int, stdout: int) -> None:
                 up = up[_sent(tunnel, up) :]
             if not down:
                 with contextlib.suppress(BlockingIOError):
-                    down = tunnel.recv(PIECE_BYTES)
+                    down = _received(tunnel)
                     if not down:
                         return
         if stdin in ready:
@@ -107,6 +107,14 @@ def _sent(tunnel: socket.socket, data: bytes) -> int:
         return tunnel.send(data) if data else 0
     except (BrokenPipeError, ConnectionResetError):
         return len(data)
+
+
+def _received(tunnel: socket.socket) -> bytes:
+    """Return the next bytes; empty at the end, also of a tunnel that left bytes unread. Raises BlockingIOError."""
+    try:
+        return tunnel.recv(PIECE_BYTES)
+    except ConnectionResetError:
+        return b""
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import socket
 import subprocess
 import threading
@@ -92,6 +93,15 @@ def test_what_the_tunnel_sent_last_arrives_before_the_end(carried: Carried) -> N
     carried.tunnel.sendall(MEGABYTE[:100_000])
     carried.tunnel.close()
     assert carried.read(200_000) == MEGABYTE[:100_000]
+    assert carried.ended() and carried.error is None
+
+
+def test_a_tunnel_that_ends_with_bytes_unsent_ends_it_without_an_error(carried: Carried) -> None:
+    os.write(carried.to_stdin, b"never read")
+    carried.tunnel.sendall(MEGABYTE[:1000])
+    select.select([carried.tunnel], [], [], HANG_S)
+    carried.tunnel.close()
+    assert carried.read(2000) == MEGABYTE[:1000]
     assert carried.ended() and carried.error is None
 
 
