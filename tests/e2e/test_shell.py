@@ -88,7 +88,7 @@ ports: [{port}]
 command: exec python3 server.py
 access: {access}
 """
-LINE = re.compile(r"(http://127\.0\.0\.1:(\d+)) → worker0:(\d+) \(\d+ is in use here\)$", re.MULTILINE)
+LINE = re.compile(r"(http://127\.0\.0\.1:(\d+)) → worker0:(\d+) \(\d+ here is the worker's own\)$", re.MULTILINE)
 
 
 @pytest.fixture

@@ -64,8 +64,9 @@ VERBS = {"stop": ("READY", "STOPPING"), "start": ("STOPPED", "STARTING")}
 
 def parse_networks(data: object, name: str) -> list[str]:
     """Return IPv4 ranges such as 35.235.240.0/20. Raises BadData."""
+    texts = check_value(name, data, list)
     try:
-        return [str(ipaddress.IPv4Network(text)) for text in check_value(name, data, list)]
+        return [str(ipaddress.IPv4Network(text)) for text in texts]
     except ValueError as error:
         raise BadData(f"{name} must be ranges like 35.235.240.0/20: {error}.") from None
 

@@ -36,10 +36,11 @@ class Forwarded:
     worker: int
     port: int
     local: int
+    why: str = ""  # why `local` is another port; empty also where it was asked for
 
     def __str__(self) -> str:
-        other = "" if self.local == self.port else f" ({self.port} is in use here)"
-        return f"http://127.0.0.1:{self.local} → worker{self.worker}:{self.port}{other}"
+        why = f" ({self.port} {self.why})" if self.why else ""
+        return f"http://127.0.0.1:{self.local} → worker{self.worker}:{self.port}{why}"
 
 
 class PortForward:
@@ -57,7 +58,9 @@ class PortForward:
         self._listener = _listen(wanted, or_any=local is None)
         self._places = threading.BoundedSemaphore(AT_ONCE)
         self._told: set[str] = set()
-        self.forwarded = Forwarded(connection.index, port, self._listener.getsockname()[1])
+        got = self._listener.getsockname()[1]
+        why = "" if local is not None or got == port else "here is the worker's own" if avoid else "is in use here"
+        self.forwarded = Forwarded(connection.index, port, got, why)
         threading.Thread(target=self._accept, name="forward", daemon=True).start()
 
     def close(self) -> None:

@@ -44,6 +44,7 @@ class Slice:
         known_hosts: str = "known_hosts",
         dialer: Dialer | None = None,
         patience: Patience = ENDLESS,
+        shares_loopback: bool = False,
     ) -> Fleet:
         made = Fleet(
             self.workers if workers is None else workers,
@@ -53,6 +54,7 @@ class Slice:
             on_notice=self.notices.append,
             dialer=dialer,
             patience=patience,
+            shares_loopback=shares_loopback,
         )
         self.fleets.append(made)
         return made

@@ -12,8 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from orchestrator.core.lease.cloud_api import WorkerAddress
-from orchestrator.remote.fleet.forward import RESET, Forwarded
+from orchestrator.remote.fleet.forward import RESET
 from tests.contract.remote.fixture import Road, Slice, one, road
+from tests.ports import held_port
 from tests.waiting import HANG_S, until
 
 __all__ = ["one", "road"]
@@ -59,11 +60,17 @@ def call(port: int, text: bytes) -> bytes:
 def test_bytes_are_exact_and_the_end_of_one_direction_is_not_that_of_the_other(one: Slice) -> None:
     with serving(answer_after_the_end) as port:
         there = one.fleet().forward(port)
-        assert there == Forwarded(0, port, there.local) and there.local != port, (
-            "the port is in use here: by the server"
-        )
+        assert (there.worker, there.port) == (0, port) and there.local != port, "the port is in use here: by the server"
         assert str(there) == f"http://127.0.0.1:{there.local} → worker0:{port} ({port} is in use here)"
         assert call(there.local, MEGABYTE) == MEGABYTE[::-1]
+
+
+def test_a_line_says_why_the_port_is_another_one_and_nothing_of_one_that_was_asked_for(one: Slice) -> None:
+    with serving(answer_after_the_end) as port, held_port() as free:
+        asked = one.fleet().forward(port, local=0)
+        assert str(asked) == f"http://127.0.0.1:{asked.local} → worker0:{port}"
+        shared = one.fleet(shares_loopback=True).forward(free)
+        assert str(shared).endswith(f" → worker0:{free} ({free} here is the worker's own)")
 
 
 def test_many_connections_at_once_each_get_their_own_bytes(one: Slice) -> None:
