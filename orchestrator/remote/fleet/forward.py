@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import paramiko
 
 LOOK_S = 1.0  # between two looks whether the worker has closed a connection of which it ended its direction
+AGAIN_S = 0.2  # until the next try to accept a connection, after a failure such as too many open files
 AT_ONCE = 256  # connections of one port; more wait in the listener's queue
 PIECE_BYTES = 1 << 15  # a packet of SSH
 NO_PORT = (errno.EADDRINUSE, errno.EACCES)
@@ -58,6 +59,7 @@ class PortForward:
         self._listener = _listen(wanted, or_any=local is None)
         self._places = threading.BoundedSemaphore(AT_ONCE)
         self._told: set[str] = set()
+        self._closed = threading.Event()
         got = self._listener.getsockname()[1]
         why = "" if local is not None or got == port else "here is the worker's own" if avoid else "is in use here"
         self.forwarded = Forwarded(connection.index, port, got, why)
@@ -65,6 +67,7 @@ class PortForward:
 
     def close(self) -> None:
         """Close the listener. Connections end with the fleet's."""
+        self._closed.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
@@ -74,8 +77,12 @@ class PortForward:
             self._places.acquire()
             try:
                 sock, peer = self._listener.accept()
-            except OSError:  # closed
-                return
+            except OSError as error:
+                self._places.release()
+                if self._closed.wait(AGAIN_S):
+                    return
+                self._tell(f"port {self.forwarded.local} here takes no connection: {error.strerror or error}")
+                continue
             fork.close_in_child(sock)
             threading.Thread(target=self._serve, args=(sock, peer), name="forward", daemon=True).start()
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from orchestrator.errors import CommandFailed, HostKeyMismatch, Unreachable
+from orchestrator.errors import HostKeyMismatch, RemoteError, Unreachable
 from orchestrator.remote.ssh.call import WorkerCall
 from orchestrator.remote.ssh.connection import Connection
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup
@@ -39,16 +39,18 @@ class Heartbeats:
             while True:
                 try:
                     self._send_lines()
+                except (FanOutAbandoned, HostKeyMismatch):
+                    raise
                 except Unreachable:  # the follower of the job's log reports it
                     self._failures += 1
-                except CommandFailed as error:
+                except RemoteError as error:
                     self._failures += 1
                     self._report(error)
                 self._wakeup.sleep(min(RETRY_FIRST_S * 2 ** min(self._failures, 9), RETRY_MOST_S))
         except (FanOutAbandoned, HostKeyMismatch):  # the latter is raised by another call, whose caller handles it
             return
 
-    def _report(self, error: CommandFailed) -> None:
+    def _report(self, error: RemoteError) -> None:
         """Report a missed heartbeat, once; a VM that has just booted may need a moment."""
         if not self._reported and time.monotonic() - self._sent_at > 2 * self._every_s:
             self._reported = True

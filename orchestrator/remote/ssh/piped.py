@@ -38,18 +38,18 @@ THROUGH_COMMAND = "does `ssh_proxy_command` work by hand, and may the bastion re
 CANNOT_RUN = (126, 127)  # with which a shell, here or on the bastion, says that there is no such command
 TOKENS = re.compile(r"%(.?)")
 # Runs the command on the socket that is its stdout, and ends it with stdin, which is open as long as this process wants it: the
-# command by itself might never notice that its other end is gone.
+# command by itself might never notice that its other end is gone. SIGTERM, since under nohup it would ignore SIGHUP.
 KEEPER = """\
 exec 3<&0
 sh -c "exec $1" <&1 3<&- &
 command=$!
 exec >&-
-trap 'exit 1' HUP
-{ read -r _ <&3; kill -HUP 0; } &
+trap 'exit 1' TERM
+{ read -r _ <&3; kill -TERM 0; } &
 exec 3<&- <&-
 wait $command 2> /dev/null
-trap "exit $?" HUP
-kill -HUP 0
+trap "exit $?" TERM
+kill -TERM 0
 """
 
 
@@ -182,7 +182,8 @@ class Piped:
         values = {"h": host, "n": host, "p": str(worker.port), "r": self._user}
         line = TOKENS.sub(lambda found: "%" if found[1] == "%" else shlex.quote(values[found[1]]), self._command)
         theirs, ours = socket.socketpair()
-        fork.close_in_child(theirs)
+        for end in (theirs, ours):
+            fork.close_in_child(end)
         with ours:
             return _PipedSocket(theirs, ours, line)
 

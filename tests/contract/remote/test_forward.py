@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import random
 import socket
 import threading
@@ -78,6 +79,21 @@ def test_many_connections_at_once_each_get_their_own_bytes(one: Slice) -> None:
         local = one.fleet().forward(port).local
         texts = [MEGABYTE[n : 20_000 + n] for n in range(40)]
         assert list(pool.map(lambda text: call(local, text), texts)) == [text[::-1] for text in texts]
+
+
+def test_a_connection_that_cannot_be_accepted_ends_only_itself(one: Slice, monkeypatch: pytest.MonkeyPatch) -> None:
+    accept, failures = socket.socket.accept, [OSError(errno.EMFILE, "too many open files"), ConnectionAbortedError()]
+
+    def failing(listener: socket.socket) -> tuple[socket.socket, object]:
+        if threading.current_thread().name == "forward" and failures:
+            raise failures.pop()
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", failing)
+    with serving(answer_after_the_end) as port:
+        local = one.fleet().forward(port).local
+        assert call(local, b"hello") == b"olleh"
+    assert not failures
 
 
 def test_a_reader_that_takes_nothing_stops_its_sender_and_no_other_one(one: Slice) -> None:

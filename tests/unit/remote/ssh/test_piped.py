@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
+import psutil
 import pytest
 
+from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.remote.ssh import piped
 from orchestrator.remote.ssh.dial import GivenUp
-from orchestrator.remote.ssh.piped import LOGIN_GRACE_S, UNKNOWN_S, Turns, _PipedSocket, turns
+from orchestrator.remote.ssh.piped import LOGIN_GRACE_S, UNKNOWN_S, Piped, Turns, _PipedSocket, turns
 from tests.waiting import HANG_S, until
 
 
@@ -183,6 +189,23 @@ def test_all_slices_of_a_process_share_the_turns_of_a_command() -> None:
     assert turns(1, "ssh -W %h:%p bastion") is turns(1, "ssh -W %h:%p bastion")
     assert turns(1, "ssh -W %h:%p bastion") is not turns(2, "ssh -W %h:%p bastion")
     assert turns(1, "ssh -W %h:%p bastion") is not turns(1, "ssh -W %h:%p another")
+
+
+def test_a_command_ends_with_its_socket_also_under_nohup(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    command = f"sh -c 'echo $$ > {shlex.quote(str(told))}; exec sleep 1000'"
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which programs that are started inherit
+    try:
+        way = Piped(command, "user").dial(WorkerAddress(0, "127.0.0.1"))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    pid = until(lambda: told.exists() and int(told.read_text() or 0), "the command")
+    try:
+        way.close()
+        until(lambda: not psutil.pid_exists(pid), "the end of the command")
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def look_again(turns: Turns) -> None:
