@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from orchestrator.emulator.faults.kinds import CHOICES, KINDS, OPERATIONS, RELAY, Role
+from orchestrator.emulator.faults.kinds import CHOICES, KINDS, LIMITS, OPERATIONS, RELAY, Role
 from orchestrator.emulator.plain_data import INTERNAL, LARGEST, BadData, check_object, check_value
 from orchestrator.emulator.plain_data import read as read_data
 
@@ -163,7 +163,7 @@ def read(data: object) -> Fault:
         match=read_data(Match, match, "match", "match."),
         when=_when(data.get("when", {})),
         parameters={
-            key: _parameter(key, data.get(key, default), default, least=-LARGEST if name == "clock" else 0)
+            key: _parameter(key, data.get(key, default), default, {"least": -LARGEST} if name == "clock" else {})
             for key, default in kind.parameters.items()
         },
         id=str(data.get("id", "")),
@@ -202,8 +202,8 @@ def _when(data: object) -> When:
     return when
 
 
-def _parameter(name: str, value: object, default: object, *, least: float) -> Any:
-    return check_value(name, value, type(default), choices=CHOICES.get(name, ()), least=least)
+def _parameter(name: str, value: object, default: object, limits: Mapping[str, float]) -> Any:
+    return check_value(name, value, type(default), choices=CHOICES.get(name, ()), **{**LIMITS.get(name, {}), **limits})
 
 
 def _text(ranges: Ranges) -> str:

@@ -126,3 +126,5 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     ),
     "state": ("CREATING", "UNKNOWN", "REPAIRING", "TERMINATED"),
 }
+# What other numbers may be than those from 0 on, by the name of the parameter. WebSockets have no other close codes.
+LIMITS: Mapping[str, Mapping[str, float]] = {"close_code": {"least": 1000, "most": 4999}, "bytes_per_s": {"least": 1}}

@@ -59,7 +59,7 @@ def test_a_command_gets_no_input_and_nothing_of_much_output_is_lost(one: Slice) 
     assert heard.pieces[0, True] == b"".join(b"%d\n" % number for number in range(1, 100_001))
 
 
-def test_a_worker_that_cannot_be_reached_counts_as_255_and_holds_nobody_up(four: Slice) -> None:
+def test_a_worker_that_cannot_be_reached_counts_as_255_and_holds_up_no_other(four: Slice) -> None:
     nowhere = replace(four.workers[1], port=1)
     ended = four.fleet([four.workers[0], nowhere, *four.workers[2:]]).side_by_side(Heard()).run("true")
     codes = {each.worker: each.code for each in ended}

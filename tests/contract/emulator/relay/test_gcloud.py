@@ -1,4 +1,4 @@
-"""The real gcloud through the emulator's relay: a client that nobody here wrote says whether it is one.
+"""The real gcloud through the emulator's relay: Google's own client says whether it is one.
 
 gcloud takes another relay by a hidden option of `start-iap-tunnel`, over TLS only, by a certificate that it is told to trust.
 """

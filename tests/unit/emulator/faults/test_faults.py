@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.emulator.faults.active_faults import NO_FAULT, Decision, Faults
 from orchestrator.emulator.faults.fault import read
-from orchestrator.emulator.faults.kinds import CHOICES, KINDS, OPERATIONS, RELAY, Role
+from orchestrator.emulator.faults.kinds import CHOICES, KINDS, LIMITS, OPERATIONS, RELAY, Role
 from orchestrator.emulator.plain_data import BadData
 
 NODE = "projects/p/locations/us-west4-a/nodes/tpujob-x"
@@ -171,8 +171,11 @@ def parameter(name: str, default: Any) -> st.SearchStrategy[Any]:
     if isinstance(default, list):
         return st.lists(st.text())
     if isinstance(default, int):
-        return st.integers(0, 10**9)
-    return st.text() if isinstance(default, str) else times
+        least, most = (int(LIMITS.get(name, {}).get(end, other)) for end, other in (("least", 0), ("most", 10**9)))
+        return st.integers(least, most)
+    if isinstance(default, str):
+        return st.text()
+    return st.floats(LIMITS[name]["least"], 1e9) if name in LIMITS else times
 
 
 @st.composite
@@ -281,6 +284,9 @@ EFFECTS = {
         ({"kind": "status", "message": 1}, "message must be a string, not 1"),
         ({"kind": "garbage", "form": "xml"}, "form must be one of truncated, html"),
         ({"kind": "unreachable", "zones": "a"}, "zones must be a list of strings"),
+        ({"kind": "relay_refuse", "close_code": 999}, "close_code must be a whole number from 1000 to 4999, not 999"),
+        ({"kind": "relay_close", "close_code": 5000}, "close_code must be a whole number from 1000 to 4999, not 5000"),
+        ({"kind": "relay_slow", "bytes_per_s": 0}, "bytes_per_s must be a number from 1 to 1e\\+09, not 0"),
     ],
 )
 def test_a_mistake_is_one_clear_line(data: Any, expected: str) -> None:

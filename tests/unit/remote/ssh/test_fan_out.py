@@ -65,7 +65,7 @@ def test_a_wrong_host_key_is_raised_before_the_others_have_answered() -> None:
         if item == 0:
             never.wait(HANG_S)
             answered.append(item)
-        raise HostKeyMismatch("worker1 is somebody else")
+        raise HostKeyMismatch("worker1 is another machine")
 
     with pytest.raises(HostKeyMismatch):
         fan_out([0, 1], work, Wakeup())
