@@ -31,19 +31,18 @@ set -u
 umask 022
 heartbeats=${TPUJOB_WATCHDOG_DIR:-/run/tpujob}
 dir=${TPUJOB_WATCHDOG_DIR:-/run/tpujob-watchdog}
-mkdir -p "$dir" "$heartbeats"
+mkdir -p "$dir/new" "$heartbeats"
 [ -n "${TPUJOB_WATCHDOG_DIR:-}" ] || chmod 1777 "$heartbeats"
-cat >"$dir/.watchdog.py" <<'@END@'
+cat >"$dir/new/watchdog.py" <<'@END@'
 @WATCHDOG@@END@
-cat >"$dir/.watchdog.json" <<'@END@'
+cat >"$dir/new/watchdog.json" <<'@END@'
 @CONFIG@
 @END@
-if ! echo "@SHA256@  $dir/.watchdog.py" | sha256sum --check --status; then
+if ! echo "@SHA256@  $dir/new/watchdog.py" | sha256sum --check --status; then
   echo "tpujob: the watchdog's content does not match its hash; it is not started" >&2
   exit 1
 fi
-mv -f "$dir/.watchdog.py" "$dir/watchdog.py"
-mv -f "$dir/.watchdog.json" "$dir/watchdog.json"
+mv -f "$dir/new/watchdog.py" "$dir/new/watchdog.json" "$dir"
 python=$(command -v python3) || { echo "tpujob: there is no python3 for the watchdog" >&2; exit 1; }
 if [ -z "${TPUJOB_WATCHDOG_DIR:-}" ] && [ -d /run/systemd/system ]; then
   cat >/run/systemd/system/tpujob-watchdog.service <<@END@
@@ -60,8 +59,11 @@ OOMScoreAdjust=-1000
   systemctl restart tpujob-watchdog.service
 else
   # It exits with 0 only if another watchdog runs already.
-  setsid nohup sh -c 'until nice -n 5 "$@"; do sleep 5; done' watchdog "$python" -IS "$dir/watchdog.py" "$dir/watchdog.json" \\
-    </dev/null >>"$dir/watchdog.log" 2>&1 &
+  set -m  # in a process group of its own
+  (
+    trap '' HUP
+    until "$python" -IS "$dir/watchdog.py" "$dir/watchdog.json"; do sleep 5; done
+  ) </dev/null >>"$dir/watchdog.log" 2>&1 &
 fi
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from orchestrator.cli.commands.results.compare import print_comparison
+from orchestrator.cli.comparison import print_comparison
 from orchestrator.cli.console import console
 from orchestrator.cli.options import Cloud, EventStream, JobArguments, KeepOnFailure, Logs, Option, Project
 from orchestrator.client.arguments import seconds
