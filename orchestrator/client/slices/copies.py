@@ -26,7 +26,7 @@ from orchestrator.errors import UserError
 from orchestrator.remote.fleet.side_by_side import Ended
 from orchestrator.remote.ssh.openssh import scp_argv
 
-AT_ONCE = 8  # as logins through a bastion: from the 10th on, sshd refuses some
+AT_ONCE = 8  # as logins through a bastion: with 10, sshd refuses some of the next
 REMOTE = re.compile(r"(?P<slice>[^:/]+):(?:(?P<worker>\d+):)?(?P<path>.*)", re.DOTALL)
 # Runs a program, and ends it with stdin, which is open as long as this process lives.
 LEASH = """\

@@ -29,7 +29,7 @@ from orchestrator.remote.ssh.dial import DOCTOR, GivenUp, Took
 if TYPE_CHECKING:
     from subprocess import Popen
 
-AT_ONCE = 8  # logins under way: from the 10th on, sshd refuses some (its MaxStartups is 10:30:100)
+AT_ONCE = 8  # logins under way: with 10, sshd refuses some of the next (its MaxStartups is 10:30:100)
 HANGS, HANGS_S = 4, 1.0  # a login that takes so many times as long as the slowest one so far, and a second at least
 UNKNOWN_S = 5.0  # instead, before the first one was through
 LOGIN_GRACE_S = 120.0  # then sshd gives a login up
