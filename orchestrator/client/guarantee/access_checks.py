@@ -250,9 +250,9 @@ class _Asked:
             return None
 
     def _zone(self) -> str:
-        zone = self.target.zone
-        zones = catalog.zones()
-        return zone if zone in zones else catalog.zones_of(zone)[0] if zone else zones[0]
+        """Return the settings' zone, or the first one of their region; a place that is not in the table as it is."""
+        place = self.target.zone
+        return next(iter(catalog.zones() if place is None else catalog.zones_of(place)), place or "")
 
     def _regions(self) -> list[str]:
         """Return the regions of the settings' zone, or all that have TPUs."""

@@ -44,8 +44,9 @@ def _log_in(session: Session, lease: Lease) -> int:
     """Return how many workers there are. Raises TpujobError."""
     workers = session.run(until(session.now(lease.cloud) + ASK_S, Workers(lease.name)), lease.cloud)
     world = session.world(lease.cloud)
-    directory, ignore = session.lease_directory(lease.id), lambda text: None
-    fleet = open_fleet(lease, directory, workers, ignore, session.now, world.reach.dialer(lease))
+    notice = lambda text: session.reporter.notice("ssh", text)  # noqa: E731
+    directory, dialer = session.lease_directory(lease.id), world.reach.dialer(lease)
+    fleet = open_fleet(lease, directory, workers, notice, session.now, dialer)
     try:
         fleet.connect(LOGIN_S)
     finally:

@@ -23,7 +23,7 @@ from orchestrator.client.slices.copy_output import Said, Show, lines_of
 from orchestrator.client.slices.on_all_workers import failures
 from orchestrator.client.slices.shell import Shell, open_shell, require_program
 from orchestrator.errors import UserError
-from orchestrator.remote.fleet.side_by_side import Ended
+from orchestrator.remote.fleet.side_by_side import UNKNOWN, Ended
 from orchestrator.remote.ssh.openssh import scp_argv
 
 AT_ONCE = 8  # as logins through a bastion: with 10, sshd refuses some of the next
@@ -142,7 +142,11 @@ def copy_everywhere(session: Session, shell: Shell, copy: Copy, show: Show) -> i
                 if not waiting:
                     return
                 index, argv = waiting.popleft()
-                process, leash = fork.start(["sh", "-c", LEASH, "scp", *argv], stdout=PIPE, stderr=STDOUT)
+                try:
+                    process, leash = fork.start(["sh", "-c", LEASH, "scp", *argv], stdout=PIPE, stderr=STDOUT)
+                except OSError as error:  # such as too many open files
+                    ended.append(Ended(index, UNKNOWN, f"worker{index}: scp cannot be started: {error.strerror}"))
+                    continue
                 running.add(leash)
             with process:
                 lines = lines_of(process)

@@ -42,6 +42,12 @@ def test_a_project_with_everything_for_iap_and_os_login_has_nothing_to_fix(tpujo
         assert check(said, name)["live"] is True and check(said, name)["fix"] is None
 
 
+def test_a_zone_or_a_region_that_is_not_in_the_table_is_asked_about_all_the_same(tpujob: Tpujob) -> None:
+    for place in ("us-central9-z", "us-central9"):
+        said, _ = examined(tpujob, "--via", "iap", TPUJOB_ZONE=place)
+        assert "the relay" in check(said, "iap")["text"]
+
+
 MISSING = {
     "role of IAP": (
         *(IAP, {"missing_permissions": ["iap.tunnelInstances.accessViaIAP"]}, "iap", False, 77),

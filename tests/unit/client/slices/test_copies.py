@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
 from orchestrator import fork
+from orchestrator.client.slices import copies
 from orchestrator.client.slices.copies import LEASH, Copy, Place, check_sources, parse, place
 from orchestrator.client.slices.copy_output import Said
 from orchestrator.core.lease.cloud_api import WorkerAddress
@@ -119,3 +123,27 @@ def test_a_program_on_a_leash_ends_with_it() -> None:
     psutil.wait_procs(family, HANG_S)
     assert process.stdout is not None and os.read(process.stdout.fileno(), 1) == b"", "nothing holds its output"
     process.stdout.close()
+
+
+def test_a_worker_whose_scp_cannot_be_started_counts_as_failed_and_the_others_are_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, said = fork.start, list[str]()
+
+    def failing(argv: list[str], **options: Any) -> Any:
+        if argv[-1] == f"{tmp_path}/1":
+            raise OSError(errno.EMFILE, "Too many open files")
+        return start(argv, **options)
+
+    monkeypatch.setattr(copies.fork, "start", failing)
+    monkeypatch.setattr(copies, "_argv_for", lambda _shell, _copy, worker: ["touch", f"{tmp_path}/{worker}"])
+    monkeypatch.setattr(copies, "AT_ONCE", 1)
+    workers = [WorkerAddress(index, "127.0.0.1") for index in range(3)]
+    shell: Any = SimpleNamespace(
+        fleet=SimpleNamespace(workers=workers), lease=SimpleNamespace(name=SimpleNamespace(node="node"))
+    )
+    session: Any = SimpleNamespace(reporter=SimpleNamespace(notice=lambda _stage, text: said.append(text)))
+    copy = Copy("mine", (Place("a"),), Place("", "mine"), everywhere=True)
+    assert copies.copy_everywhere(session, shell, copy, lambda _worker, _lines: None) == 255
+    assert sorted(os.listdir(tmp_path)) == ["0", "2"]
+    assert said == ["worker1: scp cannot be started: Too many open files"]
