@@ -36,7 +36,11 @@ if sha256(data).hexdigest() != name:
     sys.exit("the agent arrived with another content than its name says")
 os.umask(0o077)
 path = os.path.expanduser("~/tpujob/bin/agent-" + name + ".zip")
-if not os.path.exists(path):
+try:
+    found = os.stat(path).st_size
+except OSError:
+    found = -1
+if found != size:  # -1: the first connection; less: the machine crashed before the file was on its disk
     os.makedirs(os.path.dirname(path), exist_ok=True)
     draft = path + "." + str(os.getpid())
     with open(draft, "wb") as file:

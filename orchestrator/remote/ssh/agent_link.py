@@ -239,8 +239,11 @@ class AgentLink:
         channel, errors = self.channel, b""
         channel.status_event.wait(STATUS_S)
         rc = channel.exit_status if channel.exit_status_ready() else -1
+        until = time.monotonic() + STATUS_S
         with contextlib.suppress(TimeoutError):
-            while rc != -1 and len(errors) < ERROR_BYTES and (more := channel.recv_stderr(ERROR_BYTES)):
+            while rc != -1 and len(errors) < ERROR_BYTES and time.monotonic() < until:
+                if not (more := channel.recv_stderr(ERROR_BYTES)):
+                    break
                 errors += more
         why = printable(errors.decode(errors="replace").strip().rpartition("\n")[2])
         return AgentEnd(None if rc == -1 else rc, why, self._spoke)

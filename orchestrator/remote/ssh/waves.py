@@ -114,6 +114,7 @@ class Waves(Generic[Item, Result]):
         """Take the outcome of a try: of the item, or, while it may be tried again, of this try only."""
         known, item = self._tries[position], self.items[position]
         known.running = False
+        self.news += bool(self._again) and self._running >= self.rules.limit  # a slot becomes free for one that waits
         self._running -= 1
         if isinstance(outcome, Unreachable) and now + known.pause_s <= self.rules.until(item):
             known.failure = outcome

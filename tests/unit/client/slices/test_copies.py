@@ -145,5 +145,5 @@ def test_a_worker_whose_scp_cannot_be_started_counts_as_failed_and_the_others_ar
     session: Any = SimpleNamespace(reporter=SimpleNamespace(notice=lambda _stage, text: said.append(text)))
     copy = Copy("mine", (Place("a"),), Place("", "mine"), everywhere=True)
     assert copies.copy_everywhere(session, shell, copy, lambda _worker, _lines: None) == 255
-    assert sorted(os.listdir(tmp_path)) == ["0", "2"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "2"]
     assert said == ["worker1: scp cannot be started: Too many open files"]

@@ -46,6 +46,14 @@ def test_an_archive_that_arrives_cut_or_changed_is_never_installed(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_archive_that_a_crash_of_the_worker_left_empty_is_installed_again(tmp_path: Path) -> None:
+    run(tmp_path, agent.serve_command(), agent.archive())
+    (installed,) = (tmp_path / "tpujob" / "bin").iterdir()
+    installed.write_bytes(b"")
+    assert run(tmp_path, agent.serve_command(), agent.archive()).returncode == 0
+    assert installed.read_bytes() == agent.archive()
+
+
 def test_importing_the_fleet_imports_no_ssh_library() -> None:
     code = "import sys, orchestrator.remote.fleet.fleet\n"
     code += "print({'paramiko', 'fabric', 'invoke', 'cryptography'} & set(sys.modules))"

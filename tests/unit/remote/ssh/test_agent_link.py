@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import os
 import select
 import subprocess
@@ -250,6 +252,19 @@ def test_what_an_agent_says_at_its_end_is_kept() -> None:
         link.channel.send(b"nonsense " * 10)
         assert all_of(stream) == b""
         assert link.end is not None and link.end.rc == 1 and "Damaged: a frame of kind b'n'" in link.end.why
+
+
+def test_a_worker_that_never_stops_complaining_holds_up_the_end_for_seconds_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steady, asked = itertools.count(time.monotonic()), list[int]()  # a second passes with each look
+    with linked() as link:
+        stream = link.open("idle", deadline=soon())
+        link.channel.send(b"nonsense " * 10)
+        monkeypatch.setattr(link.channel, "recv_stderr", lambda size: asked.append(size) or b".")
+        monkeypatch.setattr(agent_link.time, "monotonic", lambda: next(steady))
+        link.wait(lambda: link.end is not None, math.inf)
+        assert stream.ended and len(asked) < 10
 
 
 def test_what_a_login_shell_prints_before_is_skipped() -> None:

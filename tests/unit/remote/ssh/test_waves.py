@@ -86,6 +86,20 @@ def test_a_try_without_progress_gives_its_slot_to_another_after_three_seconds() 
     assert begun(wave, 3.0) == list(range(32, 64))
 
 
+def test_a_slot_that_becomes_free_is_news_where_an_item_waits_to_be_tried_again() -> None:
+    wave = waves(3, limit=1)
+    begun(wave, 0.0)
+    wave.ended(0, 0, 0.0)
+    begun(wave, 0.0)
+    wave.ended(1, SILENT, 0.0)
+    begun(wave, 0.0)
+    assert wave.pause_s(0.0) == 3.0
+    seen = wave.news
+    wave.ended(2, 2, 0.05)
+    assert wave.next(0.05) is None and wave.is_news(seen)
+    assert round(wave.pause_s(0.05) or 0.0, 6) == 0.05
+
+
 def test_a_try_with_progress_keeps_its_slot() -> None:
     at = {0: 0.0}
     wave = waves(2, limit=1, moved=lambda item: at.get(item, 0.0))
