@@ -106,7 +106,9 @@ def test_a_key_that_is_removed_opens_nothing(os_login: OsLogin, node: dict[str, 
 
 
 def test_a_key_expires_by_itself(os_login: OsLogin, node: dict[str, Any], key: KeyPair) -> None:
-    login = os_login.import_key(key.public_line, **PLACE, expires_at=time.time() + 0.5)
+    login = os_login.import_key(key.public_line, **PLACE, expires_at=time.time() + HOUR_S)
+    assert os_login.keys("emulated")
+    os_login.extend_key(login.key_id, key.public_line, expires_at=time.time() + 0.5)
     until(lambda: not os_login.keys("emulated"), "the end of the key")
     assert not can_log_in(node, login.user, key)
 

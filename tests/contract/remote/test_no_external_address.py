@@ -90,7 +90,7 @@ def test_a_machine_in_their_network_reaches_them(hidden: Slice, shared_emulator:
 def test_a_bastion_reaches_them_through_openssh_and_drops_no_login(
     hidden: Slice, shared_emulator: Emulator, tmp_path: Path
 ) -> None:
-    """Four workers at once through a bastion that lets as many begin as sshd lets for sure: nine."""
+    """Four workers at once through a bastion that lets nine begin, one less than sshd lets for sure."""
     assert rc_through(hidden, Piped(through_bastion(hidden, tmp_path, max_startups=9), USER)) == 0
     assert shared_emulator.request("GET", "/_emulator/bastion")["dropped"] == 0
 
