@@ -51,9 +51,7 @@ def start() -> None:
     reply(answer)
     if "error" not in answer:
         metrics = "0" if request.get("metrics") else ""
-        stream.follow(
-            request["attempt"], request["phase"], "0", metrics
-        )  # saves the caller a call; each costs a login shell
+        stream.follow(request["attempt"], request["phase"], "0", metrics)  # saves the caller a call
 
 
 def _launch(phase: PhaseFiles, request: dict[str, Any], lock: int) -> dict[str, Any]:

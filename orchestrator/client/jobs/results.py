@@ -57,13 +57,11 @@ def finish(session: Session, outcome: Outcome, drafted: Iterable[str] = ()) -> R
     directory = Path(outcome.run.directory)
     _remove_saved_work(session, outcome, directory)
     whole = _whole(session, outcome)
-    error = outcome.error
     workers: tuple[worker_ends.WorkerReport, ...] = ()
-    if isinstance(
-        error, PayloadFailed
-    ):  # of a run whose results are collected later, the ledger alone knows the workers
-        recorded = worker_ends.recorded
-        workers = worker_ends.reports(error.workers, directory) or recorded(session.ledger, outcome.attempt, directory)
+    if isinstance(outcome.error, PayloadFailed):
+        workers = worker_ends.reports(outcome.error.workers, directory)
+        # The error of a run whose results are collected later has none; the ledger knows them.
+        workers = workers or worker_ends.recorded(session.ledger, outcome.attempt, directory)
     inside = payload_spans(directory)
     lines = outcome_lines(outcome, result=describe(outcome), inside=inside, usd=whole.cost_usd, workers=workers)
     return _ended(session, replace(_result(session, outcome, whole, lines=lines), workers=workers))

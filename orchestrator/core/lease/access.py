@@ -12,9 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 LOGIN_USER = "tpujob"  # without OS Login, whose profiles have login names of their own
-KEY_OUTLIVES_S = (
-    3600.0  # a key in an OS Login profile expires so long after the deadline: results may be collected until then
-)
+KEY_OUTLIVES_S = 3600.0  # a key in an OS Login profile, after the deadline: results may be collected until then
 
 
 class Via(StrEnum):

@@ -21,6 +21,7 @@ from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup
 
 SILENCE_S = 12.0  # the worker sends something every two seconds
 RETRY_FIRST_S, RETRY_MOST_S = 0.1, 3.0
+MOST_SERVERS, SERVER_CHARS = 8, 200  # of those that a worker says it does not reach
 
 
 class WorkerState(StrEnum):
@@ -136,12 +137,13 @@ class Follower:
             raise RemoteError(f"{self._connection.name}: a status that is not an object")
         state = found.get("state")
         if state == "exited":
-            rc, names = found.get("rc"), found.get("unreachable")
+            rc, servers = found.get("rc"), found.get("unreachable")
+            named = servers[:MOST_SERVERS] if isinstance(servers, list) else []
             self._move(
                 WorkerState.EXITED,
                 rc=rc if isinstance(rc, int) else None,
                 stopped=bool(found.get("stopped")),
-                unreachable=tuple(printable(str(name))[:200] for name in names) if isinstance(names, list) else (),
+                unreachable=tuple(printable(str(name)[:SERVER_CHARS])[:SERVER_CHARS] for name in named),
             )
         elif state in ("lost", "none"):
             self._move(WorkerState.LOST)
