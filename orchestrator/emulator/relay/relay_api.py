@@ -103,7 +103,7 @@ class RelayApi(Api):
 
     async def close(self) -> None:
         """End all tunnels, and the bastion."""
-        await self.tunnels.close()
+        self.tunnels.close()
         if self._bastion is not None:
             await self._bastion.close()
 
@@ -168,7 +168,7 @@ class RelayApi(Api):
     ) -> web.StreamResponse:
         code = await tunnel.serve(link, client_has)
         if tunnel.ended:
-            await self.tunnels.forget(tunnel)
+            self.tunnels.forget(tunnel)
         if code is None:
             cut(request)
             return link.websocket

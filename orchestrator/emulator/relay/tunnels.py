@@ -7,7 +7,6 @@ never acknowledges gets stuck. Without a WebSocket it waits for RESUME_S, then c
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 from collections import deque
 from dataclasses import dataclass
@@ -189,18 +188,17 @@ class Tunnels:
         self._drop_old()
         return self._by_sid.get(sid)
 
-    async def forget(self, tunnel: RelayTunnel) -> None:
-        """End a tunnel."""
+    def forget(self, tunnel: RelayTunnel) -> None:
+        """End a tunnel. What its client sent still goes to the worker, for which nothing waits: it may read no more."""
         self._by_sid.pop(tunnel.sid, None)
         tunnel.ended = True
         inside.forget(self._driver, tunnel.writer)
-        with contextlib.suppress(ConnectionError):
-            await tunnel.writer.wait_closed()
 
-    async def close(self) -> None:
-        """End all tunnels."""
+    def close(self) -> None:
+        """End all tunnels, and drop what is under way."""
         for tunnel in list(self._by_sid.values()):
-            await self.forget(tunnel)
+            self.forget(tunnel)
+            tunnel.writer.transport.abort()
 
     def _drop_old(self) -> None:
         now = asyncio.get_running_loop().time()
