@@ -117,20 +117,19 @@ def test_a_reader_that_takes_nothing_stops_its_sender_and_no_other_one(one: Slic
 
 def test_a_port_where_nothing_listens_is_closed_at_once_and_said_once(one: Slice) -> None:
     fleet = one.fleet()
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    local = fleet.forward(port, local=0).local
-    for _ in range(3):
-        with (
-            socket.create_connection(("127.0.0.1", local), timeout=HANG_S) as peer,
-            contextlib.suppress(ConnectionError),
-        ):
-            assert peer.recv(1) == b""
-    assert one.notices.count(f"worker0: nothing listens on port {port}") == 1
-    with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)) as server:  # it comes up later
-        threading.Thread(target=lambda: server.accept()[0].sendall(b"here"), daemon=True).start()
-        with socket.create_connection(("127.0.0.1", local), timeout=HANG_S) as peer:
-            assert peer.recv(4) == b"here"
+    with held_port() as port:
+        local = fleet.forward(port, local=0).local
+        for _ in range(3):
+            with (
+                socket.create_connection(("127.0.0.1", local), timeout=HANG_S) as peer,
+                contextlib.suppress(ConnectionError),
+            ):
+                assert peer.recv(1) == b""
+        assert one.notices.count(f"worker0: nothing listens on port {port}") == 1
+        with socket.create_server(("127.0.0.1", port)) as server:  # it comes up later
+            threading.Thread(target=lambda: server.accept()[0].sendall(b"here"), daemon=True).start()
+            with socket.create_connection(("127.0.0.1", local), timeout=HANG_S) as peer:
+                assert peer.recv(4) == b"here"
 
 
 def test_after_a_cut_open_connections_are_reset_and_new_ones_work(
@@ -209,13 +208,13 @@ def test_a_client_that_is_killed_leaves_nothing_on_a_worker_that_waits_for_it(on
 
 def test_a_local_port_that_is_asked_for_is_that_one_or_an_error_and_another_one_is_found_otherwise(one: Slice) -> None:
     fleet = one.fleet()
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(OSError, match="in use"):
-            fleet.forward(6006, local=port)
+    with held_port() as port:
+        with socket.create_server(("127.0.0.1", port)):
+            with pytest.raises(OSError, match="in use"):
+                fleet.forward(6006, local=port)
+            assert fleet.forward(port).local != port
+        assert fleet.forward(port).local == port, "it is free again"
         assert fleet.forward(port).local != port
-    assert fleet.forward(port).local == port, "it is free again"
-    assert fleet.forward(port, local=None).local != port
 
 
 def test_the_end_of_the_fleet_closes_its_ports(one: Slice) -> None:

@@ -245,13 +245,9 @@ def test_an_unpublished_host_key_is_accepted_once_and_said(one: Slice) -> None:
 
 
 def test_workers_that_never_come_up_are_named(four: Slice) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    workers = [*four.workers[:2], replace(four.workers[2], port=port), replace(four.workers[3], port=port)]
-    with pytest.raises(
-        Unreachable,
-        match=r"worker2 and worker3 of 4 could not be reached within 8 s by their external addresses: .*refused",
-    ):
+    named = r"worker2 and worker3 of 4 could not be reached within 8 s by their external addresses: .*refused"
+    with held_port() as port, pytest.raises(Unreachable, match=named):
+        workers = [*four.workers[:2], replace(four.workers[2], port=port), replace(four.workers[3], port=port)]
         four.fleet(workers).connect(8)  # in which the two others are
 
 
@@ -474,16 +470,15 @@ def test_hostile_artifacts_are_refused_and_the_others_come(one: Slice, tmp_path:
 def test_artifacts_of_a_worker_that_is_gone_do_not_cost_those_of_the_others(
     four: Slice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
     whole = four.fleet()
     whole.start(request("partly", "echo $TPUJOB_WORKER > $TPUJOB_ARTIFACTS/who", 4))
     whole.follow(Log())
     until_ended(whole)
-    partly = four.fleet([*four.workers[:3], replace(four.workers[3], port=port)])
-    partly.attach("partly", "main")
     monkeypatch.setattr("orchestrator.remote.transfer.collection.STALL_S", 1.0)
-    collected = partly.collect(CollectRequest("", tmp_path / "run", ())).within(HANG_S)
+    with held_port() as port:
+        partly = four.fleet([*four.workers[:3], replace(four.workers[3], port=port)])
+        partly.attach("partly", "main")
+        collected = partly.collect(CollectRequest("", tmp_path / "run", ())).within(HANG_S)
     assert [file.worker for file in collected.files] == [0, 1, 2]
     assert [(problem.worker, problem.path) for problem in collected.problems] == [(3, "(everything)")]
     assert collected.waiting == collected.problems, "another try may bring it"
