@@ -1,7 +1,6 @@
 """Writes the table of gcloud's commands in docs/emulator.md out of the contract test that runs them.
 
-Run it (`python docs/gcloud_table.py`) after changing tests/contract/emulator/api/gcloud_commands.py; a test fails until
-somebody does.
+Run it (`python docs/gcloud_table.py`) after changing tests/contract/emulator/api/gcloud_commands.py; a test fails until then.
 """
 
 from __future__ import annotations

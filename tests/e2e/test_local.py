@@ -169,7 +169,8 @@ def is_gone(directory: Path) -> bool:
 
 def has_ended(pid: int) -> bool:
     try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE  # whoever adopted it has yet to hear of its end
+        # The process that adopted it has yet to hear of its end.
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
 

@@ -114,7 +114,7 @@ def test_a_worker_answers_its_own_user_and_no_other(worker: Worker, nobody: dict
 
 
 def test_what_another_user_sends_and_runs_away_from_changes_nothing(worker: Worker, nobody: dict[str, Any]) -> None:
-    """A socket that nobody holds any more is root's to the kernel, and root may be the user of this emulator."""
+    """A socket that no process holds any more is root's to the kernel, and root may be the user of this emulator."""
     before, port = worker.guest_attributes, worker.metadata_port
     for _ in range(20):
         send(SHOUT, port, *REQUESTS[-2], **nobody)

@@ -36,7 +36,7 @@ NODES = "/v2/projects/emulated/locations/us-central1-a/nodes"
 
 
 def put_node(tpujob: Tpujob, name: str, labels: dict[str, str]) -> None:
-    """As somebody else would, by the API."""
+    """As another user would, by the API."""
     body = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite", "labels": labels}
     control.request(tpujob.emulator.endpoint, "POST", f"{NODES}?nodeId={name}", body)
 
@@ -198,7 +198,7 @@ def test_35_on_a_terminal_one_column_wide_a_run_ends_well(tpujob: Tpujob, monkey
     process = tpujob.start("run", tpujob.job(JOB), stdin=follower, stdout=follower, stderr=follower)
     os.close(follower)
     shown = b""
-    with contextlib.suppress(OSError):  # how Linux says that nobody writes any more
+    with contextlib.suppress(OSError):  # how Linux says that there is no writer any more
         while piece := os.read(leader, 65536):
             shown += piece
     os.close(leader)
@@ -212,7 +212,7 @@ def test_35_on_a_terminal_one_column_wide_a_run_ends_well(tpujob: Tpujob, monkey
 @pytest.mark.parametrize("number", [signal.SIGINT, *others(signal.SIGTERM, signal.SIGHUP)])
 def test_37_a_signal_before_the_first_call_creates_nothing(tpujob: Tpujob, number: int) -> None:
     job = tpujob.directory / "job.yaml"
-    os.mkfifo(job)  # the command waits for its job file until somebody writes it
+    os.mkfifo(job)  # the command waits for its job file until it is written
     with tpujob.promising_nothing():
         process = tpujob.start("run", "job.yaml")
         writer = os.open(job, os.O_WRONLY)  # returns when the command reads

@@ -1,4 +1,4 @@
-"""A job that took over its VM, and uses our own agent there to attack the machine of whoever collects its artifacts."""
+"""A job that took over its VM, and uses our own agent there to attack the machine that collects its artifacts."""
 
 from __future__ import annotations
 

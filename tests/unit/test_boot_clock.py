@@ -1,4 +1,4 @@
-"""The clock that nobody can set, on each system that tpujob knows. macOS is played: stand-ins for its clocks and library."""
+"""The clock that no user can set, on each system that tpujob knows. macOS is played: stand-ins for its clocks and library."""
 
 from __future__ import annotations
 
