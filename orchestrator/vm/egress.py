@@ -40,7 +40,8 @@ TROUBLE = re.compile(
 URL = re.compile(r"\b(https?)://(?:[^/\s'\"`@]*@)?([A-Za-z0-9.-]+)(?::(\d{1,5}))?")
 NAMED = re.compile(
     r"host='(?P<a>[\w.-]+)', port=(?P<ap>\d+)|connect to (?P<b>[\w.-]+) port (?P<bp>\d+)|"
-    r"(?:resolve(?: host)?:? |Connection to )'?(?P<c>[\w-]+\.[\w.-]*\w)",
+    # Without `host` or a quote, it may be a package or a file that is not resolved.
+    r"(?:resolve (?:host(?:name| address)?:? )?'|resolve host(?:name)?:? |Connection to '?)(?P<c>[\w-]+\.[\w.-]*\w)",
     re.IGNORECASE,
 )
 UV_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")

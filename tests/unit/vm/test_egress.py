@@ -91,6 +91,8 @@ def test_a_failure_that_says_nothing_of_a_connection_is_the_setups_own(
         "fatal: unable to access 'https://git.invalid/repo/': Could not resolve host: git.invalid",
         "curl: (7) Failed to connect to git.invalid port 443 after 3 ms: Connection refused",
         "E: Could not resolve 'git.invalid'",
+        "wget: unable to resolve host address 'git.invalid'",
+        "ssh: Could not resolve hostname git.invalid: Name or service not known",
         "Retrying after connection broken by 'NameResolutionError(\"HTTPSConnection(host='git.invalid', port=443): ...",
         "  Caused by: error sending request for url (https://git.invalid/simple/alpha/)",
     ],
@@ -101,6 +103,11 @@ def test_a_server_that_the_output_names_is_tried_in_place_of_the_indexes(
     proxy = f"http://127.0.0.1:{closed}"
     found = look(f"building\n{line}\n", HTTPS_PROXY=proxy, PIP_INDEX_URL=f"http://127.0.0.1:{closed}/simple")
     assert found == [f"git.invalid:443 (the proxy 127.0.0.1:{closed}: connection refused)"]
+
+
+@pytest.mark.parametrize("line", ["Could not resolve com.example:lib:1.0.", "failed to resolve settings.yaml"])
+def test_what_is_resolved_and_is_no_host_is_no_server(look: Callable[..., list[str]], closed: int, line: str) -> None:
+    assert look(f"{line}\n", HTTPS_PROXY=f"http://127.0.0.1:{closed}", PIP_NO_INDEX="1") == []
 
 
 def test_a_server_of_the_job_itself_is_no_route_out(look: Callable[..., list[str]], closed: int) -> None:
