@@ -67,6 +67,7 @@ class Console:
         self._logs_option = ""
         self._logs: dict[str, ShownLogs] = {}  # by the variant of a sweep; a job of its own is ""
         self._quiet = self._verbose = self._timestamps = False
+        self.is_unread = False  # the reader of stdout has left
 
     @property
     def is_quiet(self) -> bool:
@@ -290,7 +291,8 @@ class Console:
                 print(text, flush=True)
         except (OSError, ValueError) as error:
             sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - open until the process ends
-            if not isinstance(error, BrokenPipeError):
+            self.is_unread = isinstance(error, BrokenPipeError)
+            if not self.is_unread:
                 self.notice("warning", f"stdout cannot be written: {error}")
 
     def out_stages(self, lines: Iterable[str], *, state: str = "") -> None:

@@ -21,10 +21,12 @@ def run_on_all(session: Session, name: str | None, command: Sequence[str], show:
     """Run a command on every worker of a slice; return 0, or the exit code of the first one that failed.
 
     A worker that cannot be reached, or whose connection is cut, counts as 255, as with ssh. KeyboardInterrupt ends the command
-    everywhere. Raises UserError where there is no such slice, or it is not READY; HostKeyMismatch.
+    everywhere; so does BrokenPipeError of `show`, when nothing reads the lines any more, which is no failure. Raises UserError
+    where there is no such slice, or it is not READY; HostKeyMismatch.
     """
     fleet = open_shell(session, name).fleet
-    running = fleet.side_by_side(_Lines(session, show))
+    lines = _Lines(session, show, lambda: _end(running))
+    running = fleet.side_by_side(lines)
     try:
         ended = running.run(shlex.join(as_line(command) or ()))
     except KeyboardInterrupt:
@@ -32,6 +34,8 @@ def run_on_all(session: Session, name: str | None, command: Sequence[str], show:
         raise
     finally:
         fleet.cancel()
+    if lines.unread:
+        return 0
     for text in failures(ended):
         session.reporter.notice("failed", text)
     return next((each.code for each in ended if each.code), 0)
@@ -58,10 +62,11 @@ def _end(running: SideBySide) -> None:
 
 
 class _Lines:
-    """Makes clean lines of what the workers write, without secrets."""
+    """Makes clean lines of what the workers write, without secrets. `end` ends what writes them, once nothing reads them."""
 
-    def __init__(self, session: Session, show: Show) -> None:
-        self._secrets, self._show = session.reporter.secrets, show
+    def __init__(self, session: Session, show: Show, end: Callable[[], None]) -> None:
+        self._secrets, self._show, self._end = session.reporter.secrets, show, end
+        self.unread = False
         self._lock = threading.Lock()
         self._streams: dict[tuple[int, bool], tuple[RedactedStream, LineSplitter]] = {}
 
@@ -75,5 +80,10 @@ class _Lines:
             lines = splitter.feed(stream.feed(piece) if piece else stream.flush())
             if not piece:
                 lines += splitter.flush()
-            if lines:
+            if not lines or self.unread:
+                return
+            try:
                 self._show(worker, is_error, lines)
+            except BrokenPipeError:
+                self.unread = True
+                threading.Thread(target=self._end, name="end", daemon=True).start()

@@ -8,10 +8,14 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from orchestrator.client.slices import on_all_workers
 from orchestrator.core.lease.cloud_api import WorkerAddress
+from orchestrator.core.text.redaction import Redactor
 from orchestrator.errors import HostKeyMismatch
 from orchestrator.remote.fleet.side_by_side import Ended
 from tests.contract.remote.fixture import Road, Slice, four, one, road
@@ -102,3 +106,24 @@ def test_a_signal_ends_the_command_on_the_workers_too_and_starts_it_on_no_other(
         f"worker{index}: not started" for index in range(4)
     }
     assert not any((four.home(worker) / "later").exists() for worker in range(4))
+
+
+def test_the_command_ends_everywhere_once_nothing_reads_its_output(
+    four: Slice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `ssh … | head` does. A worker that prints nothing more would notice nothing."""
+    fleet, shown = four.fleet(), list[list[str]]()
+    monkeypatch.setattr(on_all_workers, "open_shell", lambda _session, _name: SimpleNamespace(fleet=fleet))
+    session: Any = SimpleNamespace(reporter=SimpleNamespace(secrets=Redactor(), notice=lambda *_: pytest.fail("said")))
+
+    def show(_worker: int, _is_error: bool, lines: list[str]) -> None:
+        shown.append(lines)
+        raise BrokenPipeError
+
+    line = "echo $$ > pid; echo begun; exec sleep 1000"
+    assert on_all_workers.run_on_all(session, None, [line], show) == 0
+    assert shown == [["begun"]]
+    again = four.fleet()
+    for worker in range(4):
+        there = ["bash", "-c", "test ! -e pid || ! kill -0 $(cat pid); code=$?; rm -f pid; exit $code"]
+        assert again.run(worker, there).rc == 0

@@ -58,4 +58,7 @@ def ssh(
 
 
 def _print(worker: int, is_error: bool, lines: list[str]) -> None:
+    """Print lines of a worker. Raises BrokenPipeError once the reader of stdout has left."""
     (emit_errors if is_error else emit_lines)([f"worker{worker} | {line}" for line in lines])
+    if console().is_unread:
+        raise BrokenPipeError
