@@ -8,11 +8,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import errno
+import os
 from typing import Any
 
 import asyncssh
+from asyncssh.stream import SSHTCPStreamSession
 
-from orchestrator.emulator.relay.inside import connect
+from orchestrator.emulator.relay.inside import forget, open_connection
 from orchestrator.emulator.vms.driver import Driver
 
 
@@ -78,20 +81,30 @@ class _Login(asyncssh.SSHServer):
     def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
         return base64.b64encode(key.public_data).decode() in self._bastion.keys
 
-    def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> Any:
+    async def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> Any:
+        """Return the session of a connection to the worker's port. Raises ChannelOpenError if nothing listens there."""
+        driver = self._bastion.driver
+        try:
+            far, out = await open_connection(driver, dest_port)
+        except OSError as error:
+            why = os.strerror(error.errno or errno.ECONNREFUSED)
+            raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, why) from None
+
         async def forward(near: asyncssh.SSHReader[bytes], back: asyncssh.SSHWriter[bytes]) -> None:
-            async with connect(self._bastion.driver, dest_port) as (far, out):
-
-                async def carry(source: Any, sink: Any) -> None:
-                    with contextlib.suppress(ConnectionError, asyncssh.Error):
-                        while content := await source.read(65536):
-                            sink.write(content)
-                            await sink.drain()
-
-                tasks = [asyncio.create_task(carry(near, out)), asyncio.create_task(carry(far, back))]
+            tasks = [asyncio.create_task(_carry(near, out)), asyncio.create_task(_carry(far, back))]
+            try:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
                 for task in tasks:
                     task.cancel()
+                forget(driver, out)
             back.close()
 
-        return forward
+        return SSHTCPStreamSession[bytes](forward)
+
+
+async def _carry(source: Any, sink: Any) -> None:
+    with contextlib.suppress(ConnectionError, asyncssh.Error):
+        while content := await source.read(65536):
+            sink.write(content)
+            await sink.drain()

@@ -7,9 +7,7 @@ there: the relay, a bastion.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
-from collections.abc import AsyncIterator
 
 from orchestrator.emulator.vms.driver import Driver
 
@@ -41,13 +39,3 @@ def forget(driver: Driver, writer: asyncio.StreamWriter) -> None:
     if name:
         driver.inside.discard(name[1])
     writer.close()
-
-
-@contextlib.asynccontextmanager
-async def connect(driver: Driver, port: int) -> AsyncIterator[Streams]:
-    """Connect as `open_connection`, for a block."""
-    reader, writer = await open_connection(driver, port)
-    try:
-        yield reader, writer
-    finally:
-        forget(driver, writer)

@@ -35,6 +35,7 @@ UNKNOWN_S = 5.0  # instead, before the first one was through
 LOGIN_GRACE_S = 120.0  # then sshd gives a login up
 LAST_WORDS_S, LAST_WORDS_BYTES = 1.0, 2000
 THROUGH_COMMAND = "does `ssh_proxy_command` work by hand, and may the bastion reach tcp:22 of the workers?"
+OPENSSH_ENDS = "stdio forwarding failed"  # its last line of a `-W` that does not connect; the one before says why
 CANNOT_RUN = (126, 127)  # with which a shell, here or on the bastion, says that there is no such command
 TOKENS = re.compile(r"%(.?)")
 # Runs the command on the socket that is its stdout, and ends it with stdin, which is open as long as this process wants it: the
@@ -234,10 +235,10 @@ class _PipedSocket(socket.socket):
         call()
 
     def last_words(self) -> str:
-        """Return the last line that the command wrote to stderr; empty without one."""
+        """Return the last line that the command wrote to stderr and that says why; empty without one."""
         self._reader.join(LAST_WORDS_S)
-        text = self._errors.decode(errors="replace").strip()
-        return printable(text.rpartition("\n")[2])[:200]
+        lines = self._errors.decode(errors="replace").strip().splitlines() or [""]
+        return printable(next((line for line in reversed(lines) if line != OPENSSH_ENDS), lines[-1]))[:200]
 
     def cannot_run(self) -> bool:
         """Return whether there is no such command, so that waiting mends nothing."""

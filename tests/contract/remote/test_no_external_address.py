@@ -6,6 +6,7 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from orchestrator.remote.ssh.piped import Piped
 from tests.contract.remote.fixture import NODES, USER, Slice, workers_of
 from tests.contract.remote.test_iap import FixedToken
 from tests.emulator_fixture import Emulator
+from tests.ports import held_port
 from tests.waiting import HANG_S, until
 
 numbers = count(1)
@@ -121,6 +123,15 @@ def through_bastion(hidden: Slice, tmp_path: Path, *, max_startups: int) -> str:
     options = ["-F", "/dev/null", "-o", f"UserKnownHostsFile={known}", "-o", "StrictHostKeyChecking=yes", *ALONE]
     options += ["-i", str(hidden.key.private_path), "-p", str(bastion["port"])]
     return f"{shlex.join(['ssh', *options])} -W %h:%p jump@127.0.0.1"
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH is not installed")
+def test_a_worker_that_does_not_listen_yet_is_what_openssh_says_of_it_behind_a_bastion(
+    hidden: Slice, shared_emulator: Emulator, tmp_path: Path
+) -> None:
+    with held_port() as port, pytest.raises(Unreachable, match="failed: channel 0: .*Connection refused"):
+        booting = replace(hidden.workers[0], port=port)
+        hidden.fleet([booting], dialer=Piped(through_bastion(hidden, tmp_path, max_startups=9), USER)).connect(0.0)
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH is not installed")
