@@ -129,7 +129,7 @@ def through_bastion(hidden: Slice, tmp_path: Path, *, max_startups: int) -> str:
 def test_a_worker_that_does_not_listen_yet_is_what_openssh_says_of_it_behind_a_bastion(
     hidden: Slice, shared_emulator: Emulator, tmp_path: Path
 ) -> None:
-    with held_port() as port, pytest.raises(Unreachable, match="failed: channel 0: .*Connection refused"):
+    with held_port() as port, pytest.raises(Unreachable, match=r"failed: channel 0: .*Connection refused"):
         booting = replace(hidden.workers[0], port=port)
         hidden.fleet([booting], dialer=Piped(through_bastion(hidden, tmp_path, max_startups=9), USER)).connect(0.0)
 
