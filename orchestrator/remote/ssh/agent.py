@@ -39,8 +39,8 @@ path = os.path.expanduser("~/tpujob/bin/agent-" + name + ".zip")
 try:
     found = os.stat(path).st_size
 except OSError:
-    found = -1
-if found != size:  # -1: the first connection; less: the machine crashed before the file was on its disk
+    found = 0
+if found < size:  # the first connection, or the machine crashed before all of the file was on its disk
     os.makedirs(os.path.dirname(path), exist_ok=True)
     draft = path + "." + str(os.getpid())
     with open(draft, "wb") as file:
