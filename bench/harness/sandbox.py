@@ -21,7 +21,9 @@ from orchestrator.emulator.daemon.control import Endpoint
 ZONE = "us-central1-a"
 NO_DELAYS = {f"{what}_s": 0 for what in ("provision", "stop", "start", "delete")}
 REPOSITORY = Path(__file__).resolve().parents[2]
-WHAT_PEOPLE_SET = ("TPUJOB_", "CLOUDSDK_", "GOOGLE_")
+# What people, or the machine, have set. PYTHONDONTWRITEBYTECODE would have this project compiled for each command, and not the
+# libraries beside it, which pip has compiled.
+WHAT_PEOPLE_SET = ("TPUJOB_", "CLOUDSDK_", "GOOGLE_", "PYTHON")
 
 
 @dataclass(frozen=True, slots=True)

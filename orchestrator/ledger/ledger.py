@@ -174,8 +174,7 @@ class Ledger(LedgerFile):
     def runs(self) -> list[tuple[RunRecord, Attempt]]:
         """Return every run with its last attempt, newest first."""
         with self._reading():
-            found = [run_of(row) for row in self._db.execute("select * from run order by rowid desc")]
-            return [(run, self._attempts("where run_id = ? order by rowid desc limit 1", run.id)[0]) for run in found]
+            return self._runs("order by rowid desc")
 
     def find_run(self, text: str) -> tuple[RunRecord, Attempt]:
         """Return the run whose id starts with `text`, or the newest one of that name that has not ended, else the newest one.
@@ -190,22 +189,22 @@ class Ledger(LedgerFile):
 
         Raises UnknownRun when there is none, or the id of several starts with `text`.
         """
-        every = self.runs()
-        matches = [pair for pair in every if pair[0].id.startswith(text)] if text else []
+        with self._reading():
+            matches = self._runs("where substr(id, 1, ?) = ? order by rowid desc", len(text), text) if text else []
+            by_name = [] if matches else self._runs("where name = ? order by rowid desc", text)
         if len(matches) > 1:
             names = ", ".join(run.id for run, _ in matches)
             raise UnknownRun(f"{text!r} could be any of these runs: {names}", hint="type more of the id")
-        by_name = [pair for pair in every if pair[0].name == text]
         if not matches and not by_name:
             raise self._no_run(text)
         return matches or by_name
 
     def newest_run(self) -> tuple[RunRecord, Attempt]:
         """Raises UnknownRun when there is none."""
-        runs = self.runs()
-        if not runs:
-            raise UnknownRun("there is no run yet", hint="`tpujob run --help` shows how to make one")
-        return runs[0]
+        with self._reading():
+            for run in self._runs("order by rowid desc limit 1"):
+                return run
+        raise UnknownRun("there is no run yet", hint="`tpujob run --help` shows how to make one")
 
     def _no_run(self, text: str) -> UnknownRun:
         variants = next((sweep.variants for sweep in self.sweeps() if sweep.name == text), None)
@@ -274,6 +273,10 @@ class Ledger(LedgerFile):
         for lease in self._leases("where id = ?", lease_id):
             return lease
         raise UnknownLease(f"there is no lease {lease_id!r}")
+
+    def _runs(self, tail: str, *values: str | int) -> list[tuple[RunRecord, Attempt]]:
+        found = [run_of(row) for row in self._db.execute(f"select * from run {tail}", values)]  # noqa: S608
+        return [(run, self._attempts("where run_id = ? order by rowid desc limit 1", run.id)[0]) for run in found]
 
     def _attempts(self, tail: str, *values: str) -> list[Attempt]:
         return [attempt_of(row) for row in self._db.execute(f"select * from attempt {tail}", values)]  # noqa: S608

@@ -14,6 +14,7 @@ from orchestrator.client import lookup, plans, shown_logs
 from orchestrator.client.events import RunResult
 from orchestrator.client.jobs import job_files, results
 from orchestrator.client.jobs.code import shipment_of
+from orchestrator.client.jobs.import_ahead import import_ahead
 from orchestrator.client.jobs.log_output import JobOutput, make_directory
 from orchestrator.client.jobs.planning import plan_of
 from orchestrator.client.jobs.sleep_inhibitor import inhibit_sleep
@@ -34,9 +35,12 @@ if TYPE_CHECKING:
     from orchestrator.client.session import Session
     from orchestrator.client.shown_logs import Choice
     from orchestrator.core.jobfile.keys import JobSpec
+    from orchestrator.core.lease.cloud_api import Capabilities
     from orchestrator.core.lease.lease import Lease
     from orchestrator.core.planning.plan import Plan
+    from orchestrator.engine.effects.base import Program
     from orchestrator.engine.jobs.lane import Lane
+    from orchestrator.engine.jobs.progress import Outcome
 
 __all__ = ["RunOptions", "RunResult", "run_spec", "start_run"]
 
@@ -155,8 +159,13 @@ def _run_on_slice(
                 ttl = format_duration(session.target.timings.ttl_s)
                 text = f"if this machine sleeps for longer than {ttl}, the slice is deleted (or: --detach)"
                 session.reporter.notice("note", text)
+
+        def program(capabilities: Capabilities) -> Program[Outcome]:
+            import_ahead()  # now that the client of the cloud is there, and the next thing is to wait for it
+            return run_job(job, capabilities)
+
         with pages.reported_if_it_raises(session, run):
-            outcome = session.on_cloud(lambda capabilities: run_job(job, capabilities))
+            outcome = session.on_cloud(program)
     if outcome.detached:
         return results.left_running(session, outcome, drafter.made)
     if outcome.error is not None and spec.access.wish != NO_WISH:

@@ -25,7 +25,7 @@ async def wait_until_ready(
     Raises the CloudError that prevents it, CloudUnavailable at `give_up_at` (ledger time).
     """
     begun = await Now()
-    for pause_s in retry.pauses(longest_s=10.0):
+    for pause_s in retry.pauses(first_s=0.05, longest_s=10.0):
         check = await check_ready(lease, operation=operation)
         if check.ready is not None:
             await shorten_labels(check, capabilities)
