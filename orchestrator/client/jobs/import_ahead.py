@@ -1,4 +1,4 @@
-"""Imports what a run needs once it has a slice while the cloud creates that slice: the wait has a fifth of a second to spare."""
+"""Imports what a run needs once it has a slice while the cloud creates it: that wait has a fifth of a second to spare."""
 
 from __future__ import annotations
 

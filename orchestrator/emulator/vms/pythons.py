@@ -12,6 +12,7 @@ Virtual environments that a job makes from such a Python are lent the same: `tpu
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import logging
@@ -110,8 +111,13 @@ def lends_torch(worker: Path) -> bool:
 
 
 def _pth(place: Path, name: str) -> Path:
-    packages = sysconfig.get_path("purelib", "venv", {"base": str(place), "platbase": str(place)})
-    return Path(packages) / f"tpujob-lends-{name}.pth"
+    return place / _packages() / f"tpujob-lends-{name}.pth"
+
+
+@functools.cache  # it is asked for with every command of every worker
+def _packages() -> str:
+    """Return the directory of the packages in a virtual environment, relative to it."""
+    return sysconfig.get_path("purelib", "venv", {"base": ".", "platbase": "."})
 
 
 def _write_script(path: Path, python: Path, entry: str) -> None:
