@@ -37,7 +37,7 @@ TROUBLE = re.compile(
     r"tunnel (connection|error)|\(from versions: none\)",  # the latter: pip, of an index that gave it nothing
     re.IGNORECASE,
 )
-URL = re.compile(r"\b(https?)://(?:[^/\s'\"`@]*@)?([A-Za-z0-9.-]+)(?::(\d{1,5}))?")
+URL = re.compile(r"\b(https?)://(?:[^/\s'\"`]*@)?([A-Za-z0-9.-]+)(?::(\d{1,5}))?")
 NAMED = re.compile(
     r"host='(?P<a>[\w.-]+)', port=(?P<ap>\d+)|connect to (?P<b>[\w.-]+) port (?P<bp>\d+)|"
     # Without `host` or a quote, it may be a package or a file that is not resolved.

@@ -237,3 +237,20 @@ def test_a_worker_is_sent_nothing_that_it_was_not_offered(tpujob: Tpujob, asked:
     (loot,) = tpujob.disks()[1].glob("vms/*/worker0/home/loot")
     assert loot.read_bytes() == b""
     assert tpujob("down", "mine").returncode == 0
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    "answer", ['{"address": "10.0.0.9"}', '{"address": [], "port": 8476}', '{"address": "a", "port": "b"}']
+)
+def test_facts_that_a_worker_makes_up_are_an_error_of_the_worker(tpujob: Tpujob, answer: str) -> None:
+    code = tpujob.directory / "code"
+    code.mkdir()
+    (code / "presence.py").write_text(f"from .frames import reply\n\ndef hello():\n    reply({answer})\n")
+    (code / "plant.py").write_text(PLANTER)
+    assert tpujob("up", "mine", "--zone", "us-central1-a").returncode == 0
+    job = PLANT.replace("receive.py", "presence.py")
+    assert tpujob("run", tpujob.job(job)).returncode == 0
+    said = tpujob("run", tpujob.job(job))
+    assert said.returncode == 71 and "worker0: an answer without an address and a port" in said.stderr, said.text
+    assert tpujob("down", "mine").returncode == 0

@@ -14,8 +14,8 @@ from orchestrator.client import lookup, plans, shown_logs
 from orchestrator.client.events import RunResult
 from orchestrator.client.jobs import job_files, results
 from orchestrator.client.jobs.code import shipment_of
-from orchestrator.client.jobs.import_ahead import import_ahead
 from orchestrator.client.jobs.log_output import JobOutput, make_directory
+from orchestrator.client.jobs.page_ahead import prepare_page
 from orchestrator.client.jobs.planning import plan_of
 from orchestrator.client.jobs.sleep_inhibitor import inhibit_sleep
 from orchestrator.client.results import pages
@@ -161,7 +161,7 @@ def _run_on_slice(
                 session.reporter.notice("note", text)
 
         def program(capabilities: Capabilities) -> Program[Outcome]:
-            import_ahead()  # now that the client of the cloud is there, and the next thing is to wait for it
+            prepare_page()  # now that the client of the cloud is there, and the next thing is to wait for it
             return run_job(job, capabilities)
 
         with pages.reported_if_it_raises(session, run):

@@ -132,8 +132,10 @@ class Fleet:
                 call.end_input()
                 found = call.answer()
             host = connection.worker.host
-            address = host if host in ("127.0.0.1", "::1", "localhost") else str(found["address"])
-            return WorkerFacts(worker, address, int(found["port"]))
+            address, port = found.get("address"), found.get("port")
+            if not (isinstance(address, str) and type(port) is int):
+                raise RemoteError(f"{connection.name}: an answer without an address and a port")
+            return WorkerFacts(worker, host if host in ("127.0.0.1", "::1", "localhost") else address, port)
 
         return self._on_each([self._connection(worker)], ask)[0]
 

@@ -33,6 +33,7 @@ RECEIVE_BYTES = 256 << 10
 PACKET_HEAD_BYTES = 64  # that paramiko leaves in a packet for other things than data
 CHATTER_BYTES = 64 << 10
 LOOK_S = 0.5  # a channel has one timeout for all its threads: each looks at its own deadline so often
+CLOSE_S = 5.0  # for the end of a stream to leave: then the connection is closed, as half a frame may have left
 STATUS_S = 5.0  # for the exit status, once the output has ended
 ERROR_BYTES = 4096
 PRINTING = "start-up files of its login shell (~/.bashrc) must not leave a program running that prints"
@@ -143,7 +144,7 @@ class AgentLink:
             self._changed.notify_all()
         if ends and self.alive:
             with contextlib.suppress(Exception):  # over a cut connection that fails, and the failure carries no news
-                self.write(b"X", stream.number, 0, deadline=time.monotonic() + LOOK_S)
+                self.write(b"X", stream.number, 0, deadline=time.monotonic() + CLOSE_S)
 
     def close(self) -> None:
         with contextlib.suppress(Exception):

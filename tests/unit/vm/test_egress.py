@@ -70,7 +70,7 @@ def test_an_index_that_refuses_is_named_and_one_that_answers_is_not(
 ) -> None:
     there = serve(b"")
     indexes = {
-        "PIP_INDEX_URL": f"http://user:secret@127.0.0.1:{there}/simple",
+        "PIP_INDEX_URL": f"http://user:se@cret@127.0.0.1:{there}/simple",
         "PIP_EXTRA_INDEX_URL": f"http://127.0.0.1:{closed}/simple",
     }
     assert look(RETRYING, **indexes) == [f"127.0.0.1:{closed} (connection refused)"]

@@ -45,6 +45,7 @@ def ssh(
     index = worker_or_all(worker)
     check_forwards("-L", forward or ())
     check_forwards("-R", remote_forward or ())
+    check_forwards("-D", dynamic_forward or ())
     forwards = (tuple(values or ()) for values in (forward, remote_forward, dynamic_forward))
     options = SshOptions(index or 0, terminal, no_command, *forwards)
     if index is None and (not command or options.words()):
