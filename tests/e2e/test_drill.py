@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,6 +41,14 @@ def start(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
         )
 
     return started
+
+
+@pytest.fixture(autouse=True)
+def hears_ctrl_c() -> Iterator[None]:
+    """As `tpujob drill` itself: what is started here would inherit that SIGINT is ignored, as in a job in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def drill_processes(directory: Path) -> list[str]:
