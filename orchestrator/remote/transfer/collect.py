@@ -226,7 +226,7 @@ class Collector:
                     part.result.refused.append((printable(path), printable(str(row["why"]))))
                 else:
                     # The file is compared with this entry when it arrives.
-                    index.setdefault(path, IndexEntry(max(int(row["size_bytes"]), 0), str(row["sha256"])))
+                    index.setdefault(path, IndexEntry(int(row["size_bytes"]), str(row["sha256"])))
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 shown = printable(repr(error))[:200]
                 raise RemoteError(f"the index of the artifacts makes no sense: {shown}") from error
@@ -238,13 +238,15 @@ class Collector:
     def _choose(self, part: ArchivePart, index: Mapping[str, IndexEntry]) -> dict[str, IndexEntry]:
         """Return the entries to request: without the files that exist already and those that do not fit on the disk."""
         earlier, part.result.files = part.result.files, {}
-        part.total_files, part.total_bytes = len(index), sum(entry.size_bytes for entry in index.values())
+        part.total_files, part.total_bytes = len(index), sum(max(entry.size_bytes, 0) for entry in index.values())
         part.size_bytes = 0
         wanted: dict[str, IndexEntry] = {}
         root = open_root(self._directory(part))
         try:
             for path, entry in index.items():
-                if earlier.get(path) == entry or is_there(root, path, entry, part.hashed):
+                if entry.size_bytes < 0:
+                    part.result.refused.append((printable(path), "a negative size"))
+                elif earlier.get(path) == entry or is_there(root, path, entry, part.hashed):
                     part.result.files[path] = entry
                     part.size_bytes += entry.size_bytes
                     self.space.has(part.worker, entry.size_bytes)

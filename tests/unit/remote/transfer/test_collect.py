@@ -75,8 +75,10 @@ def test_a_row_that_makes_no_sense_is_an_error_of_the_worker(tmp_path: Path, bad
         heard(tmp_path, iter([bad]))
 
 
-def test_a_size_that_no_disk_has_is_not_asked_for_and_waits(tmp_path: Path) -> None:
-    part, (_, wanted) = heard(tmp_path, iter([row(0, size_bytes=1 << 60), row(1, size_bytes=-5), {"end": 2}]))
-    assert wanted == [[1, 2]]
-    assert dict(part.result.missing).keys() == {"artifacts/f0", "artifacts/f1"}
+def test_a_size_that_no_disk_has_waits_and_one_that_nothing_has_is_refused(tmp_path: Path) -> None:
+    index = [row(0, size_bytes=1 << 60), row(1, size_bytes=-5), row(2), {"end": 3}]
+    part, (_, wanted) = heard(tmp_path, iter(index))
+    assert wanted == [[2, 3]]
+    assert dict(part.result.missing).keys() == {"artifacts/f0", "artifacts/f2"}
     assert "no room" in dict(part.result.missing)["artifacts/f0"]
+    assert part.result.refused == [("artifacts/f1", "a negative size")]
