@@ -41,6 +41,10 @@ SIZES = (
     Size("v5litepod-256", 64, 1.6),
     Size("v5p-2048", 256, None, cpu_s=8.0, peak_mb=300.0, runtime="v2-alpha-tpuv5"),
 )
+BEFORE = (
+    "Before there was one agent a connection: 1.52 × by hand and with code 1.38 × (1 worker), 2.66 × and 2.34 × (16 workers; "
+    "commit b48c270, 2026-11-23), 3.75 × and 3.41 × (64 workers, 2026-11-22); 23 to 30 programs on each worker (commit c1b51d7)."
+)
 # The job's own seconds are the job's to tell: from its first line to its last, on the slowest worker.
 MAIN = """\
 began=$(date +%s%N)
@@ -125,6 +129,7 @@ def main() -> None:
         "The emulator's processor time: its own and that of the commands on all workers, but not the detached job.",
         "Programs: every exec below the emulator, per worker, by the kernel's events (root only). Seven are the job's own. "
         "On a real TPU VM each connection is a process of sshd, too, and each copy by hand one of sftp-server.",
+        BEFORE,
         "By hand: harness/by_hand.py, `ssh` and `scp` side by side. It does less: no ledger, no supervisor that outlives a cut "
         "connection, no checked artifacts, and a 404 for a proof.",
     ]

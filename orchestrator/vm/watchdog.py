@@ -412,8 +412,6 @@ class Vm:
         self.failed = ""
         if not self.api.startswith("https:"):
             sys.modules["ssl"] = None  # type: ignore[assignment]  # http.client does without it: 4 MB for each worker
-        if self.emulated:
-            os.nice(5)  # many workers share one machine
         signal.signal(signal.SIGALRM, _on_timeout)
 
     def perform(self, effect: tuple[Any, ...]) -> Any:

@@ -62,7 +62,7 @@ else
   set -m  # in a process group of its own
   (
     trap '' HUP
-    until "$python" -IS "$dir/watchdog.py" "$dir/watchdog.json"; do sleep 5; done
+    until nice -n 5 "$python" -IS "$dir/watchdog.py" "$dir/watchdog.json"; do sleep 5; done
   ) </dev/null >>"$dir/watchdog.log" 2>&1 &
 fi
 """
