@@ -43,7 +43,7 @@ SIZES = (
 )
 BEFORE = (
     "Before there was one agent a connection: 1.52 × by hand and with code 1.38 × (1 worker), 2.66 × and 2.34 × (16 workers; "
-    "commit b48c270, 2026-11-23), 3.75 × and 3.41 × (64 workers, 2026-11-22); 23 to 30 programs on each worker (commit c1b51d7)."
+    "commit b48c270, 2026-11-23), 3.75 × and 3.41 × (64 workers, 2026-11-22); 23 to 30 programs a worker (commit c1b51d7)."
 )
 # The job's own seconds are the job's to tell: from its first line to its last, on the slowest worker.
 MAIN = """\
