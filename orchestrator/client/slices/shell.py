@@ -101,11 +101,11 @@ def check_forwards(option: str, values: Sequence[str]) -> None:
         found = re.fullmatch(r"(?:(?:\[[^]]*\]|[^:/]*):)?(\d+)(:.+)?", value)
         whole = found is not None and (option == "-R" or (found[2] is None) == (option == "-D"))
         taken = found is not None and whole and int(found[1]) < 65536
-        if not taken and (option == "-D" or "/" not in value):
-            shape, such_as = ("", "1080") if option == "-D" else (":HOST:PORT", "6006:localhost:6006")
-            hint = f"{option} takes [ADDRESS:]PORT{shape}, such as `{option} {such_as}`"
-            what = "not a port" if option == "-D" else "not a port to forward, and where to"
-            raise UserError(f"{option} {value}: {what}", hint=hint)
+        if not taken and option == "-D":
+            raise UserError(f"-D {value}: not a port", hint="-D takes [ADDRESS:]PORT, such as `-D 1080`")
+        if not taken and "/" not in value:
+            hint = f"{option} takes [ADDRESS:]PORT:HOST:PORT, such as `{option} 6006:localhost:6006`"
+            raise UserError(f"{option} {value}: not a port to forward, and where to", hint=hint)
 
 
 def ssh_argv(session: Session, name: str | None, options: SshOptions, command: Sequence[str]) -> list[str]:
