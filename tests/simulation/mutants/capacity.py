@@ -134,7 +134,7 @@ def up_and_machine_die() -> Plays:
 @scenario
 def dies_before_held() -> Plays:
     workload = Workload("up", hold_s=60.0, gc_every_s=20.0, candidates=Candidates(ZONES[:1], 1, 120.0))
-    for step in range(165, 215, 4):
+    for step in range(165, 265, 4):
         rest = {"crashes": [("up", step, "machine")]}
         yield f"machine dies at step {step}", one(workload, layers=GC_ONLY, **rest)
 
