@@ -67,18 +67,22 @@ tpu: {zone: us-central1-a}
 code: code
 command: python3 plant.py pack.py
 """
-# Puts a file into the agent, where the last one of a name counts, and ends the agent: the next one is ours.
+# Puts a file into the agent, where the last one of a name counts, and ends the agent: the next one is ours. Only that of
+# its own worker: other tests run agents of the same version at the same time.
 PLANTER = """
 import glob, os, sys, zipfile
 (place,) = glob.glob(os.path.expanduser("~/tpujob/bin/agent-*.zip"))
 with zipfile.ZipFile(place, "a") as agent:
     agent.write(sys.argv[1], "vm/" + sys.argv[1])
 name = os.path.basename(place)[: -len(".zip")].partition("-")[2].encode()
+mine = b"TPUJOB_WATCHDOG_DIR=" + os.environb[b"TPUJOB_WATCHDOG_DIR"]
 for pid in filter(str.isdigit, os.listdir("/proc")):
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             is_agent = name in file.read().split(b"\\0") and os.getsid(int(pid)) == int(pid)
-        if is_agent:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            is_here = mine in file.read().split(b"\\0")
+        if is_agent and is_here:
             os.kill(int(pid), 9)
     except OSError:
         pass
