@@ -81,7 +81,7 @@ def never_boots_attached(w: World) -> None:
 
 @row("32", "the job kills the watchdog")
 def watchdog_killed(w: World) -> None:
-    """What restarts the watchdog stays: systemd, or on an emulated VM a shell whose command line contains its name."""
+    """What restarts the watchdog stays: systemd, or on an emulated VM the shell of the startup-script."""
     command = w.begin(
         "run",
         w.job(
