@@ -131,6 +131,19 @@ def test_a_job_that_fails_passes_its_code_on_and_is_released(tpujob: Tpujob) -> 
     assert tpujob.only_run()["state"] == "failed"
 
 
+@pytest.mark.exhaustive
+def test_logs_that_follow_end_once_nothing_reads_them(tpujob: Tpujob) -> None:
+    job = "name: chatty\ntpu: {zone: us-central1-a}\ncommand: while true; do echo line; sleep 0.1; done\n"
+    run = tpujob.start("run", tpujob.job(job))
+    tpujob.until("line", run)
+    logs = tpujob.start("logs", "--follow")
+    assert logs.stdout is not None and "line" in logs.stdout.readline()
+    logs.stdout.close()
+    assert logs.wait() == 0 and run.poll() is None
+    press(run, signal.SIGINT)
+    assert run.wait() == 130 and tpujob.alive() == []
+
+
 def test_a_code_that_means_something_of_ours_is_passed_on_as_63(tpujob: Tpujob) -> None:
     assert tpujob("run", tpujob.job("tpu: {zone: us-central1-a}\ncommand: exit 75\n")).returncode == 63
 

@@ -30,4 +30,6 @@ def logs(
                 emit(json.dumps({"worker": lines.worker, "line": line}, ensure_ascii=False))
             else:
                 emit(line if one else f"worker{lines.worker} | {line}")
+        if console().is_unread:  # as `head` leaves: the run may go on for days
+            break
     return session.exit_code()
