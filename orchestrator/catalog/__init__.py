@@ -1,17 +1,16 @@
 """The Cloud TPU catalog: accelerator types, their topologies, the zones that offer them, and dated prices. No decisions.
 
-`tpu_catalog.csv` is read once. Every package may import this one, which uses only the standard library: it is the only code
-that client and emulator share. What the table does not have is None or empty, never zero.
+`tpu_catalog.csv` is read once; `gke` has what GKE calls the same types. Every package may import this one, which uses only the
+standard library: it is the only code that client and emulator share. What the table does not have is None or empty, never zero.
 """
 
 from __future__ import annotations
 
-import csv
-import pkgutil
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from orchestrator.catalog.tables import rows_of, sizes_of
 from orchestrator.catalog.topology import default_topology
 
 # SkyPilot's catalog v9, where the prices come from, carries no date: this is the month in which they were copied.
@@ -21,10 +20,11 @@ PRICES_AS_OF = "price table 2026-11"
 _FLEX_START = {"v6e": ("asia-northeast1-b", "us-east5-a"), "v5e": ("us-west4-a",)}
 _FLEX_START_SERVING = dict.fromkeys(("v5litepod-1", "v5litepod-4", "v5litepod-8"), ("us-central1-a",))
 
-# Common names of families that the API calls by another name.
-_FAMILIES = {"v5e": "v5litepod", "v5lite": "v5litepod"}
+# Common names of families that the API, or GKE, calls by another name.
+_FAMILIES = {"v5e": "v5litepod", "v5lite": "v5litepod", "v7x": "tpu7x", "7x": "tpu7x"}
 
-_API_TYPES = {"v2": "V2", "v3": "V3", "v4": "V4", "v5e": "V5LITE_POD", "v5p": "V5P", "v6e": "V6E"}
+_API_TYPES = {"v2": "V2", "v3": "V3", "v4": "V4", "v5e": "V5LITE_POD", "v5p": "V5P", "v6e": "V6E"}  # not TPU7x
+_THREE_DIMENSIONS = ("v4", "v5p", "tpu7x")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,18 @@ class AcceleratorType:
     name: str
     family: str  # the part before the number: "v5litepod"
     generation: str  # its common name: "v5e"
-    api_type: str  # acceleratorConfig.type of the API: "V5LITE_POD"
+    api_type: str  # acceleratorConfig.type of the API: "V5LITE_POD"; empty: only GKE has it
     topology: str  # acceleratorConfig.topology of the API, in chips: "2x4"
     chips: int
     cores: int  # TensorCores
     hosts: int  # TPU VMs: the workers of the slice
-    default_runtime: str
+    default_runtime: str  # empty: only GKE has the type
     hbm_gib: int  # of the whole slice
+
+    @property
+    def in_cloud_tpu_api(self) -> bool:
+        """Whether the Cloud TPU API has it at all, in whichever zone."""
+        return bool(self.api_type)
 
     @property
     def cores_per_host(self) -> int:
@@ -139,22 +144,27 @@ def usd_per_hour(accelerator_type: str, zone: str, *, spot: bool) -> float | Non
 def runtimes(generation: str) -> tuple[str, ...]:
     """Return the runtime versions for a generation ("v5e"), the default first."""
     kinds = _table().types.values()
-    return tuple(dict.fromkeys(kind.default_runtime for kind in kinds if kind.generation == generation))
+    found = (kind.default_runtime for kind in kinds if kind.generation == generation and kind.in_cloud_tpu_api)
+    return tuple(dict.fromkeys(found))
 
 
-def nearest(text: str, *, count: int = 3) -> list[str]:
-    """Return the types closest to a mistyped one: same family and closest number, else similar letters."""
+def nearest(text: str, *, count: int = 3, among: Sequence[str] = ()) -> list[str]:
+    """Return the types closest to a mistyped one: same family and closest number, else similar letters.
+
+    `among`: the types that count; left out, those of the Cloud TPU API.
+    """
     import difflib  # needed only after a mistake
 
+    known = among or [each for each in types() if zones_with(each)]
     name = _normalized(text)
     if name.isdecimal():
-        return [each for each in reversed(types()) if each.endswith(f"-{name}")][:count]
+        return [each for each in reversed(known) if each.endswith(f"-{name}")][:count]
     family, _, number = name.rpartition("-")
-    same_family = [kind.name for kind in _table().types.values() if kind.family == family]
+    same_family = [each for each in known if each.rpartition("-")[0] == family]
     if same_family and number.isdecimal():
         size = int(number[:9])
         return sorted(same_family, key=lambda each: abs(int(each.rpartition("-")[2]) - size))[:count]
-    return same_family[:count] or difflib.get_close_matches(name[:80], types(), n=count, cutoff=0.5)
+    return same_family[:count] or difflib.get_close_matches(name[:80], known, n=count, cutoff=0.5)
 
 
 def nearest_place(text: str, *, count: int = 3) -> list[str]:
@@ -174,26 +184,13 @@ class _Table:
 def _table() -> _Table:
     found: list[Offer] = []
     known: dict[str, AcceleratorType] = {}
-    for row in csv.DictReader(_lines()):
-        names = [f"{row['prefix']}{size}" for size in _sizes(row["sizes"])]
+    for row in rows_of("tpu_catalog.csv"):
+        names = [f"{row['prefix']}{size}" for size in sizes_of(row["sizes"])]
         known |= {name: _accelerator_type(name, row) for name in names if name not in known}
         prices = (float(text) if text else None for text in (row["ondemand_usd_chip_hour"], row["spot_usd_chip_hour"]))
-        found.append(Offer(row["generation"], tuple(names), row["zone"], row["region"], *prices))
+        if row["zone"]:
+            found.append(Offer(row["generation"], tuple(names), row["zone"], row["region"], *prices))
     return _Table(tuple(found), known)
-
-
-def _lines() -> list[str]:
-    data = pkgutil.get_data(__name__, "tpu_catalog.csv")  # a fifth of the import time of importlib.resources
-    assert data is not None, "the package was built without tpu_catalog.csv"
-    return [line for line in data.decode().splitlines() if not line.startswith("#")]
-
-
-def _sizes(text: str) -> Iterator[int]:
-    """ "8 16 128..512/128" → 8, 16, 128, 256, 384, 512."""
-    for word in text.split():
-        span, _, step = word.partition("/")
-        first, _, last = span.partition("..")
-        yield from range(int(first), int(last or first) + 1, int(step or 1))
 
 
 def _accelerator_type(name: str, row: dict[str, str]) -> AcceleratorType:
@@ -204,8 +201,8 @@ def _accelerator_type(name: str, row: dict[str, str]) -> AcceleratorType:
         name=name,
         family=row["prefix"].rstrip("-"),
         generation=row["generation"],
-        api_type=_API_TYPES[row["generation"]],
-        topology=default_topology(chips, dimensions=3 if row["generation"] in ("v4", "v5p") else 2),
+        api_type=_API_TYPES.get(row["generation"], ""),
+        topology=default_topology(chips, dimensions=3 if row["generation"] in _THREE_DIMENSIONS else 2),
         chips=chips,
         cores=chips * cores_per_chip,
         hosts=hosts,

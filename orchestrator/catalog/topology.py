@@ -1,17 +1,17 @@
 """The default topology of a slice: "2x4", "4x4x12". Pure arithmetic.
 
 Small 3-D slices are listed; from 64 chips on they consist of 4x4x4 cubes, arranged as compactly as their number allows
-(compared with every v4 and v5p shape that Google's xpk lists).
+(compared with every shape of v4, v5p and TPU7x that Google's xpk lists).
 """
 
 from __future__ import annotations
 
-_SMALL_3D = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4"}
+_SMALL_3D = {1: "1x1x1", 4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4"}
 _CUBE_CHIPS = 64
 
 
 def default_topology(chips: int, *, dimensions: int) -> str:
-    """Return the API's text for a plane (v2, v3, v5e, v6e) or a torus of three dimensions (v4, v5p) of `chips` chips."""
+    """Return the API's text for a plane (v2, v3, v5e, v6e) or a torus of three dimensions (v4, v5p, TPU7x) of `chips` chips."""
     if dimensions == 2:
         rows = 2 ** ((chips.bit_length() - 1) // 2)
         return f"{rows}x{chips // rows}"

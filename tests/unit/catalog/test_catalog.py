@@ -30,6 +30,10 @@ from orchestrator import catalog
         ("v5p-12288", 6144, 12288, 1536, "16x16x24", "V5P", "v2-alpha-tpuv5"),
         ("v6e-8", 8, 8, 1, "2x4", "V6E", "v2-alpha-tpuv6e"),
         ("v6e-64", 64, 64, 16, "8x8", "V6E", "v2-alpha-tpuv6e"),
+        ("tpu7x-2", 1, 2, 1, "1x1x1", "", ""),
+        ("tpu7x-8", 4, 8, 1, "2x2x1", "", ""),
+        ("tpu7x-16", 8, 16, 2, "2x2x2", "", ""),
+        ("tpu7x-18432", 9216, 18432, 2304, "16x24x24", "", ""),
     ],
 )
 def test_the_shape_of_a_type(
@@ -48,11 +52,20 @@ def test_every_shape_adds_up(name: str) -> None:
     assert kind is not None and kind.name == name == f"{kind.family}-{name.rpartition('-')[2]}"
     sides = [int(side) for side in kind.topology.split("x")]
     assert math.prod(sides) == kind.chips
-    assert len(sides) == (3 if kind.generation in ("v4", "v5p") else 2)
+    assert len(sides) == (3 if kind.generation in ("v4", "v5p", "tpu7x") else 2)
     assert kind.chips % kind.hosts == 0 and kind.hosts * kind.cores_per_host == kind.cores
-    assert kind.default_runtime == catalog.runtimes(kind.generation)[0]
     assert kind.hbm_gib >= 16 * kind.chips
-    assert catalog.zones_with(name)
+    if kind.in_cloud_tpu_api:
+        assert kind.default_runtime == catalog.runtimes(kind.generation)[0]
+        assert catalog.zones_with(name)
+    else:
+        assert catalog.runtimes(kind.generation) == catalog.zones_with(name) == ()
+
+
+def test_only_tpu7x_is_in_no_zone_of_the_cloud_tpu_api() -> None:
+    absent = {kind.generation for kind in map(catalog.lookup, catalog.types()) if kind and not kind.in_cloud_tpu_api}
+    assert absent == {"tpu7x"}
+    assert not any(offer.generation == "tpu7x" for offer in catalog.offers())
 
 
 @pytest.mark.parametrize(
@@ -66,6 +79,9 @@ def test_every_shape_adds_up(name: str) -> None:
         ("tpu-v6e-8", "v6e-8"),
         ("tpu-v5p-8", "v5p-8"),
         ("tpu-v4-8", "v4-8"),
+        ("TPU7x-8", "tpu7x-8"),
+        ("tpu-7x-8", "tpu7x-8"),
+        ("v7x-8", "tpu7x-8"),
         ("v5e-7", "v5e-7"),
         ("tpu-v9z-8", "tpu-v9z-8"),
         ("tpu-", "tpu-"),
@@ -86,11 +102,11 @@ def test_the_api_accepts_only_its_own_names() -> None:
     assert catalog.lookup("v5e-8") is None and catalog.lookup("tpu-v6e-8") is None
 
 
-# Shapes of v4 and v5p slices as Google's xpk lists them.
+# Shapes of v4, v5p and TPU7x slices as Google's xpk lists them.
 LISTED_BY_XPK = (
     "2x2x1 2x2x2 2x2x4 2x4x4 4x4x4 4x4x8 4x4x12 4x8x8 4x4x20 4x8x12 4x4x28 8x8x8 4x12x12 4x8x20 4x4x44 8x8x12 8x8x16 "
     "4x12x20 8x12x16 4x20x20 12x12x12 8x8x28 12x12x16 8x12x28 12x16x16 12x12x24 16x16x16 12x16x24 16x16x20 12x12x36 "
-    "12x20x24 16x16x24 12x24x24 16x20x28 4x28x28 8x20x20 4x20x44 4x12x92 8x8x92"
+    "12x20x24 16x16x24 12x24x24 16x20x28 4x28x28 8x20x20 4x20x44 4x12x92 8x8x92 1x1x1 12x12x28 16x16x32 16x24x24"
 )
 
 
@@ -107,7 +123,7 @@ def test_ranges_of_sizes_are_written_out() -> None:
     assert catalog.lookup("v4-6144") and catalog.lookup("v4-8192") and not catalog.lookup("v4-6272")
 
 
-@pytest.mark.parametrize("name", ["v5litepod-7", "v5p-136", "V5LITEPOD-8", "v5litepod", "tpu7x-8", "", "v5litepod-08"])
+@pytest.mark.parametrize("name", ["v5litepod-7", "v5p-136", "V5LITEPOD-8", "v5litepod", "tpu7x-9", "", "v5litepod-08"])
 def test_an_unknown_type_is_none(name: str) -> None:
     assert catalog.lookup(name) is None
     assert catalog.zones_with(name) == ()

@@ -1,0 +1,81 @@
+"""What GKE has of the catalog's types: labels of its nodes, machine types, chips of a host. No decisions.
+
+`gke_catalog.csv` is read once. A type may come in two forms: eight chips of v6e are one host of eight or two hosts of four.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from orchestrator import catalog
+from orchestrator.catalog.tables import rows_of, sizes_of
+
+ACCELERATOR_LABEL = "cloud.google.com/gke-tpu-accelerator"
+TOPOLOGY_LABEL = "cloud.google.com/gke-tpu-topology"
+
+
+@dataclass(frozen=True, slots=True)
+class GkeSlice:
+    """One accelerator type as the node pools of GKE have it, with one machine type."""
+
+    kind: catalog.AcceleratorType
+    accelerator: str  # the value of ACCELERATOR_LABEL
+    machine_type: str
+    chips_per_host: int  # google.com/tpu of a node
+    flex_start: bool  # whether GKE has flex-start for it
+
+    @property
+    def topology(self) -> str:
+        """The value of TOPOLOGY_LABEL."""
+        return self.kind.topology
+
+    @property
+    def hosts(self) -> int:
+        """The nodes of one slice."""
+        return self.kind.chips // self.chips_per_host
+
+
+def slices(accelerator_type: str) -> tuple[GkeSlice, ...]:
+    """Return the forms of a type, the default first; nothing for a type that GKE lacks. The name is that of the catalog."""
+    return _table().get(accelerator_type, ())
+
+
+def lookup(accelerator_type: str, machine_type: str | None = None) -> GkeSlice | None:
+    """Return a type with this machine type, or in its default form; None where GKE lacks it."""
+    forms = slices(accelerator_type)
+    return next((each for each in forms if machine_type in (None, each.machine_type)), None)
+
+
+def types() -> tuple[str, ...]:
+    """Return every accelerator type that GKE has."""
+    return tuple(_table())
+
+
+def nearest(accelerator_type: str, *, count: int = 3) -> list[str]:
+    """Return the types of GKE that are closest to one that it lacks: by chips in its generation, else in the newest ones."""
+    kind = catalog.lookup(catalog.canonical(accelerator_type))
+    if kind is None:
+        return catalog.nearest(accelerator_type, count=count, among=types())
+    forms = [each[0].kind for each in _table().values()]
+    same = [each for each in forms if each.generation == kind.generation]
+    closest = sorted(same or reversed(forms), key=lambda each: abs(each.chips - kind.chips))
+    return [each.name for each in closest[:count]]
+
+
+@cache
+def _table() -> dict[str, tuple[GkeSlice, ...]]:
+    names = {(kind.generation, _number(kind.name)): kind for kind in map(catalog.lookup, catalog.types()) if kind}
+    found: dict[str, tuple[GkeSlice, ...]] = {}
+    for row in rows_of("gke_catalog.csv"):
+        for size in sizes_of(row["sizes"]):
+            kind = names[row["generation"], size]
+            form = GkeSlice(
+                kind, row["accelerator"], row["machine_type"], int(row["chips_per_host"]), row["flex_start"] == "yes"
+            )
+            found[kind.name] = (*found.get(kind.name, ()), form)
+    return found
+
+
+def _number(name: str) -> int:
+    return int(name.rpartition("-")[2])
