@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.core.cluster.settings import NO_WISH as NO_CLUSTER_WISH
+from orchestrator.core.cluster.settings import ClusterWish
 from orchestrator.core.lease import timings as claim_timings
 from orchestrator.core.lease.access import NO_WISH, AccessWish
 from orchestrator.core.lease.timings import Timings
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.core.planning.grants import Grant
 
 EMULATED, GOOGLE = "emulated", "google"
+GKE = "gke"  # the cloud of jobs on a cluster, which each job names itself
 EMULATED_PROJECT = "emulated"
 MAX_EMULATED_CORES = 64
 
@@ -40,6 +43,7 @@ class Target:
     why: str = ""
     source: str = "default"
     access: AccessWish = NO_WISH
+    gke: ClusterWish = NO_CLUSTER_WISH
     service_account: str | None = None
     runs_dir: str | None = None
     emulated_cores: int | None = None
@@ -67,6 +71,7 @@ def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) ->
         _zone(environ["TPUJOB_ZONE"], "TPUJOB_ZONE") if environ.get("TPUJOB_ZONE") else own.get("zone"),
         source=asked_by,
         access=own.get("access", NO_WISH),
+        gke=own.get("gke", NO_CLUSTER_WISH),
         service_account=own.get("service_account"),
         runs_dir=own.get("runs_dir"),
         emulated_cores=own.get("emulated_cores"),
@@ -86,7 +91,7 @@ def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) ->
 
 def timings_of(kind: str, environ: Environ) -> Timings:
     """Return the timings of a cloud; the emulated one is faster by TPUJOB_EMULATED_SPEED. Raises ConfigError."""
-    if kind == GOOGLE:
+    if kind in (GOOGLE, GKE):
         return claim_timings.GOOGLE
     text = environ.get("TPUJOB_EMULATED_SPEED")
     if not text:
@@ -175,10 +180,10 @@ def settings_path(environ: Environ) -> Path:
 
 
 def read_settings(path: Path, environ: Environ) -> dict[str, Any]:
-    """Return the keys that are set, checked: lines `key: value`, a list `quota:`, a section `access:`. Raises ConfigError.
+    """Return the keys that are set, checked: lines `key: value`, a list `quota:`, sections `access:` and `gke:`.
 
-    A file that does not exist sets none. Nodes are composed, not constructed: tags and aliases have no effect, and every
-    value is its text.
+    Raises ConfigError. A file that does not exist sets none. Nodes are composed, not constructed: tags and aliases have no
+    effect, and every value is its text.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -196,8 +201,8 @@ def read_settings(path: Path, environ: Environ) -> dict[str, Any]:
             raise ConfigError(f"{where}: set twice", hint="keep one of the two")
         if key.id == "scalar" and key.value == "quota":
             found[key.value] = _grants(node, str(path), where)
-        elif key.id == "scalar" and key.value == "access":
-            found[key.value] = _access(text, str(path))
+        elif key.id == "scalar" and key.value in ("access", "gke"):
+            found[key.value] = _section(key.value, text, str(path))
         elif key.id != "scalar" or node.id != "scalar" or not node.value:
             raise ConfigError(f"{where}: needs one plain value", hint="remove the line to unset it")
         else:
@@ -222,13 +227,13 @@ def _composed(text: str, file: str) -> list[tuple[Any, Any]]:
     return [] if top is None else list(top.value)
 
 
-def _access(text: str, file: str) -> AccessWish:
-    from orchestrator.core.jobfile import access_keys
+def _section(name: str, text: str, file: str) -> Any:
+    from orchestrator.core.jobfile import access_keys, gke_keys
 
     try:
-        return access_keys.of_settings(text, file)
+        return (access_keys if name == "access" else gke_keys).of_settings(text, file)
     except JobSpecError as error:
-        raise ConfigError(error.message, hint="docs/settings.md lists the keys of `access:`") from error
+        raise ConfigError(error.message, hint=f"docs/settings.md lists the keys of `{name}:`") from error
 
 
 def _grants(node: Any, file: str, where: str) -> tuple[Grant, ...]:
@@ -297,7 +302,7 @@ _KEYS: dict[str, Callable[[str, str, Environ], Any]] = {
     "runs_dir": _directory,
     "emulated_cores": _cores,
 }
-_SECTIONS = ("access", "quota")
+_SECTIONS = ("access", "gke", "quota")
 
 # -- state -----------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import settings
+from orchestrator.core.cluster.settings import ClusterWish
 from orchestrator.core.lease.access import AccessWish
 from orchestrator.errors import ConfigError
 from orchestrator.settings import Target, resolve
@@ -188,11 +189,13 @@ def test_the_settings_file_has_these_keys(home: Home) -> None:
     home.own(
         "# mine\nproject: my-project\nzone: us-central1-a\nservice_account: vm@my-project.iam.gserviceaccount.com\n"
         "access: {network: projects/host-proj/global/networks/shared}\nruns_dir: ~/runs\nemulated_cores: 4\n"
+        "gke: {context: tpus, queue: tpu, image: us-docker.pkg.dev/p/r/train:1}\n"
     )
     target = home.resolve()
     assert (target.kind, target.project, target.zone) == ("google", "my-project", "us-central1-a")
     assert target.service_account == "vm@my-project.iam.gserviceaccount.com"
     assert target.access.network == "projects/host-proj/global/networks/shared"
+    assert target.gke == ClusterWish(context="tpus", queue="tpu", image="us-docker.pkg.dev/p/r/train:1")
     assert (target.runs_dir, target.emulated_cores) == (str(home.path / "runs"), 4)
 
 
@@ -200,6 +203,7 @@ def test_an_empty_settings_file_sets_nothing(home: Home) -> None:
     home.own("# nothing yet\n")
     assert home.resolve() == Home(home.path).resolve()
     assert home.resolve().access == AccessWish()
+    assert home.resolve().gke == ClusterWish()
 
 
 @pytest.mark.parametrize(
@@ -226,6 +230,13 @@ def test_an_empty_settings_file_sets_nothing(home: Home) -> None:
         ("access: {via: iap, ssh_proxy_command: nc %h %p}\n", "`via: iap` uses none"),
         ("access: {ssh_proxy_command: 'nc %q'}\n", "`%q` means nothing here"),
         ("access: {tags: [A]}\n", "not a network tag"),
+        ("gke: {image: 'a b'}\n", "gke.image: `a b` is not a container image"),
+        ("gke:\n  imgae: a\n", ":2: gke.imgae: unknown key; did you mean `image`?"),
+        (
+            "gke:\n  context: a\n  cluster: projects/p-123/locations/us-east5/clusters/c\n",
+            ":3: gke.cluster: and `context` both",
+        ),
+        ("gke: {machine_type: ct6e-standard-4t}\n", "write it in the job file"),
     ],
 )
 def test_a_mistake_in_the_settings_file_is_reported_with_its_place(home: Home, text: str, message: str) -> None:

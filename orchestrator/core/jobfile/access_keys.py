@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field
 from pydantic import WithJsonSchema as Shape
 
-from orchestrator.core.jobfile import yaml_source
 from orchestrator.core.jobfile.json_schema import OR_NULL, TEXT_OR_NULL, Section
-from orchestrator.core.jobfile.mistakes import explain, messages
 from orchestrator.core.jobfile.rules import access as rules
-from orchestrator.core.jobfile.yaml_source import Mistake
+from orchestrator.core.jobfile.settings_section import read_section
 from orchestrator.core.lease.access import AccessWish
-from orchestrator.errors import JobSpecError
 
 
 class AccessSection(Section):
@@ -53,20 +50,8 @@ class AccessSection(Section):
 
 def of_settings(text: str, file: str) -> AccessWish:
     """Return what `access:` in the settings file says; the text has it. Raises JobSpecError with every mistake in it."""
-    source = yaml_source.read(text)
-    value = source.data.get("access")
-    try:
-        found = _OfSettings.model_validate({"access": {} if value is None else value}).access.wish
-        mistakes: list[Mistake] = []
-    except ValidationError as error:
-        found = AccessWish()
-        mistakes = list(explain(error, source, {("access",): list(AccessSection.model_fields)}))
-    if not mistakes and isinstance(value, dict):
-        mistakes = [Mistake(source.line(path), path, why) for path, why in rules.access_problems(value)]
-    mistakes += [mistake for mistake in source.mistakes if mistake.path[:1] == ("access",)]
-    if mistakes:
-        raise JobSpecError(messages(file, source, mistakes))
-    return found
+    known = AccessSection.model_fields
+    return read_section(text, file, "access", _OfSettings, known, rules.access_problems).access.wish
 
 
 class _OfSettings(Section):

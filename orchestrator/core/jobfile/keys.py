@@ -17,6 +17,7 @@ from pydantic import WithJsonSchema as Shape
 from orchestrator.core.jobfile import json_schema as shapes
 from orchestrator.core.jobfile import values, yaml_source
 from orchestrator.core.jobfile.access_keys import AccessSection
+from orchestrator.core.jobfile.gke_keys import GkeSection
 from orchestrator.core.jobfile.json_schema import Section, schema_of
 from orchestrator.core.jobfile.mistakes import Sections, explain, messages, refusal
 from orchestrator.core.jobfile.overrides import Override, apply
@@ -33,14 +34,23 @@ from orchestrator.errors import JobSpecError
 MAX_BYTES = yaml_source.MAX_BYTES  # no need to read more of a file than one byte beyond
 NAMELESS = "job"  # the name of a job that has neither a name nor a file
 
-_OF_A_CLOUD = ("tpu", "access", "tpu_metrics", "allow_egress", "keep_on_failure", "on_preemption", "max_restarts")
+_OF_A_CLOUD = (
+    "tpu",
+    "gke",
+    "access",
+    "tpu_metrics",
+    "allow_egress",
+    "keep_on_failure",
+    "on_preemption",
+    "max_restarts",
+)
 
 _OF_A_SWEEP = ("matrix", "variants", "parallel")
 _A_SWEEP = "makes this a sweep, where one job is expected; `tpujob run` (in Python `Client.sweep`) runs its variants"
 _NO_SWEEP = "only counts with `matrix:` or `variants:`; add one of them, or remove this"
 
 # `train:` with nothing below it means the default training, not its absence.
-_EMPTY_IS_DEFAULT = ("tpu", "access", "train", "emulated", "env", "limits", "params", "metrics")
+_EMPTY_IS_DEFAULT = ("tpu", "gke", "access", "train", "emulated", "env", "limits", "params", "metrics")
 
 
 class LimitsSection(Section):
@@ -50,7 +60,10 @@ class LimitsSection(Section):
         float,
         BeforeValidator(one_value.max_duration),
         Shape({"type": "string", "pattern": r"^\s*(\d+(\.\d+)?\s*[dhms]\s*)+$", "default": "24h"}),
-    ] = Field(default=86400.0, description="The TPU is deleted after this time: 6m to 7d, such as 90m or 1h30m.")
+    ] = Field(
+        default=86400.0,
+        description="The TPU is deleted after this time: 6m to 7d, such as 90m or 1h30m. With `on: gke`: 1m at least.",
+    )
     max_cost: Annotated[float | None, BeforeValidator(one_value.max_cost), Shape(shapes.DOLLARS_OR_NULL)] = Field(
         default=None,
         description="Dollars by the price table: the TPU is deleted before the run has cost more. Left out: no budget.",
@@ -79,11 +92,13 @@ class JobSpec(Section):
     name: Annotated[str, AfterValidator(one_value.job_name)] = Field(
         default="", description="Lower-case letters, digits and `-`, at most 40. Left out: the file's name."
     )
-    on: Literal["tpu", "local"] = Field(
+    on: Literal["tpu", "gke", "local"] = Field(
         default="tpu",
-        description="`tpu`: a TPU VM that is created for the job. `local`: this machine's GPU or CPU, without any cloud.",
+        description="`tpu`: a TPU VM that is created for the job. `gke`: pods of a cluster on GKE, by JobSet. `local`: this "
+        "machine's GPU or CPU, without any cloud.",
     )
     tpu: TpuSection = Field(default=TpuSection(), description="The TPU to run on.")
+    gke: GkeSection = Field(default=GkeSection(), description="The cluster to run on, with `on: gke`.")
     access: AccessSection = Field(
         default=AccessSection(), description="How the workers are reached, where that is not by external addresses."
     )
@@ -303,6 +318,7 @@ def _sections() -> Sections:
         ("train",): list(TrainSection.model_fields),
         ("train", "emulated"): list(EmulatedSection.model_fields),
         ("train", "profile"): list(ProfileSection.model_fields),
+        ("gke",): list(GkeSection.model_fields),
         ("access",): list(AccessSection.model_fields),
         ("limits",): list(LimitsSection.model_fields),
     }

@@ -23,7 +23,8 @@ class Alternative(Section):
 
     accelerator: Annotated[str, BeforeValidator(rules.accelerator_text)] = Field(
         default="v5litepod-8",
-        description="Accelerator type, as in the Cloud TPU API; `v5e-8` and `tpu-v5e-8` mean `v5litepod-8`, and so on.",
+        description="Accelerator type, as in the Cloud TPU API; `v5e-8` and `tpu-v5e-8` mean `v5litepod-8`, and so on. With "
+        "`on: gke` also TPU7x, `tpu7x-16`, by its TensorCores.",
     )
     zone: Annotated[tuple[str, ...], BeforeValidator(rules.places), Shape(OR_NULL)] = Field(
         default=(),
@@ -39,11 +40,14 @@ class Alternative(Section):
     ] = Field(
         default=None,
         description="`spot`: cheaper, and may be preempted at any time. `reserved`: from your reservation. `flex-start`: "
-        "queued, up to 7 days, ended by the cloud. `queued`: on-demand, through the queue. Left out: `on-demand`.",
+        "queued, up to 7 days, ended by the cloud. `queued`: on-demand, through the queue (not with `on: gke`). Left out: "
+        "`on-demand`.",
     )
     spot: bool = Field(default=False, description="`true` is short for `provisioning: spot`.")
     queue: bool = Field(
-        default=False, description="Use a queued resource, which waits for capacity, also for spot and reserved."
+        default=False,
+        description="Use a queued resource, which waits for capacity, also for spot and reserved. With `on: gke`: flex-start "
+        "nodes that are asked for together, by a ProvisioningRequest of Kueue.",
     )
     unlisted: bool = Field(default=False, description="Allow types and zones that are newer than tpujob's own table.")
 
@@ -64,6 +68,12 @@ class Alternative(Section):
 class TpuSection(Alternative):
     """The TPU to request: one, or `any_of` several. A list in place of this section is short for its `any_of`."""
 
+    slices: int = Field(
+        default=1,
+        ge=1,
+        le=rules.MAX_SLICES,
+        description="How many slices of this type the job uses at once (multislice), with `on: gke` only.",
+    )
     any_of: Annotated[tuple[Alternative, ...], Field(strict=False)] = Field(
         default=(),
         description="Alternatives, each with the keys from `accelerator` to `unlisted`; a key that one leaves out is "

@@ -71,6 +71,8 @@ class SliceRequest:
     tags: tuple[str, ...] = ()
     service_account: str | None = None
     queue: QueueTerms | None = None  # set if and only if `name.queued`
+    # On a cluster: the JobSet, and what it needs, a Secret among it.
+    manifests: tuple[Mapping[str, Any], ...] = field(default=(), hash=False, repr=False)
 
 
 @dataclass(frozen=True)

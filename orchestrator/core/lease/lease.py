@@ -64,7 +64,7 @@ class Lease:
     id: str
     handle: str  # the name for the user: that of `up`, or the job's
     purpose: Purpose
-    cloud: str  # "emulated" or "google": a lease is only ever acted on in the cloud that it names
+    cloud: str  # "emulated", "google" or "gke": a lease is only ever acted on in the cloud that it names
     name: SliceName
     accelerator_type: str
     runtime_version: str
@@ -91,6 +91,7 @@ class Lease:
     idle_s: float | None = None  # its watchdog deletes it when it is held and unused for so long; None: never
     run: str | None = None  # the id of its run; None: created by `up`
     route: Route = DIRECT  # to its workers
+    slices: int = 1  # of this type; a job on a cluster may have several
 
     @property
     def billed_from(self) -> float | None:
@@ -114,6 +115,11 @@ class Lease:
             return Mode.DETACHED
         # A slice of `up` belongs to its process until it is held: if that dies before, the heartbeats that stop count.
         return Mode.RUN if self.hold_until is None else Mode.HOLD
+
+    @property
+    def runs_detached(self) -> bool:
+        """Whether the claim rests on a job that goes on, or waits for its start, without a process here."""
+        return self.detached_at is not None and self.state in (LeaseState.CREATING, LeaseState.READY)
 
     @property
     def ends_at(self) -> float:
@@ -239,7 +245,7 @@ _ALLOWED: dict[type[LeaseEvent], frozenset[LeaseState]] = {
     Ready: frozenset({LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY}),
     Held: frozenset({LeaseState.READY}),
     Passed: frozenset({LeaseState.READY}),
-    Detached: frozenset({LeaseState.READY}),
+    Detached: frozenset({LeaseState.CREATING, LeaseState.READY}),  # CREATING: a JobSet takes its job with it
     Extended: frozenset({LeaseState.READY}),
     Down: frozenset({LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY, LeaseState.DOWN}),
     Gone: frozenset({LeaseState.DOWN}),
@@ -317,7 +323,7 @@ def release_reason(lease: Lease, *, now: float, owner_alive: bool) -> str | None
         return "it reached its deadline"
     if owner_alive:
         return None
-    if lease.state is LeaseState.READY and lease.detached_at is not None:
+    if lease.runs_detached:
         return None
     if lease.state is LeaseState.READY and lease.hold_until is not None:
         return None if now < lease.hold_until else "the time it was to be kept is over"

@@ -12,7 +12,7 @@ from orchestrator import catalog
 from orchestrator.core.planning.availability import Availability
 from orchestrator.core.planning.egress import Bucket
 from orchestrator.core.planning.grants import Grant
-from orchestrator.core.planning.location_rules import ANY, places_near
+from orchestrator.core.planning.location_rules import ANY, accelerator_problem, places_near
 from orchestrator.errors import UserError
 
 UNPRICED = float("inf")  # in an order by price, a candidate without a known price comes last
@@ -106,6 +106,8 @@ def zones(request: CapacityRequest, default_zone: str | None, inputs: PlanInputs
     if kind is None and not request.unlisted:
         near = ", ".join(catalog.nearest(request.accelerator)) or "none close"
         raise UserError(f"{request.accelerator!r} is not a known accelerator type", hint=f"nearest: {near}")
+    if kind is not None and not request.unlisted and (problem := accelerator_problem(kind.name)):
+        raise UserError(problem.replace("`", ""))
     from_settings = not request.places and default_zone is not None
     places = (default_zone,) if from_settings and default_zone else request.places or (ANY,)
     found: list[tuple[str, str]] = []

@@ -39,7 +39,10 @@ class Bucket:
 
     def problem(self, zone: str) -> str | None:
         """Return why a slice in this zone would be billed for egress; None if no data leaves its region."""
-        region = zone.rpartition("-")[0]
+        return self.problem_in(zone.rpartition("-")[0])
+
+    def problem_in(self, region: str) -> str | None:
+        """Return why data from this region would be billed for egress; None if it does not leave the region."""
         if self.contains(region):
             return None
         continent = _CONTINENTS.get(self.location, "").rstrip("-")

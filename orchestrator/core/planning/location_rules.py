@@ -29,8 +29,9 @@ def accelerator_problem(accelerator: str, *, unlisted: bool = False) -> str | No
     if unlisted:
         well_formed = _ACCELERATOR.fullmatch(accelerator)
         return None if well_formed else f"`{shown(accelerator)}` is not an accelerator type; they look like {_EXAMPLES}"
-    if catalog.lookup(accelerator):
-        return None
+    if found := catalog.lookup(accelerator):
+        only_gke = "is in no zone of the Cloud TPU API, only in GKE; run it on a cluster, with `on: gke`"
+        return None if found.in_cloud_tpu_api else f"`{accelerator}` {only_gke}"
     advice = f"nearest: {', '.join(near)}" if (near := catalog.nearest(accelerator)) else f"they look like {_EXAMPLES}"
     return f"`{shown(accelerator)}` is not a known accelerator type; {advice}"
 

@@ -66,6 +66,14 @@ class Environment:
         end = f"END-OF-REQUEST-{self.name}"
         return f"set -e\n( {agent} ) <<'{end}'\n{request}\n{end}\n"
 
+    def use_if_made(self, script: str) -> str:
+        """Return the script with `python` and `pip` of the environment first in PATH, where there is one."""
+        return f"""if [ -d {self.directory} ]; then
+export VIRTUAL_ENV={self.directory}
+export PATH="$VIRTUAL_ENV/bin:$PATH"
+fi
+{script}"""
+
     def use(self, script: str) -> str:
         """Return the script with `python` and `pip` of the environment first in PATH; it is not deleted meanwhile."""
         return f"""export VIRTUAL_ENV={self.directory}

@@ -16,6 +16,7 @@ PREFIX = "tpujob"
 # Label keys. Times are unix seconds of the server's clock.
 LEASE_ID, CLAIMED_UNTIL, DEADLINE = "tpujob-lease-id", "tpujob-claimed-until", "tpujob-deadline"
 OWNER, NAME, MODE = "tpujob-owner", "tpujob-name", "tpujob-mode"
+RUN = "tpujob-run"  # of the objects on a cluster
 RUN_BITS = 50
 MAX_NODE_CHARS = 61
 MAX_JOB_NAME_CHARS = 40

@@ -52,6 +52,20 @@ exit $rc
 """
 
 
+def unless_python_has(modules: Sequence[str], script: str) -> str:
+    """Return a script that runs this one where `python3` lacks one of these modules, and else says that it has them.
+
+    Nothing is imported: a module may take the TPU for itself.
+    """
+    look = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))"
+    said = f"the image has {' and '.join(modules)}: they are used as they are"
+    return f"""if ! python3 -c '{look}' {" ".join(modules)}; then
+{script}elif [ "$TPUJOB_WORKER" = 0 ]; then
+echo "{said}"
+fi
+"""
+
+
 def chain(commands: Sequence[str]) -> str:
     """Return a script of the user's commands; the first that fails ends it with its code."""
     return "set -e\n" + "\n".join(commands) + "\n"

@@ -92,9 +92,24 @@ def python(value: Any) -> str | None:
     raise ValueError(f'`{shown(as_written(value))}` is not a version of Python from 3.8 on; write for example "3.12"')
 
 
+SHORTEST_S = 60.0  # of limits.max_duration on a cluster
+_LIMITS = ("6m", "7d")  # on a slice, whose VMs take minutes to come and to go
+
+
 def max_duration(value: Any) -> float:
-    """Return `limits.max_duration` in seconds."""
-    return _duration_between(value, "6m", "7d", example="2h")
+    """Return `limits.max_duration` in seconds; a minute at least, see `too_short_for_a_slice`."""
+    seconds = duration(value, " to ".join(_LIMITS))
+    if not SHORTEST_S <= seconds <= parse_duration(_LIMITS[1]):
+        raise ValueError(_outside(value, *_LIMITS, example="2h"))
+    return seconds
+
+
+def too_short_for_a_slice(value: Any) -> str | None:
+    """Return what is wrong with `limits.max_duration` of a job that is not on a cluster."""
+    try:
+        return _outside(value, *_LIMITS, example="2h") if max_duration(value) < parse_duration(_LIMITS[0]) else None
+    except ValueError:
+        return None  # reported already
 
 
 def max_cost(value: Any) -> float | None:
@@ -134,8 +149,12 @@ def stall(value: Any) -> float | None:
 def _duration_between(value: Any, least: str, most: str, *, example: str) -> float:
     seconds = duration(value, f"{least} to {most}")
     if not parse_duration(least) <= seconds <= parse_duration(most):
-        raise ValueError(f"`{shown(as_written(value))}` is not between {least} and {most}; write for example {example}")
+        raise ValueError(_outside(value, least, most, example=example))
     return seconds
+
+
+def _outside(value: Any, least: str, most: str, *, example: str) -> str:
+    return f"`{shown(as_written(value))}` is not between {least} and {most}; write for example {example}"
 
 
 def bucket(value: Any) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator import catalog
+from orchestrator.core.jobfile.rules.gke import type_problem as gke_type_problem
 from orchestrator.core.jobfile.rules.one_value import as_written, dollars, duration
 from orchestrator.core.jobfile.yaml_source import Path
 from orchestrator.core.planning import location_rules
@@ -14,6 +15,7 @@ from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.core.text.names import shown
 
 MAX_ALTERNATIVES, MAX_WAIT_S = 50, 7 * 86400.0
+MAX_SLICES = 256
 PROVISIONING_KEYS = frozenset({"provisioning", "spot"})  # two keys for one thing: setting one inherits neither
 _RUNTIME = re.compile(r"[a-z][a-z0-9.-]{0,62}")
 
@@ -58,8 +60,11 @@ def wait(value: Any) -> float:
     return seconds
 
 
-def tpu_problems(tpu: Mapping[str, Any], train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    """Yield what is wrong with `tpu:` as a whole. Its values may still be of wrong types; alternatives are in `any_of`."""
+def tpu_problems(tpu: Mapping[str, Any], train: Mapping[str, Any], *, gke: bool = False) -> Iterator[tuple[Path, str]]:
+    """Yield what is wrong with `tpu:` as a whole. Its values may still be of wrong types; alternatives are in `any_of`.
+
+    `gke`: the job runs on a cluster, which has types of its own and no zones.
+    """
     several = tpu.get("any_of")
     if isinstance(several, list) and not 0 < len(several) <= MAX_ALTERNATIVES:
         text = f"has {len(several)} alternatives; write at most {MAX_ALTERNATIVES}" if several else "is empty"
@@ -71,7 +76,7 @@ def tpu_problems(tpu: Mapping[str, Any], train: Mapping[str, Any]) -> Iterator[t
         inherited = alternative.keys() - (listed[number] if listed else tpu).keys()
         keys = {*alternative, "runtime"}
         paths: dict[str, Path] = {key: ("tpu", key) if key in inherited else (*own, key) for key in keys}
-        yield from _alternative(alternative, paths, train)
+        yield from _alternative(alternative, paths, train, gke=gke)
     queued = [each for each in alternatives if each.get("queue") is True or _is_queued(each.get("provisioning"))]
     if tpu.get("race") is True and not queued:
         yield ("tpu", "race"), "only queued candidates can race; add `queue: true`, or remove this"
@@ -83,7 +88,7 @@ def _inherited(tpu: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _alternative(
-    alternative: Mapping[str, Any], paths: Mapping[str, Path], train: Mapping[str, Any]
+    alternative: Mapping[str, Any], paths: Mapping[str, Path], train: Mapping[str, Any], *, gke: bool
 ) -> Iterator[tuple[Path, str]]:
     """`paths`: where each of its keys is in the file."""
     yield from _provisioning(alternative, paths)
@@ -92,14 +97,14 @@ def _alternative(
     if not isinstance(kind, str):
         return
     kind = catalog.canonical(kind)
-    problem = location_rules.accelerator_problem(kind, unlisted=unlisted)
+    known, wanted = catalog.lookup(kind), train.get("cores")
+    problem = gke_type_problem(kind) if gke else location_rules.accelerator_problem(kind, unlisted=unlisted)
     if problem:
         yield paths["accelerator"], problem
-    elif not catalog.lookup(kind) and alternative.get("runtime") is None:
+    elif not gke and not (known and known.default_runtime) and alternative.get("runtime") is None:
         yield paths["runtime"], f"{kind} is not in the catalog, so it has no default runtime; name one here"
-    if "zone" in alternative:
+    if "zone" in alternative and not gke:
         yield from _zones(alternative["zone"], paths["zone"], kind, unlisted=unlisted)
-    known, wanted = catalog.lookup(kind), train.get("cores")
     if known and isinstance(wanted, int) and not isinstance(wanted, bool) and wanted > known.cores:
         yield ("train", "cores"), f"{kind} has {known.cores} cores, not {wanted}; write at most {known.cores}, or `all`"
 

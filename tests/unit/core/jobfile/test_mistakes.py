@@ -135,7 +135,7 @@ def test_ports_are_numbers_each_once_and_not_many(value: str, line: str) -> None
         (
             COMMAND + "colour: red\n",
             "job.yaml:2: colour: unknown key; known here: "
-            "name, on, tpu, access, train, command, setup, requirements, python, env, code, artifacts, metrics, "
+            "name, on, tpu, gke, access, train, command, setup, requirements, python, env, code, artifacts, metrics, "
             "ports, tpu_metrics, bucket, "
             "allow_egress, limits, keep_on_failure, on_preemption, max_restarts, params, matrix, variants, parallel",
         ),
@@ -149,7 +149,7 @@ def test_ports_are_numbers_each_once_and_not_many(value: str, line: str) -> None
         ),
         (
             COMMAND + "on: clouds\n",
-            "job.yaml:2: on: must be `tpu` or `local`, not the text `clouds`",
+            "job.yaml:2: on: must be `tpu` or `gke` or `local`, not the text `clouds`",
         ),
         (
             COMMAND + "on: local\nbucket: gs://bucket/x\n",

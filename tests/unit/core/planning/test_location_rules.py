@@ -15,12 +15,19 @@ def test_places_are_split_at_commas() -> None:
     assert location_rules.split_places(" , ") == ()
 
 
-@pytest.mark.parametrize("kind", catalog.types())
+@pytest.mark.parametrize("kind", [name for name in catalog.types() if catalog.zones_with(name)])
 def test_every_type_of_the_catalog_is_fine_where_it_is_offered(kind: str) -> None:
     assert location_rules.accelerator_problem(kind) is None
     for zone in catalog.zones_with(kind):
         assert location_rules.place_problem(zone, kind) is None
         assert location_rules.place_problem(zone.rpartition("-")[0], kind) is None
+
+
+def test_a_type_that_only_gke_has_is_refused_with_the_way() -> None:
+    problem = location_rules.accelerator_problem("tpu7x-8")
+    assert problem is not None
+    assert problem.endswith("is in no zone of the Cloud TPU API, only in GKE; run it on a cluster, with `on: gke`")
+    assert location_rules.accelerator_problem("tpu7x-8", unlisted=True) is None
 
 
 def test_where_a_type_is_not_offered_the_nearest_zones_that_have_it_come_first() -> None:
