@@ -29,6 +29,7 @@ VERBS = {  # verb: the module that has a function of that name
     "environment": "environment",
     "heartbeat": "presence",
     "local": "local",
+    "pod": "pod",
 }
 
 

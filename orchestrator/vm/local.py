@@ -1,7 +1,7 @@
-"""A phase of a job on the user's machine (`on: local`): supervised as on a worker, but not for longer than its caller.
+"""A phase of a job on the user's machine (`on: local`) or in a pod: supervised as on a worker, not for longer than its caller.
 
-`remote.fleet.local` starts it. The first line of stdin is the request. The second line (a grace period) or the end of stdin
-(the caller died) ends the phase, so that no phase outlives its caller.
+`remote.fleet.local` and `pod` start it. The first line of stdin is the request. The second line (a grace period) or the end of
+stdin (the caller died) ends the phase, so that no phase outlives its caller.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 
+from .frames import reply
 from .phase import PhaseFiles
 from .supervisor import SHUTDOWN_GRACE_S, Supervisor, inherit_orphans, unpack
 
@@ -26,17 +27,19 @@ def local() -> None:
     phase.lock(fcntl.LOCK_EX)  # as long as this process lives
     inherit_orphans()
     unpack(phase, request["manifest"], place=request["store"])
-    supervisor = Supervisor(phase, request, remote=False)
-    threading.Thread(target=_read_stop_request, args=(phase,), daemon=True).start()
+    supervisor = Supervisor(phase, request, remote=request.get("remote", False))
+    threading.Thread(target=_read_stop_request, args=(supervisor,), daemon=True).start()
     code = 1
     try:
         supervisor.watch()
         code = 0
+    except Exception as error:  # such as a full disk, where exit.json cannot tell
+        reply({"error": f"{type(error).__name__}: {error}"})
     finally:
         os._exit(code)  # the thread may still be reading, and Python would wait for it
 
 
-def _read_stop_request(phase: PhaseFiles) -> None:
-    """Turn the next line, or the end of stdin, into stop.json, which the supervisor watches."""
+def _read_stop_request(supervisor: Supervisor) -> None:
+    """Pass the next line, or the end of stdin, on to the supervisor: not by a file, for the disk may be full."""
     word = sys.stdin.buffer.readline(4096)
-    phase.write("stop.json", {"grace_s": json.loads(word)["grace_s"] if word else SHUTDOWN_GRACE_S})
+    supervisor.stop_request = {"grace_s": json.loads(word)["grace_s"] if word else SHUTDOWN_GRACE_S}

@@ -72,10 +72,16 @@ def _never_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)  # a FIFO may have taken the place of the file
 
 
-def rows(run: str, patterns: list[str], hashed: Callable[[int], None] = lambda count: None) -> Iterator[dict[str, Any]]:
+def rows(
+    run: str,
+    patterns: list[str],
+    hashed: Callable[[int], None] = lambda count: None,
+    refused: Callable[[int], str | None] = lambda size_bytes: None,
+) -> Iterator[dict[str, Any]]:
     """The index: each file once, with its size and hash, or with why it is not packed.
 
-    `hashed` hears of every piece that is read, and of every directory, with 0.
+    `hashed` hears of every piece that is read, and of every directory, with 0. `refused` returns why a file of this size is not
+    read, or None; it is asked before each piece.
     """
     seen: set[str] = set()
     for path, within in _candidates(run, patterns, hashed):
@@ -87,7 +93,7 @@ def rows(run: str, patterns: list[str], hashed: Callable[[int], None] = lambda c
             continue
         seen.add(name)
         try:
-            yield {"path": name, **_measured(path, within, hashed)}
+            yield {"path": name, **_measured(path, within, hashed, refused)}
         except PackRefused as refusal:
             yield {"path": name, "why": str(refusal)}
         except OSError as error:
@@ -109,7 +115,9 @@ def _candidates(run: str, patterns: list[str], looked: Callable[[int], None]) ->
                 yield path, work
 
 
-def _measured(path: str, within: str, hashed: Callable[[int], None]) -> dict[str, Any]:
+def _measured(
+    path: str, within: str, hashed: Callable[[int], None], refused: Callable[[int], str | None]
+) -> dict[str, Any]:
     target, home = os.path.realpath(path), os.path.realpath(within)
     if not target.startswith(f"{home}/"):
         raise PackRefused("a link that leads out of the directory")
@@ -118,7 +126,13 @@ def _measured(path: str, within: str, hashed: Callable[[int], None]) -> dict[str
         raise PackRefused("a link to a directory" if stat.S_ISDIR(found.st_mode) else "not a regular file")
     digest, size_bytes = hashing.sha256(found.st_size), 0
     with open(target, "rb", buffering=0) as file:
-        for piece in iter(lambda: file.read(PIECE_BYTES), b""):
+        while True:
+            why = refused(max(found.st_size, size_bytes))
+            if why is not None:
+                raise PackRefused(why)
+            piece = file.read(PIECE_BYTES)
+            if not piece:
+                break
             digest.update(piece)
             size_bytes += len(piece)
             hashed(len(piece))

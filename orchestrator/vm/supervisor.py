@@ -216,6 +216,7 @@ class Supervisor:
         self.environment = self._environment(request["env"])
         self.main_status: int | None = None
         self.going_down = self.is_alone = False
+        self.stop_request: dict[str, Any] | None = None  # as stop.json, from a thread of `local`
         with open(phase.path("script"), "w", opener=private) as file:
             file.write(request["script"])
         public = {key: value for key, value in request.items() if key not in ("env", "script")}
@@ -250,7 +251,9 @@ class Supervisor:
         while not self.reap() and stop is None:
             if select.select([wake], [], [], 0.1)[0]:
                 os.read(wake, 4096)
-            stop = {"grace_s": SHUTDOWN_GRACE_S} if self.going_down else self.phase.read("stop.json")
+            stop = (
+                {"grace_s": SHUTDOWN_GRACE_S} if self.going_down else self.stop_request or self.phase.read("stop.json")
+            )
         if process_tree.end(self.members, LEFTOVER_GRACE_S if stop is None else float(stop["grace_s"])):
             while not self.reap():  # the main process may have died after the last look
                 time.sleep(0.01)

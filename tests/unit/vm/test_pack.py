@@ -111,6 +111,17 @@ def test_a_worker_that_hashes_a_large_file_sends_progress(
     assert said == [{"hashed": 0}, *[{"hashed": 1 << 20}] * 3], "of the directory, and of each piece"
 
 
+def test_a_file_that_is_refused_for_its_size_is_not_read(run: Path) -> None:
+    from orchestrator.vm import pack
+
+    read: list[int] = []
+    for name, size_bytes in (("large", 3 << 20), ("small", 10)):
+        (run / "artifacts" / name).write_bytes(bytes(size_bytes))
+    rows = pack.rows(str(run), [], read.append, lambda size_bytes: "too large" if size_bytes > 10 else None)
+    assert {row["path"]: row.get("why") for row in rows} == {"artifacts/large": "too large", "artifacts/small": None}
+    assert sum(read) == 10
+
+
 def test_a_file_that_is_gone_or_shorter_when_its_turn_comes_is_filled_up_and_its_hash_tells(run: Path) -> None:
     from orchestrator.vm import pack
 

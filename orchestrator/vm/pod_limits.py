@@ -1,0 +1,95 @@
+"""What ends the job of a pod before its own end: its time limit, silence, and SIGTERM, which Kubernetes sends before it kills.
+
+A thread watches, so that a stdout that nothing reads keeps no limit from being kept.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+LOOK_S = 0.1
+STOP_GRACE_S, LEAST_GRACE_S = 10.0, 0.5
+LAST_MINUTE_S = 60.0  # kept free before the end, to stop the job and to send its results
+TERMINATION_S = 40.0  # from SIGTERM on: of the pod's grace of 60 s, and less than a preempted node may have left
+
+
+class Limits:
+    """`why` is set when the job is to end: "deadline", "stalled" or "stopped"."""
+
+    def __init__(self, max_duration_s: float, stall_s: float | None) -> None:
+        began = time.monotonic()
+        self.stall_s = stall_s
+        self.why: str | None = None
+        self._job_ends_at: float | None = began + max_duration_s - min(LAST_MINUTE_S, max_duration_s / 10)
+        self._all_ends_at = began + max_duration_s
+        self._terminated = False
+        self._stop: Callable[[float], None] | None = None
+        self._log: str | None = None
+        self._size, self._moved_at = -1, began
+        self._lock = threading.Lock()
+        threading.Thread(target=self._keep, name="limits", daemon=True).start()
+
+    def terminate(self, *_: Any) -> None:
+        """Note SIGTERM. A signal handler."""
+        if not self._terminated:
+            self._all_ends_at = min(self._all_ends_at, time.monotonic() + TERMINATION_S)
+            self._terminated = True
+
+    @property
+    def terminated(self) -> bool:
+        """Whether SIGTERM arrived."""
+        return self._terminated
+
+    def left_s(self) -> float:
+        """Return the seconds until everything is to end."""
+        return self._all_ends_at - time.monotonic()
+
+    def watch(self, stop: Callable[[float], None], log: str | None) -> None:
+        """Call `stop` with a grace period, once, when the phase is to end. `log`: None if it may be silent."""
+        with self._lock:
+            self._stop, self._log, self._size, self._moved_at = stop, log, -1, time.monotonic()
+
+    def phase_ended(self) -> None:
+        """Stop nothing until the next `watch`."""
+        with self._lock:
+            self._stop = self._log = None
+
+    def job_ended(self, *, by_itself: bool = False) -> None:
+        """Leave `why` as it is. `by_itself`: forget what came since, while the log of the job was sent."""
+        with self._lock:
+            self._job_ends_at = None
+            if by_itself:
+                self.why = None
+
+    def _keep(self) -> None:
+        while True:
+            with self._lock:
+                if self.why is None and self._job_ends_at is not None:
+                    self.why = self._reason(self._job_ends_at)
+                if self.why is not None and self._stop is not None:
+                    stop, self._stop = self._stop, None
+                    stop(max(LEAST_GRACE_S, min(STOP_GRACE_S, self.left_s() / 2)))
+            time.sleep(LOOK_S)
+
+    def _reason(self, job_ends_at: float) -> str | None:
+        now = time.monotonic()
+        if self._terminated:
+            return "stopped"
+        if now >= job_ends_at:
+            return "deadline"
+        if self.stall_s is None or self._log is None:
+            return None
+        try:
+            size = os.stat(self._log).st_size  # noqa: PTH116 - as in `phase`
+        except OSError:
+            size = 0
+        if size != self._size:
+            self._size, self._moved_at = size, now
+        return "stalled" if now - self._moved_at > self.stall_s else None

@@ -1,0 +1,301 @@
+"""The program of a pod, step by step: its code, its disk, its stdout, and what is left when it dies."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from orchestrator.core.text.environments import Environment
+from orchestrator.remote.ssh import agent
+from orchestrator.vm import pod
+from tests.pods_fixture import request
+from tests.unit.vm.conftest import python  # noqa: F401 - the Python of a worker, or that of TPU VM images
+from tests.waiting import HANG_S, until
+
+
+@dataclass
+class Container:
+    """A directory for one pod, and its program in it."""
+
+    place: Path
+    python: str
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    wrapper: tuple[str, ...] = ()
+
+    def popen(
+        self, asked: Mapping[str, Any], archive: bytes | None = None, stdout: int = subprocess.PIPE, **env: str
+    ) -> subprocess.Popen[bytes]:
+        inside = self.place / "in"
+        inside.mkdir(parents=True, exist_ok=True)
+        (self.place / "run").mkdir(exist_ok=True)
+        (inside / "agent.zip").write_bytes(agent.pod_archive())
+        (inside / "request.json").write_text(json.dumps(asked))
+        if archive is not None:
+            (inside / "code.tar.gz").write_bytes(archive)
+        variables = {**os.environ, "TPUJOB_TERMINATION_LOG": str(self.place / "note"), **env}
+        self.processes.append(
+            subprocess.Popen(
+                [*self.wrapper, self.python, inside / "agent.zip", "pod", inside, self.place / "run"],
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                env=variables,
+            )
+        )
+        return self.processes[-1]
+
+    def run(self, asked: Mapping[str, Any], archive: bytes | None = None, **env: str) -> tuple[int, list[bytes]]:
+        """Run it to its end; return its code, and the lines that it wrote."""
+        process = self.popen(asked, archive, **env)
+        said, _ = process.communicate(timeout=HANG_S)
+        return process.returncode, said.splitlines()
+
+    @property
+    def note(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.place / "note").read_text())
+        return found
+
+    def path(self, *parts: str) -> Path:
+        return self.place.joinpath("run", "r1-1", *parts)
+
+    def left(self) -> list[psutil.Process]:
+        """What of the job still runs."""
+        return [each for each in psutil.process_iter() if str(self.place) in _mark(each)]
+
+
+def _mark(process: psutil.Process) -> str:
+    try:
+        ended = process.status() == psutil.STATUS_ZOMBIE
+        return "" if ended else process.environ().get("TPUJOB_PHASE_DIR", "")
+    except psutil.Error:
+        return ""
+
+
+@pytest.fixture
+def container(tmp_path: Path, python: str) -> Iterator[Container]:  # noqa: F811 - the fixture
+    made = Container(tmp_path / "pod", python)
+    yield made
+    for process in made.processes:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+    until(lambda: not made.left(), "the end of all that the pod had started")
+
+
+def packed(*members: tuple[str, bytes | None, str]) -> bytes:
+    """An archive of files; content None: a link to the third, or `dev` for a device."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as archive:
+        for name, content, link in members:
+            member = tarfile.TarInfo(name)
+            if content is None:
+                member.type = tarfile.CHRTYPE if link == "dev" else tarfile.SYMTYPE
+                member.linkname = link
+            else:
+                member.size, member.mode = len(content), 0o755 if link == "x" else 0o644
+            archive.addfile(member, io.BytesIO(content or b""))
+    return made.getvalue()
+
+
+def test_code_is_unpacked_with_its_links_and_its_modes(container: Container) -> None:
+    archive = packed(("bin/tool", b"#!/bin/bash\necho runs\n", "x"), ("tool", None, "bin/tool"), ("a/é", b"text\n", ""))
+    code, lines = container.run(request(("main", "./tool; cat a/é; [ ! -x a/é ]"), archive=archive), archive)
+    assert code == 0 and lines[2:4] == [b"runs", b"text"]
+
+
+@pytest.mark.parametrize(
+    ("member", "why"),
+    [
+        (("../out", b"x", ""), "../out leads out of the code"),
+        (("/etc/out", b"x", ""), "/etc/out leads out of the code"),
+        (("link", None, "../../out"), "link is a link that leads out of the code"),
+        (("link", None, "/etc"), "link is a link that leads out of the code"),
+        (("null", None, "dev"), "null is neither a file nor a directory nor a link"),
+    ],
+)
+def test_code_that_leads_out_is_refused(container: Container, member: tuple[str, bytes | None, str], why: str) -> None:
+    archive = packed(("good", b"x", ""), member)
+    code, _ = container.run(request(("main", "echo never"), archive=archive), archive)
+    assert (code, container.note["why"], container.note["detail"]) == (71, "failed", why)
+    assert not container.path("work").exists() and not (container.place / "run" / "out").exists()
+
+
+def test_nothing_is_written_through_a_link_of_the_code(container: Container) -> None:
+    archive = packed(("a/here", b"x", ""), ("b", None, "a"), ("b/there", b"x", ""))
+    container.run(request(("main", "echo never"), archive=archive), archive)
+    assert container.note["detail"] == "b/there is behind a link"
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda archive: archive[:-9] + b"x" * 9, "the code arrived with another content than its hash says"),
+        (lambda archive: None, "there is no code: No such file or directory"),
+    ],
+)
+def test_damaged_or_missing_code_is_never_run(container: Container, damage: Any, why: str) -> None:
+    archive = packed(("good", b"x" * 1000, ""))
+    code, lines = container.run(request(("main", "echo never"), archive=archive), damage(archive))
+    assert (code, container.note["detail"]) == (71, why) and b"never" not in lines
+
+
+def test_an_archive_that_is_none_is_said(container: Container) -> None:
+    junk = b"no archive"
+    asked = request(("main", "echo never"), code_sha256=hashlib.sha256(junk).hexdigest())
+    container.run(asked, junk)
+    assert container.note["detail"].startswith("the archive of the code is damaged: ")
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({"schema": 2}, "ValueError: the request has schema 2, and this program knows 1"),
+        ({"phases": [{"name": "../x", "script": ""}]}, "ValueError: bad name '../x'"),
+    ],
+)
+def test_a_request_that_is_not_understood_is_said(container: Container, keys: dict[str, Any], why: str) -> None:
+    code, _ = container.run(request(("main", "echo never"), **keys))
+    assert (code, container.note["why"], container.note["detail"]) == (71, "failed", why)
+
+
+def test_the_job_has_a_home_where_the_image_has_none(container: Container) -> None:
+    _, lines = container.run(request(("main", 'echo "$HOME"')), HOME="/nowhere")
+    assert lines[2] == str(container.place / "run" / "home").encode()
+
+
+def test_scripts_find_the_agent_and_environments_are_made_as_on_a_worker(container: Container) -> None:
+    """The scripts of `engine/preparation/phases.py`, as they are."""
+    environment = Environment(python="3.11", base=sys.executable, root=str(container.place / "envs"))
+    setup = environment.setup(agent.command("environment"))
+    script = environment.use('command -v python; echo "$VIRTUAL_ENV"')
+    code, lines = container.run(request(("setup", setup), ("main", script)))
+    assert code == 0, lines
+    assert f"{container.place}/envs/{environment.name}/bin/python".encode() in lines
+
+
+def test_a_stdout_that_nothing_reads_ends_neither_the_job_nor_its_time_limit(container: Container) -> None:
+    script = 'yes | head -c 1000000; echo >"$TPUJOB_ARTIFACTS/done"; sleep 1000'
+    process = container.popen(request(("main", script), max_duration_s=5.0))
+    until(lambda: container.path("artifacts", "done").exists(), "the job")
+    until(lambda: container.path("main", "exit.json").exists(), "the end of the job by its time limit")
+    assert json.loads(container.path("main", "exit.json").read_text())["stopped"]
+    assert process.poll() is None
+
+
+def test_a_stdout_that_is_closed_ends_nothing(container: Container) -> None:
+    process = container.popen(request(("main", "echo up; until [ -e go ]; do sleep 0.05; done; echo down; exit 4")))
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    until(lambda: container.path("main", "started.json").exists(), "the job")
+    (container.path("work") / "go").touch()
+    assert process.wait(HANG_S) == 4 and container.note["rc"] == 4
+
+
+def test_what_a_job_leaves_behind_is_ended_with_it(container: Container) -> None:
+    own = f"{os.getpid()}.98765"  # no other process has this argument
+    script = f"setsid sleep 1000 & env -i nohup setsid bash -c 'sleep {own}' >/dev/null 2>&1 & sleep 0.2; echo over"
+    code, _ = container.run(request(("main", script)))
+    assert code == 0
+    left = [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", own]]
+    assert not container.left() and not left
+
+
+def test_a_kill_of_the_program_ends_the_job_and_tells_where_it_was(container: Container) -> None:
+    process = container.popen(request(("setup", "true"), ("main", "echo up; sleep 1000")))
+    until(lambda: container.path("main", "log").exists() and container.path("main", "log").read_text(), "the job")
+    process.kill()
+    until(lambda: container.path("main", "exit.json").exists(), "the end of the job")
+    assert (container.note["phase"], container.note["rc"], container.note["why"]) == ("main", None, None)
+
+
+def test_a_supervisor_that_is_killed_is_lost_and_nothing_of_its_job_stays(container: Container) -> None:
+    process = container.popen(request(("main", "echo up; sleep 1000")))
+    until(lambda: container.path("main", "started.json").exists(), "the job")
+    (supervisor,) = [each for each in psutil.Process(process.pid).children() if "local" in each.cmdline()]
+    supervisor.kill()
+    assert process.wait(HANG_S) == 71
+    assert (container.note["why"], container.note["detail"]) == ("lost", "the supervisor of main was killed")
+    assert not container.left()
+
+
+def test_a_second_sigterm_changes_nothing(container: Container) -> None:
+    script = 'trap "touch stopping; sleep 0.5; exit 0" TERM; echo up; while true; do sleep 0.05; done'
+    process = container.popen(request(("main", script)))
+    until(lambda: container.path("main", "log").exists() and container.path("main", "log").read_text(), "the job")
+    process.send_signal(signal.SIGTERM)
+    until((container.path("work") / "stopping").exists, "its grace")
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=HANG_S)
+    assert process.returncode == 143 and b'"end"' in out
+    assert container.note["why"] == "stopped"
+
+
+def test_no_room_for_the_job_is_said(container: Container) -> None:
+    """A limit on the size of files stands for a full disk."""
+    container.wrapper = ("bash", "-c", 'ulimit -f 4; exec "$@"', "bash")
+    archive = packed(("big", os.urandom(100_000), ""))
+    code, _ = container.run(request(("main", "echo never"), archive=archive), archive)
+    assert code == 71 and container.note["why"] == "failed" and "File too large" in container.note["detail"]
+
+
+def test_a_stop_that_cannot_be_written_down_stops_the_job_all_the_same(container: Container) -> None:
+    """A directory in the place of the file stands for a full disk."""
+    script = 'mkdir "$TPUJOB_PHASE_DIR/.stop.json.$PPID"; echo kept >"$TPUJOB_ARTIFACTS/kept"; echo up; sleep 1000'
+    process = container.popen(request(("main", script)))
+    until(lambda: container.path("main", "log").exists() and container.path("main", "log").read_text(), "the job")
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=HANG_S)
+    assert process.returncode == 143 and b"artifacts/kept" in out
+
+
+def test_an_end_that_cannot_be_written_down_is_told_with_its_cause(container: Container) -> None:
+    code, _ = container.run(request(("main", 'mkdir "$TPUJOB_PHASE_DIR/.exit.json.$PPID"; echo up')))
+    assert code == 71 and container.note["why"] == "lost"
+    assert container.note["detail"].startswith(
+        "the supervisor of main ended: IsADirectoryError: [Errno 21] Is a directory"
+    )
+
+
+@pytest.mark.parametrize(
+    ("phases", "rc", "code", "why"),
+    [(("main",), 3, 3, None), (("main",), 0, 0, None), (("setup", "main"), 0, 143, "stopped")],
+)
+def test_a_phase_that_has_ended_by_itself_keeps_its_code_whatever_ends_the_pod_while_its_log_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phases: tuple[str, ...], rc: int, code: int, why: str | None
+) -> None:
+    class Exited:
+        """A supervisor whose phase has ended when SIGTERM arrives."""
+
+        def __init__(self, *_: object) -> None:
+            program.limits.why = "stopped"
+
+        def status(self) -> dict[str, Any]:
+            return {"state": "exited", "rc": rc, "stopped": False}
+
+        def stop(self, grace_s: float) -> None:
+            pass
+
+    monkeypatch.setattr(pod, "_Supervisor", Exited)
+    monkeypatch.setenv("TPUJOB_TERMINATION_LOG", str(tmp_path / "note"))
+    (tmp_path / "request.json").write_text(json.dumps(request(*((name, "") for name in phases))))
+    before = signal.getsignal(signal.SIGTERM)
+    program = pod.Program(str(tmp_path), str(tmp_path / "run"))
+    signal.signal(signal.SIGTERM, before)
+    program.output.fd = os.open(os.devnull, os.O_WRONLY)
+    assert program.execute() == code
+    os.close(program.output.fd)
+    assert json.loads((tmp_path / "note").read_text())["why"] == why

@@ -1,0 +1,80 @@
+"""What the results of a pod may cost: TPUs are billed while they are read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.vm import pack
+from orchestrator.vm.cloud_storage import Storage
+from orchestrator.vm.pod_output import WORD, Output
+from orchestrator.vm.pod_results import LONGEST_BYTES, NO_ROOM, NO_TIME, Results
+from tests.pods_fixture import request
+
+
+class Sent:
+    """The results of a run, and what was said of them."""
+
+    def __init__(self, place: Path) -> None:
+        self.run, self.said = place / "run", place / "said"
+        (self.run / "artifacts").mkdir(parents=True)
+        self.read: list[str] = []
+
+    def rows(self, left_s: Callable[[], float] = lambda: 100.0) -> dict[str, str | None]:
+        """Send them; return why each is not sent."""
+        with self.said.open("wb") as file:
+            output = Output(file.fileno())
+            Results(str(self.run), request(), 0, output).send(Storage(), left_s)
+        lines = [json.loads(line[len(WORD) :]) for line in self.said.read_bytes().splitlines()]
+        return {line["file"]["path"]: line["file"].get("why") for line in lines if "file" in line}
+
+
+@pytest.fixture
+def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sent:
+    found, sha256 = Sent(tmp_path), pack.hashing.sha256
+
+    def hashed(size_bytes: int) -> Any:
+        digest = sha256(size_bytes)
+
+        class Counted:
+            def update(self, piece: bytes) -> None:
+                found.read.append(f"{size_bytes}")
+                digest.update(piece)
+
+            def hexdigest(self) -> str:
+                return str(digest.hexdigest())
+
+        return Counted()
+
+    monkeypatch.setattr(pack.hashing, "sha256", hashed)
+    return found
+
+
+def test_a_file_that_no_log_takes_is_not_read_where_there_is_no_bucket(sent: Sent) -> None:
+    (sent.run / "artifacts" / "a").write_bytes(b"a")
+    with (sent.run / "artifacts" / "large").open("wb") as file:
+        os.truncate(file.fileno(), LONGEST_BYTES + 1)
+    assert sent.rows() == {"artifacts/a": None, "artifacts/large": NO_ROOM}
+    assert sent.read == ["1"]
+
+
+def test_a_large_file_takes_half_of_the_time_and_small_ones_behind_it_are_sent(sent: Sent) -> None:
+    (sent.run / "artifacts" / "small").write_bytes(b"s")
+    (sent.run / "artifacts" / "large").write_bytes(bytes(9 << 20))
+    assert sent.rows(lambda: 10.0 - len(sent.read)) == {"artifacts/large": NO_TIME, "artifacts/small": None}
+    assert sent.read == [f"{9 << 20}"] * 5 + ["1"]
+
+
+def test_what_there_was_no_time_to_look_at_is_said(sent: Sent) -> None:
+    for name in "abc":
+        (sent.run / "artifacts" / name).write_bytes(b"x")
+    assert sent.rows(lambda: 2.0 - len(sent.read)) == {
+        "artifacts/a": NO_TIME,
+        "artifacts/b": NO_TIME,
+        "(the rest)": NO_TIME,
+    }
