@@ -113,6 +113,18 @@ def test_a_worker_answers_its_own_user_and_no_other(worker: Worker, nobody: dict
     assert worker.guest_attributes == before | {"a/b": "x"}
 
 
+def test_a_bucket_answers_its_own_user_and_no_other(shared_emulator: Emulator, nobody: dict[str, Any]) -> None:
+    """Clients of an emulated Cloud Storage send no token."""
+    port = int(shared_emulator.url.rpartition(":")[2])
+    words = [str(port), "GET /storage/v1/b/results/o HTTP/1.1", f"Host: 127.0.0.1:{port}", ""]
+    said = []
+    for who in (nobody, {}):
+        argv = ["/bin/bash", "-c", ASK, "bash", *words]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=HANG_S, check=True, cwd="/", **who)
+        said.append(done.stdout)
+    assert said == ["401", "200"]
+
+
 def test_what_another_user_sends_and_runs_away_from_changes_nothing(worker: Worker, nobody: dict[str, Any]) -> None:
     """A socket that no process holds any more is root's to the kernel, and root may be the user of this emulator."""
     before, port = worker.guest_attributes, worker.metadata_port

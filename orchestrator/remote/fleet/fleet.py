@@ -35,7 +35,7 @@ from orchestrator.remote.ssh.known_hosts import KnownHosts
 from orchestrator.remote.ssh.openssh import write_config
 from orchestrator.remote.ssh.waves import PATIENCE, Patience, Rules
 from orchestrator.remote.transfer.collect import Collector, CollectRequest
-from orchestrator.remote.transfer.collection import Collection
+from orchestrator.remote.transfer.collection import Collection, packer_of
 
 __all__ = ["Fleet", "FleetStatus", "PushResult", "StartRequest", "WorkerFacts", "WorkerState", "WorkerStatus"]
 
@@ -264,7 +264,7 @@ class Fleet:
     def collect(self, order: CollectRequest) -> Collection:
         """Start collecting every worker's results into `order.destination/worker<i>/`; return the running collection."""
         order = replace(order, attempt=order.attempt or self._attempt)
-        return Collection(Collector(order), self._connections, self._wakeup, self._name_slow)
+        return Collection(Collector(order), self._connections, self._wakeup, self._name_slow, packer_of)
 
     # -- short commands --
 

@@ -41,6 +41,8 @@ class WorkerStatus:
     stopped: bool = False  # it ended because it was asked to
     heard_at: float = math.inf  # unix seconds, when something came last
     unreachable: tuple[str, ...] = ()  # servers that a failed setup cannot download from, each with why
+    why: str = ""  # of a pod (`remote.pods.follower`): what ended its phase, if the job itself did not
+    detail: str = ""  # the same in a sentence
 
     @property
     def final(self) -> bool:

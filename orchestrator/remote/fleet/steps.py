@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from orchestrator.core.cluster.pod_api import OWN_ENDS
 from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
 
 
@@ -72,7 +73,10 @@ class FleetStatus:
 
     @property
     def _first_failed(self) -> WorkerStatus:
-        return next(each for each in self.ends if each.failed)
+        failed = [each for each in self.ends if each.failed]
+        return next(
+            (each for each in failed if each.why in OWN_ENDS), failed[0]
+        )  # the cluster stops the pods beside it
 
     @property
     def log_bytes(self) -> int:

@@ -6,16 +6,19 @@ another version than this client, and installation needs no step of its own.
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import hashlib
 import io
 import shlex
 import zipfile
+from collections.abc import Sequence
 from importlib import resources
 
 # -I and -S: no site packages, no PYTHON* variables, half the start-up time.
 PYTHON = ("python3", "-IS")
-NOT_SHIPPED = ("watchdog.py",)  # it is in the startup-script
+NOT_SHIPPED = ("watchdog.py", "pod*.py")  # the first is in the startup-script, the others are of pods
+NOT_IN_A_POD = ("watchdog.py", "serve.py", "receive.py", "store.py", "presence.py")
 # Runs on the worker: reads exactly the archive from stdin, stores it under its name, and becomes it. The rest of stdin is the
 # agent's. Python imports from the archive itself. What it does here without hashlib and pathlib takes a third of the time.
 BOOT = """
@@ -61,9 +64,20 @@ sys.exit(main(sys.argv))
 
 @functools.cache
 def archive() -> bytes:
-    """Return a zip file; the same bytes for the same sources."""
+    """Return a zip file for a worker; the same bytes for the same sources."""
+    return _archive(NOT_SHIPPED)
+
+
+@functools.cache
+def pod_archive() -> bytes:
+    """Return the zip file whose verb `pod` runs a job in a pod; the same bytes for the same sources."""
+    return _archive(NOT_IN_A_POD)
+
+
+def _archive(left_out: Sequence[str]) -> bytes:
     files = [file for file in resources.files("orchestrator.vm").iterdir() if file.name.endswith(".py")]
-    texts = {f"vm/{file.name}": file.read_text("utf-8") for file in files if file.name not in NOT_SHIPPED}
+    shipped = [file for file in files if not any(fnmatch.fnmatchcase(file.name, pattern) for pattern in left_out)]
+    texts = {f"vm/{file.name}": file.read_text("utf-8") for file in shipped}
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as made:
         for name, text in sorted([*texts.items(), ("__main__.py", PROGRAM)]):
@@ -97,4 +111,5 @@ def command_of_the_job(*arguments: str) -> str:
 
 
 def _place() -> str:
-    return f'"$HOME/tpujob/bin/{versioned_name()}.zip"'
+    """Where the agent is: a pod says so in a variable (`vm/pod.py`), a worker has it below its home directory."""
+    return f'"${{TPUJOB_AGENT:-$HOME/tpujob/bin/{versioned_name()}.zip}}"'

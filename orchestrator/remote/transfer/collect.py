@@ -174,7 +174,7 @@ class Collector:
             fetch()
         finally:
             self.space.end(part.worker)
-        missing = {path for path, _ in part.result.missing}
+        missing = {path for path, _ in [*part.result.missing, *part.result.refused]}
         return part.summary(broken=check_manifest(self._directory(part), part.result.files, missing))
 
     def receive(self, part: ArchivePart, answer: Answer, send: Callable[[bytes], None], read: Read) -> None:

@@ -6,7 +6,9 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
+from typing import Any, Protocol
 
 from orchestrator.errors import CommandFailed, Unreachable
 from orchestrator.remote.ssh.call import WorkerCall
@@ -30,20 +32,47 @@ ROW_BYTES = 64 << 10  # of the index: a path of 4 KB, each character written as 
 STOP_WAIT_S = 2.0  # for a thread that was asked to stop
 
 
+class Source(Protocol):
+    """Where the results of one worker come from."""
+
+    @property
+    def index(self) -> int: ...
+
+
+class Packer(AbstractContextManager["Packer"], Protocol):
+    """The packer of one worker: what `Collector.receive` talks to."""
+
+    def answer(self, limit: int) -> dict[str, Any]: ...
+
+    def send(self, data: bytes) -> None: ...
+
+    def read(self, size: int) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+def packer_of(connection: Connection) -> WorkerCall:
+    """Start the packer of a worker."""
+    return WorkerCall(connection, "pack", silence_s=STALL_S)
+
+
 class Collection:
     """A running collection from all workers, in the background: `wait` returns its progress, `stop` ends it."""
 
     def __init__(
         self,
         collector: Collector,
-        connections: Sequence[Connection],
+        connections: Sequence[Source],
         wakeup: Wakeup,
-        on_slow: Callable[[Sequence[Connection], Unreachable | None], None],
+        on_slow: Callable[[Sequence[Any], Unreachable | None], None],
+        open_packer: Callable[[Any], Packer],
     ) -> None:
+        """`connections`: one source for each worker; `on_slow` and `open_packer` take them."""
         self._collector, self._connections, self._wakeup, self._on_slow = collector, connections, wakeup, on_slow
+        self._open_packer = open_packer
         known = collector.request.known
         self._parts = {c.index: ArchivePart(c.index, Extracted(dict(known.get(c.index, {})))) for c in connections}
-        self._calls: dict[int, WorkerCall] = {}  # to the packers, by worker
+        self._calls: dict[int, Packer] = {}  # to the packers, by worker
         self._ended: dict[int, CollectResult] = {}
         self._error: Exception | None = None
         self._done = False
@@ -99,12 +128,12 @@ class Collection:
             self._done = True
             self._wakeup.changed.notify_all()
 
-    def _until(self, connection: Connection) -> float:
+    def _until(self, connection: Source) -> float:
         """Collect over as many connections as necessary, as long as data arrives."""
         part = self._parts[connection.index]
         return -math.inf if part.stopped else part.progressed_at + STALL_S
 
-    def _collect_one(self, connection: Connection) -> None:
+    def _collect_one(self, connection: Source) -> None:
         """Collect over one connection. Raises Unreachable when it was cut."""
         part, collector = self._parts[connection.index], self._collector
         part.progressed_at += time.monotonic() - part.left_at
@@ -123,9 +152,9 @@ class Collection:
             result = part.incomplete(f"{error.strerror} ({collector.request.destination})")
         self._ended[part.worker] = result
 
-    def _fetch(self, connection: Connection, part: ArchivePart) -> None:
+    def _fetch(self, connection: Source, part: ArchivePart) -> None:
         """Collect over one connection. Raises Unreachable when it was cut."""
-        with WorkerCall(connection, "pack", silence_s=STALL_S) as call:
+        with self._open_packer(connection) as call:
             self._calls[part.worker] = call
             try:
                 self._collector.receive(part, lambda: call.answer(ROW_BYTES), call.send, call.read)

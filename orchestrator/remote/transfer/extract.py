@@ -60,6 +60,10 @@ class RefusedFile(Exception):
     """Why a file is not taken."""
 
 
+class ContentLost(Exception):
+    """Why the rest of a content cannot be had, by the source of it: the next bytes are of the next file."""
+
+
 Read = Callable[[int], bytes]  # exactly so many bytes, or an exception
 
 
@@ -73,7 +77,7 @@ def extract(
     """Store the contents of `wanted`, one after the other from `read`, in the directory `into`.
 
     `arrived` receives the size of each piece that is on the disk. `result` is filled, also when this raises what `read` raises
-    when the source is cut, or OSError for a full disk.
+    when the source is cut, or OSError for a full disk. ContentLost from `read` costs one file.
     """
     root = open_root(into)
     try:
@@ -160,8 +164,12 @@ class _Extraction:
                 if error.errno not in OF_THE_PATH:
                     raise
                 self.result.refused.append((printable(name), error.strerror or str(error)))
-            while self.left:
-                self._take()
+            except ContentLost as loss:
+                self.result.missing.append((printable(name), str(loss)))
+                continue
+            with contextlib.suppress(ContentLost):
+                while self.left:
+                    self._take()
 
     def _store(self, name: str, promise: IndexEntry) -> None:
         parts = parts_of(name)

@@ -24,7 +24,7 @@ from orchestrator.remote.transfer.collect import EVERYTHING, THE_REST, CollectRe
 from orchestrator.remote.transfer.extract import IndexEntry
 
 if TYPE_CHECKING:
-    from orchestrator.remote.fleet.fleet import Fleet
+    from orchestrator.remote.fleet.port import FleetPort
     from orchestrator.remote.transfer.collection import Collection
 
 MAX_BYTES = 64 << 30
@@ -48,7 +48,7 @@ class SavedWork:
     def _drafts(self) -> Path:
         return self.directory / ".draft"
 
-    def start(self, fleet: Fleet) -> Collection:
+    def start(self, fleet: FleetPort) -> Collection:
         """Start to copy the work of all workers, in the background. One copy at a time; `keep` ends it."""
         for worker in fleet.workers:
             self._begin_draft(worker.index)

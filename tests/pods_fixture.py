@@ -1,0 +1,247 @@
+"""A node that runs pods as processes, and serves their logs as kubelet and containerd do: `PodApi` without a cluster.
+
+What containerd does to a log: a line gets the time of its first byte, lines are split at 16 KiB into parts with times of their
+own, and the carriage return of "\\r\\n" is dropped. What kubelet does: it joins the parts, filters them one by one by the time
+that is asked for, and serves what rotation has left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.cluster.pod_api import PodPhase, PodView
+from orchestrator.errors import CloudUnavailable
+from orchestrator.remote.ssh import agent
+from tests.waiting import HANG_S
+
+PART_BYTES = 16384
+
+
+@dataclass(frozen=True)
+class Part:
+    """A record of a container's log file. `ends`: with it the line."""
+
+    time: float
+    content: bytes
+    ends: bool
+
+
+def code(files: Mapping[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def request(*scripts: tuple[str, str], archive: bytes | None = None, **keys: Any) -> dict[str, Any]:
+    """A request of `vm/pod.py`."""
+    return {
+        "schema": 1,
+        "run": "r1",
+        "attempt": "r1-1",
+        "phases": [{"name": name, "script": script} for name, script in scripts],
+        "env": {"TPU_NAME": "tpujob-x"},
+        "artifacts": [],
+        "max_duration_s": 3600.0,
+        "peers_s": 900.0,
+        "stall_s": None,
+        "inline_bytes": 16 << 20,
+        "bucket": None,
+        "code_sha256": None if archive is None else hashlib.sha256(archive).hexdigest(),
+        "code_object": None,
+        **keys,
+    }
+
+
+class Stream:
+    """A connection to a log. `cut_at`: it breaks after so many bytes."""
+
+    def __init__(self, pod: Pod, since: float | None, cut_at: int | None) -> None:
+        self.pod, self.since, self.left = pod, since, cut_at
+        self.closed = threading.Event()
+
+    def __iter__(self) -> Iterator[bytes]:
+        for line in self.pod.served(self.since, self.closed):
+            if self.left is not None and len(line) >= self.left:
+                yield line[: self.left]
+                raise CloudUnavailable("the connection was cut")
+            if self.left is not None:
+                self.left -= len(line)
+            yield line
+
+    def close(self) -> None:
+        self.closed.set()
+        with self.pod.changed:
+            self.pod.changed.notify_all()
+
+
+@dataclass
+class Pod:
+    """One container: its process, and its log as the node keeps it."""
+
+    worker: int
+    name: str
+    place: Path
+    process: subprocess.Popen[bytes] | None = None
+    parts: list[Part] = field(default_factory=list)
+    rotated: int = 0  # so many parts are gone
+    closed: bool = False  # nothing comes any more
+    reason: str = ""
+    deleting: bool = False
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    clock: Callable[[], float] = time.time
+
+    def start(self, asked: Mapping[str, Any], env: Mapping[str, str], archive: bytes | None) -> None:
+        inside, run = self.place / "in", self.place / "run"
+        inside.mkdir(parents=True)
+        run.mkdir()
+        (inside / "agent.zip").write_bytes(agent.pod_archive())
+        (inside / "request.json").write_text(json.dumps(asked))
+        if archive is not None:
+            (inside / "code.tar.gz").write_bytes(archive)
+        self.process = subprocess.Popen(
+            [sys.executable, str(inside / "agent.zip"), "pod", str(inside), str(run)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "TPUJOB_TERMINATION_LOG": str(self.place / "note"), "HOME": str(run), **env},
+        )
+        threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        for line in iter(process.stdout.readline, b""):
+            self.write(line)
+        process.wait()
+        self.close()
+
+    def write(self, line: bytes) -> None:
+        """A line as containerd gets it; without its end only from a container that was killed."""
+        text = line[:-1] if line.endswith(b"\n") else line
+        text = text[:-1] if line.endswith(b"\r\n") else text
+        pieces = [text[at : at + PART_BYTES] for at in range(0, len(text), PART_BYTES)] or [b""]
+        with self.changed:
+            self.parts += [Part(self.clock(), piece, piece is pieces[-1]) for piece in pieces]
+            self.changed.notify_all()
+
+    def close(self) -> None:
+        with self.changed:
+            self.closed = True
+            self.changed.notify_all()
+
+    def rotate(self, parts: int) -> None:
+        with self.changed:
+            self.rotated = max(self.rotated, parts)
+
+    def served(self, since: float | None, closed: threading.Event) -> Iterator[bytes]:
+        """The lines as kubelet sends them."""
+        at, begins = 0, True
+        while True:
+            with self.changed:
+                while not (len(self.parts) > max(at, self.rotated) or self.closed or closed.is_set()):
+                    self.changed.wait()
+                if closed.is_set():
+                    return
+                at = max(at, self.rotated)
+                new = self.parts[at:]
+                if not new and self.closed:
+                    return
+            for part in new:
+                at += 1
+                if since is not None and part.time < int(since):
+                    continue
+                head = stamp(part.time) + b" " if begins else b""
+                begins = part.ends
+                yield head + part.content + (b"\n" if part.ends else b"")
+
+    def view(self) -> PodView:
+        process = self.process
+        rc = None if process is None else process.poll()
+        ended = self.closed and (process is None or rc is not None)
+        phase = PodPhase.RUNNING if not ended else PodPhase.SUCCEEDED if rc == 0 else PodPhase.FAILED
+        note = self.place / "note"
+        return PodView(
+            self.name,
+            self.worker,
+            phase,
+            node="node-1",
+            rc=rc if rc is None or rc >= 0 else 128 - rc,
+            reason=self.reason or ("Completed" if rc == 0 else "Error") if ended else self.reason * self.deleting,
+            note=note.read_text() if ended and note.exists() else "",
+            deleting=self.deleting,
+        )
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+
+def stamp(time_s: float) -> bytes:
+    """RFC 3339 with nanoseconds, as kubelet writes it."""
+    whole, nanoseconds = int(time_s), int(time_s % 1 * 1e9)
+    return f"{datetime.fromtimestamp(whole, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z".encode()
+
+
+class Node:
+    """Several pods behind a `PodApi`. `cuts`: after how many bytes the next connections break; then they hold."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.all: dict[int, Pod] = {}
+        self.cuts: list[int | None] = []
+        self.away = False  # the API does not answer
+        self.asked: list[tuple[str, float | None]] = []
+        self.streams: list[Stream] = []
+
+    def pod(self, worker: int = 0) -> Pod:
+        if worker not in self.all:
+            self.all[worker] = Pod(worker, f"tpujob-x-slice-0-{worker}-abcde", self.place / str(worker))
+        return self.all[worker]
+
+    def run(self, asked: Mapping[str, Any], worker: int = 0, archive: bytes | None = None, **env: str) -> Pod:
+        pod = self.pod(worker)
+        pod.start(asked, env, archive)
+        return pod
+
+    def pods(self) -> tuple[PodView, ...]:
+        if self.away:
+            raise CloudUnavailable("the API server does not answer")
+        return tuple(pod.view() for _, pod in sorted(self.all.items()))
+
+    def log(self, pod: str, since: float | None = None) -> Stream:
+        if self.away:
+            raise CloudUnavailable("the API server does not answer")
+        self.asked.append((pod, since))
+        found = next(each for each in self.all.values() if each.name == pod)
+        stream = Stream(found, since, self.cuts.pop(0) if self.cuts else None)
+        self.streams.append(stream)
+        return stream
+
+    def close(self) -> None:
+        for stream in self.streams:
+            stream.close()
+
+    def end(self) -> None:
+        """Kill what still runs. Their supervisors end what these have started."""
+        self.close()
+        for pod in self.all.values():
+            if pod.process is not None:
+                pod.process.kill()
+                pod.process.wait(HANG_S)
