@@ -48,7 +48,7 @@ def fetch(
     give_up_at = time.monotonic() + timeout_s
     parts = urlsplit(url)
     host = parts.netloc
-    connection = _connection(parts.scheme, host, timeout_s, proxies)
+    connection = connection_to(parts.scheme, host, timeout_s, proxies=proxies)
     answered = False
     try:
         if ours:
@@ -91,7 +91,8 @@ def _whole(response: http.client.HTTPResponse, sock: socket.socket, give_up_at: 
     return b"".join(pieces)
 
 
-def _connection(scheme: str, host: str, timeout_s: float, proxies: bool) -> http.client.HTTPConnection:
+def connection_to(scheme: str, host: str, timeout_s: float, *, proxies: bool) -> http.client.HTTPConnection:
+    """Return a connection, not open yet. `proxies`: by that of the environment. Raises CloudUnavailable."""
     if scheme == "http":  # an emulator on loopback, or a metadata server: never through a proxy
         return http.client.HTTPConnection(host, timeout=timeout_s)
     import ssl

@@ -3,6 +3,7 @@
 Three checks: the Host header is loopback (a name that a web page rebinds to 127.0.0.1 is not), there is no Origin header
 (no browser sends requests here; clients of the relay send an Origin that no page can have), and a 256-bit token, compared in
 constant time: the user's own, which opens everything, or that of an emulated VM, which opens what its service account may do.
+Clients of an emulated Cloud Storage send no token: there the kernel says whether the caller is a process of this user.
 `request["caller"]` is "client" or "vm".
 """
 
@@ -14,7 +15,9 @@ import logging
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from orchestrator import peers
 from orchestrator.emulator import access, api_errors
+from orchestrator.emulator.api import storage
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.model import policies
 from orchestrator.emulator.model.cloud_state import CloudState
@@ -66,6 +69,10 @@ def caller_of(request: web.Request, token: str, account: VmAccount, state: Cloud
     if not access.is_local_program(request, TUNNELER):
         text = "The Host header must name this machine's loopback interface; web pages are refused."
         raise ApiError("PERMISSION_DENIED", text)
+    if request.path.startswith(storage.PATHS) and "Authorization" not in request.headers:
+        if request.transport is not None and peers.is_ours(request.transport.get_extra_info("socket")):
+            return None
+        raise api_errors.unauthenticated()
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
     given = given.strip() if scheme.lower() == "bearer" else ""
     if hmac.compare_digest(given.encode(errors="surrogateescape"), token.encode()):

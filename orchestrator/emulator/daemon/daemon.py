@@ -27,6 +27,7 @@ from orchestrator.emulator.api.project_services import PermissionsApi, ServicesA
 from orchestrator.emulator.api.request_log import RequestLog
 from orchestrator.emulator.api.rest import RestApi
 from orchestrator.emulator.api.rest_queue import QueueApi
+from orchestrator.emulator.api.storage import StorageApi
 from orchestrator.emulator.relay.relay_api import RelayApi
 from orchestrator.emulator.state.steady_clock import steady_clock
 from orchestrator.emulator.state.store import ENVIRONMENT, Store
@@ -59,6 +60,7 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
     of_project = OpenIdApi(driver), ComputeApi(driver), ServicesApi(driver), PermissionsApi(driver)
     for api in (RestApi(driver), QueueApi(driver), OsLoginApi(driver), *of_project, *admins, grpc_api, relay):
         app.add_routes(api.routes())
+    app.add_routes(StorageApi(store.directory / "buckets").routes())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, shutdown.set)
     if end_fd is not None:

@@ -28,7 +28,7 @@ OTHER_RUNTIMES = ("tpu-vm-base", "tpu-vm-v4-base", "tpu-vm-tf-2.17.0-pjrt", "v2-
 
 def runtimes() -> tuple[str, ...]:
     """Return the names of all runtime versions."""
-    defaults = (kind.default_runtime for kind in map(catalog.lookup, catalog.types()) if kind)
+    defaults = (kind.default_runtime for kind in map(catalog.lookup, catalog.types()) if kind and kind.in_cloud_tpu_api)
     return tuple(sorted({*defaults, *OTHER_RUNTIMES}))
 
 

@@ -1,0 +1,46 @@
+"""Why a job on a cluster waits, in the words of Kueue, the scheduler and the autoscaler, without what does not help. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# Of the clauses of Kueue, those about flavors of other accelerators: a cluster has one for each.
+_OTHER_FLAVOR = re.compile(r"flavor \S+ doesn't match node affinity")
+# Of the words of the scheduler, what preemption would not change.
+_NO_PREEMPTION = re.compile(r"\.? (no new claims to deallocate, )?preemption: .*", re.DOTALL)
+_AUTOSCALER = ("NotTriggerScaleUp", "FailedScaleUp", "TriggeredScaleUp")
+NOT_SEEN = "Kueue has not seen it: is there a LocalQueue of that name in this namespace?"
+
+
+def for_kueue(workload: Mapping[str, Any] | None, unread: str = "") -> str:
+    """Return why Kueue has not admitted a job. None: it made no Workload of it, or `unread` says why that is not known."""
+    if workload is None:
+        return unread or NOT_SEEN
+    for kind, status in (("QuotaReserved", "False"), ("Admitted", "False"), ("Evicted", "True")):
+        for condition in workload.get("status", {}).get("conditions") or ():
+            if condition.get("type") == kind and condition.get("status") == status and condition.get("message"):
+                return _of_flavors(str(condition["message"]))
+    return "waits for Kueue"
+
+
+def _of_flavors(message: str) -> str:
+    head, found, rest = message.partition(": ")
+    if not found:
+        return message
+    kept = [clause for clause in rest.split(", ") if not _OTHER_FLAVOR.search(clause)]
+    return f"{head}: {', '.join(kept)}" if kept else message
+
+
+def for_nodes(scheduler: str, events: Sequence[Mapping[str, Any]]) -> str:
+    """Return why a pod has no node. `scheduler`: the message of its condition; `events`: about the pod, in any order."""
+    said = [_NO_PREEMPTION.sub("", scheduler)] if scheduler else []
+    asked = [event for event in events if event.get("reason") in _AUTOSCALER]
+    if asked:
+        said.append(str(max(asked, key=_time).get("message") or ""))
+    return "; ".join(filter(None, said))
+
+
+def _time(event: Mapping[str, Any]) -> str:
+    return str(event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp") or "")

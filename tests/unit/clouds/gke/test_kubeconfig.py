@@ -1,0 +1,149 @@
+"""Which cluster a kubeconfig leads to: files merged as kubectl does, and one clear line for what cannot be used."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.clouds.gke import clusters, kubeconfig
+from orchestrator.errors import ConfigError
+
+CLUSTER = "projects/p/locations/us-central1/clusters/one"
+
+
+def written(path: Path, name: str, server: str = "https://127.0.0.1:6443", **changes: Any) -> Path:
+    found = {
+        "current-context": name,
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "clusters": [{"name": name, "cluster": {"server": server}}],
+        "users": [{"name": name, "user": {"token": "secret"}}],
+    }
+    path.write_text(yaml.safe_dump({**found, **changes}))
+    return path
+
+
+def test_the_current_context_is_that_of_the_first_file_and_others_are_found_in_the_rest(tmp_path: Path) -> None:
+    first, second = written(tmp_path / "a", "one"), written(tmp_path / "b", "two", "https://127.0.0.2:6443")
+    environ = {"KUBECONFIG": f"{first}:{tmp_path / 'missing'}:{second}"}
+    assert clusters.identity(None, None, environ) == "one@https://127.0.0.1:6443"
+    assert clusters.identity("two", None, environ) == "two@https://127.0.0.2:6443"
+
+
+def test_without_the_variable_it_is_the_file_below_home(tmp_path: Path) -> None:
+    (tmp_path / ".kube").mkdir()
+    written(tmp_path / ".kube" / "config", "home")
+    assert clusters.identity(None, None, {"HOME": str(tmp_path)}) == "home@https://127.0.0.1:6443"
+
+
+def test_a_cluster_that_is_named_needs_no_kubeconfig(tmp_path: Path) -> None:
+    assert clusters.identity(None, CLUSTER, {"HOME": str(tmp_path)}) == CLUSTER
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"current-context": None}, "no current context"),
+        ({"clusters": []}, "the cluster of context 'one' is missing"),
+        ({"users": []}, "the user of context 'one' is missing"),
+        ({"contexts": [{"name": "one", "context": {"cluster": "one"}}]}, "names no user"),
+        ({"contexts": "x"}, "cannot be used as a kubeconfig"),
+        ({"contexts": []}, "no context 'one'"),
+    ],
+)
+def test_what_a_kubeconfig_lacks_is_said(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    path = written(tmp_path / "config", "one", **changes)
+    with pytest.raises(ConfigError, match=words):
+        kubeconfig.load(None, {"KUBECONFIG": str(path)})
+
+
+@pytest.mark.parametrize("text", ["", "- 1", "{", "\x00"])
+def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config").write_text(text)
+    with pytest.raises(ConfigError, match="config cannot be used as a kubeconfig"):
+        kubeconfig.load(None, {"KUBECONFIG": str(tmp_path / "config")})
+
+
+def test_no_kubeconfig_at_all_says_what_writes_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no kubeconfig") as raised:
+        kubeconfig.load(None, {"HOME": str(tmp_path)})
+    assert raised.value.hint is not None and "get-credentials" in raised.value.hint
+
+
+def test_a_context_that_leads_elsewhere_now_is_another_cluster(tmp_path: Path) -> None:
+    path = written(tmp_path / "config", "one")
+    found = clusters.identity(None, None, {"KUBECONFIG": str(path)})
+    written(path, "one", "https://127.0.0.9:6443")
+    with pytest.raises(ConfigError, match=r"leads to https://127\.0\.0\.9:6443, and the job was started at"):
+        clusters.open_api(found, {"KUBECONFIG": str(path)})
+
+
+def test_names_for_display_are_short() -> None:
+    assert clusters.short_name(CLUSTER) == "one"
+    assert clusters.short_name("kind-kind@https://127.0.0.1:6443") == "kind-kind"
+
+
+def test_the_location_of_a_cluster_is_that_of_its_name_or_of_the_context_that_gcloud_wrote() -> None:
+    assert clusters.location(CLUSTER) == "us-central1"
+    assert clusters.location("gke_my-project_us-east5-a_one@https://127.0.0.1:6443") == "us-east5-a"
+    assert clusters.location("kind-kind@https://127.0.0.1:6443") is None
+
+
+@pytest.fixture
+def peer() -> Iterator[tuple[str, list[bytes]]]:
+    """A server, or a proxy: its URL, and the first line of what it was asked, to which it answers as an API server does."""
+    asked: list[bytes] = []
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.requestline.encode())
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+        thread.join()
+
+
+def test_the_proxy_of_the_kubeconfig_is_used(tmp_path: Path, peer: tuple[str, list[bytes]]) -> None:
+    url, asked = peer
+    cluster = {"server": "http://api.example", "proxy-url": url}
+    path = written(tmp_path / "config", "one", clusters=[{"name": "one", "cluster": cluster}])
+    environ = {"KUBECONFIG": str(path)}
+    clusters.open_api(clusters.identity(None, None, environ), environ).get("/api")
+    assert asked == [b"GET http://api.example/api HTTP/1.1"]
+
+
+def test_no_variable_names_a_proxy_for_a_cluster_on_this_machine(
+    tmp_path: Path, peer: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, asked = peer
+    monkeypatch.setenv("http_proxy", "http://proxy.invalid:1")
+    environ = {"KUBECONFIG": str(written(tmp_path / "config", "one", url))}
+    clusters.open_api(clusters.identity(None, None, environ), environ).get("/api")
+    assert asked == [b"GET /api HTTP/1.1"]
+
+
+def test_a_proxy_for_which_a_package_is_missing_is_refused_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "socksio", None)
+    cluster = {"server": "https://api.example", "proxy-url": "socks5://127.0.0.1:1"}
+    path = written(tmp_path / "config", "one", clusters=[{"name": "one", "cluster": cluster}])
+    environ = {"KUBECONFIG": str(path)}
+    with pytest.raises(ConfigError, match=r"the proxy to https://api\.example cannot be used"):
+        clusters.open_api(clusters.identity(None, None, environ), environ)
