@@ -17,7 +17,7 @@ from orchestrator import fork
 from orchestrator.errors import ConfigError, TpujobError
 from orchestrator.ledger import disk
 
-SCHEMA_VERSION = 10  # of schema.sql; a ledger of another version is refused
+SCHEMA_VERSION = 11  # of schema.sql; a ledger of another version is refused
 BUSY_TIMEOUT_S = 5.0  # a signal is not heard while a commit waits
 BUSY_POLL_S = 0.01
 

@@ -33,7 +33,8 @@ create table lease (
   gone_at real,
   reason text not null,
   idle_s real,
-  route text not null                  -- how its workers are reached: core/lease/access.py
+  route text not null,                 -- how its workers are reached: core/lease/access.py
+  slices integer not null              -- of this type
 ) strict;
 create index lease_open on lease (state) where state not in ('gone', 'forgotten');
 create index lease_of_run on lease (run);

@@ -12,7 +12,8 @@ from orchestrator.core.lease.saved_state import SavedState
 from orchestrator.engine.effects.base import Effect, QuickEffect, Report, T, World
 
 if TYPE_CHECKING:
-    from orchestrator.remote.fleet.fleet import Fleet, FleetStatus, StartRequest, WorkerFacts
+    from orchestrator.remote.fleet.fleet import FleetStatus, StartRequest, WorkerFacts
+    from orchestrator.remote.fleet.port import FleetPort
     from orchestrator.remote.shipping.sending import PushResult
     from orchestrator.remote.shipping.shipment import OnProgress, Shipment
     from orchestrator.remote.transfer.collect import CollectionProgress, CollectRequest, CollectResult
@@ -24,18 +25,18 @@ if TYPE_CHECKING:
 class FleetEffect(Effect[T]):
     """An effect on the workers of a fleet."""
 
-    fleet: Fleet
+    fleet: FleetPort
 
 
 @dataclass(frozen=True, slots=True)
-class Connect(Effect["Fleet"]):
+class Connect(Effect["FleetPort"]):
     """Connect to every worker; return them as a fleet."""
 
     lease: Lease
     workers: tuple[WorkerAddress, ...]
     deadline_s: float
 
-    def perform(self, world: World) -> Fleet:
+    def perform(self, world: World) -> FleetPort:
         return world.connect(self.lease, self.workers, self.deadline_s)
 
 
@@ -43,7 +44,7 @@ class Connect(Effect["Fleet"]):
 class SendHeartbeats(QuickEffect[None]):
     """Send heartbeats to the watchdog on worker 0, or on all, until the fleet is closed or this process dies."""
 
-    fleet: Fleet
+    fleet: FleetPort
     every_s: float
     everywhere: bool = False
 
@@ -119,7 +120,7 @@ class StopPhase(FleetEffect[None]):
 class ForwardPorts(QuickEffect["tuple[str, ...]"]):
     """Let ports of this machine lead to these ports of worker 0, and no others; return a line for each."""
 
-    fleet: Fleet
+    fleet: FleetPort
     ports: tuple[int, ...]
 
     def perform(self, world: World) -> tuple[str, ...]:
@@ -137,7 +138,7 @@ class ForwardPorts(QuickEffect["tuple[str, ...]"]):
 class StartCollection(QuickEffect["Collection"]):
     """Start to collect the results, in the background."""
 
-    fleet: Fleet
+    fleet: FleetPort
     order: CollectRequest
 
     def perform(self, world: World) -> Collection:
@@ -219,7 +220,7 @@ def _progress(world: World, stage: str) -> OnProgress:
 class Disconnect(QuickEffect[None]):
     """Close every connection, at once, whatever is in flight on them."""
 
-    fleet: Fleet
+    fleet: FleetPort
 
     def perform(self, world: World) -> None:
         self.fleet.cancel()

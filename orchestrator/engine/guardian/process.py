@@ -130,10 +130,13 @@ def _start(directory: Path, watched: int, log: Any, prefix: Sequence[str], timeo
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    from orchestrator.core.text.environment_paths import with_absolute_paths  # the guardian itself keeps out of `core`
+
     dropped = {"TPUJOB_CRASH_AT"}
     if environ.get(SETTING, "").lower() == CI_DETACH:
         dropped.add("RUNNER_TRACKING_ID")  # by which a GitHub runner finds and ends what a job left running
-    return {name: value for name, value in environ.items() if name not in dropped}
+    kept = {name: value for name, value in environ.items() if name not in dropped}
+    return with_absolute_paths(kept, str(Path.cwd()))  # it runs in another directory
 
 
 def ci_notice(environ: Mapping[str, str]) -> str | None:

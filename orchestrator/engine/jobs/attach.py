@@ -33,7 +33,7 @@ from orchestrator.errors import (
 )
 
 if TYPE_CHECKING:
-    from orchestrator.remote.fleet.fleet import Fleet
+    from orchestrator.remote.fleet.port import FleetPort
     from orchestrator.remote.transfer.collect import CollectRequest
 
 CONNECT_S = 120.0
@@ -104,7 +104,7 @@ async def _until_the_end(to: Attachment, progress: JobProgress, capabilities: Ca
     collection.check_collected(progress.collected)
 
 
-async def _connect(lease: Lease) -> Fleet:
+async def _connect(lease: Lease) -> FleetPort:
     await Report("attach", f"connecting to {lease.name.node}", passing=True)
     try:
         workers = await retry.until(await Now() + CONNECT_S, Workers(lease.name))

@@ -38,7 +38,7 @@ from orchestrator.errors import (
 )
 
 if TYPE_CHECKING:
-    from orchestrator.remote.fleet.fleet import Fleet
+    from orchestrator.remote.fleet.port import FleetPort
     from orchestrator.remote.transfer.collect import CollectionProgress, CollectRequest, CollectResult
 
 WAIT_S = 1.0
@@ -50,7 +50,7 @@ RELEASED = "its results are collected"
 
 
 async def collect_results(
-    lease: Lease, fleet: Fleet, request: CollectRequest, tasks: Sequence[PeriodicTask] = ()
+    lease: Lease, fleet: FleetPort, request: CollectRequest, tasks: Sequence[PeriodicTask] = ()
 ) -> CollectResult:
     """Return what was collected before the end of the slice's claim. Raises Vanished or Preempted if the slice goes meanwhile.
 

@@ -26,7 +26,7 @@ from orchestrator.errors import ArtifactError, CloudError, DeadlineExceeded, Pay
 if TYPE_CHECKING:
     from orchestrator.engine.jobs.job_run import JobRun
     from orchestrator.engine.jobs.progress import JobProgress
-    from orchestrator.remote.fleet.fleet import Fleet
+    from orchestrator.remote.fleet.port import FleetPort
 
 LOOK_S = 60.0  # how long to ask the API whether the slice is there
 LEAST_LEFT_S = 30.0  # with less time than this, the slice may reach its deadline before the next run moves that
@@ -39,7 +39,7 @@ class Lane:
 
     goes_on: Callable[[], bool]
     lease: Lease | None = None
-    fleet: Fleet | None = None
+    fleet: FleetPort | None = None
     collected: str | None = None  # the attempt before, whose files on the workers are not needed any more
 
     def hand_to(self, progress: JobProgress) -> None:

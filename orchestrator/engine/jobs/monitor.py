@@ -13,6 +13,7 @@ from orchestrator.core.lease.lease import Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import RunRecord, WorkerEnd
 from orchestrator.core.text.alike import worker_names
 from orchestrator.core.text.durations import format_duration
+from orchestrator.engine.cluster import pod_ends
 from orchestrator.engine.effects.base import JobClock, Now, ReadLease, Report, Sleep, SliceWorkers
 from orchestrator.engine.effects.cloud import Get, GetGuestAttributes
 from orchestrator.engine.effects.workers import StopPhase, WaitForWorkers
@@ -32,7 +33,8 @@ from orchestrator.errors import (
 )
 
 if TYPE_CHECKING:
-    from orchestrator.remote.fleet.fleet import Fleet, FleetStatus
+    from orchestrator.remote.fleet.fleet import FleetStatus
+    from orchestrator.remote.fleet.port import FleetPort
 
 STOP_GRACE_S = 10.0
 SETTLE_S = 2.0  # after the first failure: what fails everywhere is not stopped before every worker has said so
@@ -54,6 +56,7 @@ class End:
 
     at: float
     why: str = "limits.max_duration"
+    movable: bool = True  # by `tpujob extend`
 
 
 def end_of(lease: Lease, began: float, max_duration_s: float) -> End:
@@ -87,7 +90,7 @@ class PeriodicTask(Protocol):
 
 async def monitor(
     lease: Lease,
-    fleet: Fleet,
+    fleet: FleetPort,
     phase: str,
     end: End,
     run: str,
@@ -97,11 +100,12 @@ async def monitor(
     attempt: str | None = None,
     began: float | None = None,
     stall_s: float | None = None,
+    patience_s: float = SILENT_S,
 ) -> None:
     """Return when the phase has succeeded on every worker. The end of a log stream ends nothing. `run`: its id.
 
     `attempt`: look whether it was canceled, for a slice whose claim does not end with it. `began`: when the phase began, None
-    for now.
+    for now. `patience_s`: a worker that does not answer for so long is lost.
 
     Raises PayloadFailed when it failed on one worker (the others are stopped), DeadlineExceeded at its end, SliceLost or
     Vanished for what is not the job's own failure: no output for `stall_s`, a worker or the slice that is gone.
@@ -149,7 +153,8 @@ async def monitor(
             )
         left_s = end.at + extended_s - now
         if any(left_s <= mark_s < last_s for mark_s in REPORTED_BEFORE_S):
-            text = f"{format_duration(left_s)} until {end.why}; `tpujob extend {lease.handle} --by 2h` moves the end"
+            moves = f"; `tpujob extend {lease.handle} --by 2h` moves the end" if end.movable else ""
+            text = f"{format_duration(left_s)} until {end.why}{moves}"
             await Report("limit", text)
         last_s = left_s
         if now >= end.at + extended_s:
@@ -164,14 +169,14 @@ async def monitor(
             problem_since = None if problem is None or silent_s == 0 else problem_since or now
             if problem_since is not None and problem is not None and now - problem_since > PROBLEM_S:
                 raise SliceLost(f"{lease.name.node} is {problem.text}, and a worker is silent", reason=problem.reason)
-        if silent_s > SILENT_S:
+        if silent_s > patience_s:
             raise SliceLost(
                 f"a worker of {lease.name.node} does not answer since {silent_s:.0f} s, though the API lists it",
                 reason="unreachable",
             )
 
 
-async def report_workers(fleet: Fleet, run: RunRecord) -> None:
+async def report_workers(fleet: FleetPort, run: RunRecord) -> None:
     """Report how many workers the run has now, before they print anything."""
     count = len(fleet.workers)
     await Report("workers", f"{count} of {run.id}", passing=True, about=SliceWorkers(count, run.directory))
@@ -186,7 +191,7 @@ async def _report_ends(status: FleetStatus, phase: str, reported: set[int]) -> N
             await Report(phase, f"worker{worker.index} ended with {worker.rc}", passing=True, about=end)
 
 
-async def _settled(fleet: Fleet, status: FleetStatus) -> FleetStatus:
+async def _settled(fleet: FleetPort, status: FleetStatus) -> FleetStatus:
     """Return the status once the phase has ended on every worker, or SETTLE_S later."""
     give_up_at = await Now() + SETTLE_S
     while not status.ended and (left_s := give_up_at - await Now()) > 0:
@@ -195,7 +200,7 @@ async def _settled(fleet: Fleet, status: FleetStatus) -> FleetStatus:
 
 
 async def _failed(
-    lease: Lease, fleet: Fleet, status: FleetStatus, phase: str, run: str, reported: set[int]
+    lease: Lease, fleet: FleetPort, status: FleetStatus, phase: str, run: str, reported: set[int]
 ) -> TpujobError:
     """Stop what is left of a phase that failed; return its error, with the ends of all workers that are known."""
     if not status.all_exited:
@@ -208,7 +213,7 @@ async def _failed(
     return _failure(lease, status, phase, run)
 
 
-async def stop(fleet: Fleet, lease: Lease) -> None:
+async def stop(fleet: FleetPort, lease: Lease) -> None:
     """Stop the phase on every worker. A worker that cannot be reached is reported, not raised: the cause is elsewhere."""
     try:
         await StopPhase(fleet, STOP_GRACE_S)
@@ -246,7 +251,11 @@ async def check_slice(lease: Lease) -> tuple[Lease, SliceProblem | None]:
     if view is None:
         raise Vanished(f"{lease.name.node} was deleted by another client while the job was running")
     if view.state is SliceState.TOMBSTONE or view.native_state == SUSPENDING:
+        if isinstance(view.error, SliceLost):
+            raise view.error
         raise Preempted(f"{lease.name.node} was preempted while the job was running ({view.native_state})")
+    if view.state is SliceState.QUEUED:
+        raise Preempted(f"{lease.name.node} was sent back to its queue while the job was running ({view.native_state})")
     if view.state in (SliceState.STOPPED, SliceState.STOPPING, SliceState.DELETING):
         raise Vanished(f"{lease.name.node} is {view.native_state} though the job is running")
     return current, problem_of(view)
@@ -267,7 +276,7 @@ async def classify_failure(lease: Lease, status: FleetStatus) -> None:
     The watchdog stops the job before it publishes the notice: after a stop that was not asked for here, wait for it.
     """
     lost = status.first_failure[1] is None
-    if not (lost or lease.spot):
+    if not (lost or lease.spot or status.any_stopped):
         return
     looks = NOTICE_LOOKS if lease.spot and status.any_stopped else 1
     try:
@@ -296,7 +305,7 @@ async def _is_noticed(lease: Lease) -> bool:
 
 def _failure(lease: Lease, status: FleetStatus, phase: str, run: str) -> TpujobError:
     if not status.unreachable:
-        return _payload_failed(status, phase, run)
+        return pod_ends.verdict(lease, status, run) or _payload_failed(status, phase, run)
     (worker, rc), servers = status.first_failure, ", ".join(status.unreachable)
     text = f"the setup failed on worker{worker} with code {rc}: the worker does not reach {servers}"
     return NoRouteOut(text, hint=_route_out(lease))

@@ -9,10 +9,10 @@ from orchestrator.engine.effects.base import Report
 from orchestrator.engine.effects.workers import ForwardPorts
 
 if TYPE_CHECKING:
-    from orchestrator.remote.fleet.fleet import Fleet
+    from orchestrator.remote.fleet.port import FleetPort
 
 
-async def forward(fleet: Fleet, ports: tuple[int, ...]) -> None:
+async def forward(fleet: FleetPort, ports: tuple[int, ...]) -> None:
     """Let ports of this machine lead to these of worker 0, and report which ones."""
     if ports:
         for line in await ForwardPorts(fleet, ports):

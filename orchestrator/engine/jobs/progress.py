@@ -24,8 +24,12 @@ from orchestrator.errors import (
 from orchestrator.exit_codes import exit_code
 
 if TYPE_CHECKING:
-    from orchestrator.remote.fleet.fleet import Fleet
+    from orchestrator.remote.fleet.port import FleetPort
     from orchestrator.remote.transfer.collect import CollectResult
+
+
+AT_LIMIT = "deadline"  # the reason of a SliceLost: the time of the job was over
+LIMIT = "limits.max_duration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ class Outcome:
     detached: bool = False  # the job goes on without this process
     losses: tuple[Loss, ...] = ()
     passed_on: bool = False  # the slice goes to the next run of this process
+    nodes: tuple[str, ...] = ()  # of a cluster, that ran the job
 
     @property
     def started_at(self) -> float:
@@ -85,7 +90,7 @@ class JobProgress:
     detached: bool = False
     passed_on: bool = False  # to the next run, with the obligation
     owed: Obligations = field(default_factory=Obligations)
-    fleet: Fleet | None = None  # connected
+    fleet: FleetPort | None = None  # connected
     collected: CollectResult | None = None
     spans: dict[str, float] = field(default_factory=dict)  # seconds
     losses: list[Loss] = field(default_factory=list)
@@ -94,6 +99,7 @@ class JobProgress:
     )
     used_s: float = 0.0  # of the job's time, by attempts whose slices were lost; less what `extend` added to it
     spent_usd: float = 0.0
+    nodes: tuple[str, ...] = ()  # of a cluster, that run the job
     saved_at: float | None = None  # when the last complete copy of the job's work was begun
     _span: tuple[str, float] | None = None
 
@@ -130,7 +136,15 @@ class JobProgress:
             self.detached,
             tuple(self.losses),
             self.passed_on,
+            self.nodes,
         )
+
+
+def what_ended_it(error: TpujobError) -> TpujobError:
+    """Return how a job ended whose slice ended with this error: the limit, if the control plane of a cluster kept it."""
+    if isinstance(error, SliceLost) and error.reason == AT_LIMIT:
+        return DeadlineExceeded(f"the job reached {LIMIT}, and {error.message}", hint=f"raise {LIMIT}")
+    return error
 
 
 def state_after(error: TpujobError) -> AttemptState:

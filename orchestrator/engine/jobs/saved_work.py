@@ -17,7 +17,7 @@ from orchestrator.errors import ArtifactError, CloudError, RemoteError, SliceLos
 if TYPE_CHECKING:
     from orchestrator.core.lease.lease import Lease
     from orchestrator.engine.jobs.progress import JobProgress
-    from orchestrator.remote.fleet.fleet import Fleet
+    from orchestrator.remote.fleet.port import FleetPort
     from orchestrator.remote.transfer.collect import CollectResult
     from orchestrator.remote.transfer.collection import Collection
     from orchestrator.remote.transfer.saved_work import SavedWork
@@ -34,7 +34,7 @@ class PeriodicSave:
     """A periodic task: save the work every `every_s`, or more often if that is quick, while all workers answer."""
 
     lease: Lease
-    fleet: Fleet
+    fleet: FleetPort
     saved_work: SavedWork
     every_s: float
     progress: JobProgress

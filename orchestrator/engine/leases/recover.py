@@ -6,17 +6,28 @@ As a database replays its log on start, it reads the obligations from the ledger
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from orchestrator.core.lease.cloud_api import Capabilities, SliceState
 from orchestrator.core.lease.lease import Lease, LeaseState, release_reason
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState
 from orchestrator.engine.effects.base import IsLocked, Lock, Now, OpenAttempts, OpenLeases, ReadLease, Report, Unlock
 from orchestrator.engine.effects.cloud import Get
+from orchestrator.engine.jobs.progress import state_after, what_ended_it
 from orchestrator.engine.leases.release import Released, latest_lease, release_all, try_record
 from orchestrator.errors import CloudError, SliceLost, UnknownLease
 
 
-async def overdue(cloud: str, *, spare: str | None = None, look: bool = False) -> list[tuple[Lease, str]]:
-    """Return the open leases of this cloud whose claim is over, each with the reason.
+class Overdue(NamedTuple):
+    """A lease whose claim is over, and why. `error`: what the cloud says of the end of its detached job, if anything."""
+
+    lease: Lease
+    why: str
+    error: CloudError | None = None
+
+
+async def overdue(cloud: str, *, spare: str | None = None, look: bool = False) -> list[Overdue]:
+    """Return the open leases of this cloud whose claim is over.
 
     `spare`: leave out this handle, which `up` takes over. `look`: also ask the cloud whether slices without a process still
     exist; their watchdog may have deleted them.
@@ -28,22 +39,25 @@ async def overdue(cloud: str, *, spare: str | None = None, look: bool = False) -
             continue
         alive = await IsLocked(lease.id)
         why = release_reason(lease, now=now, owner_alive=alive)
-        if look and why is None and not alive and lease.state is LeaseState.READY:
-            why = await _gone_already(lease)
-        if why is not None and not (lease.handle == spare and lease.down_at is None and now < lease.deadline):
-            found.append((lease, why))
+        each = None if why is None else Overdue(lease, why)
+        if look and each is None and not alive and (lease.state is LeaseState.READY or lease.runs_detached):
+            each = await _gone_already(lease)
+        if each is not None and not (lease.handle == spare and lease.down_at is None and now < lease.deadline):
+            found.append(each)
     return found
 
 
-async def _gone_already(lease: Lease) -> str | None:
+async def _gone_already(lease: Lease) -> Overdue | None:
     try:
         view = await Get(lease.name)
     except CloudError:
         return None  # an error proves nothing
     if view is None:
-        return "it was deleted, by its watchdog or from outside"
+        return Overdue(lease, "it was deleted, by its watchdog or from outside")
     if view.state is SliceState.TOMBSTONE and lease.detached_at is not None:
-        return f"it was taken away while its job ran ({view.native_state})"
+        if view.error is not None:
+            return Overdue(lease, view.error.message, view.error)
+        return Overdue(lease, f"it was taken away while its job ran ({view.native_state})")
     return None  # a held slice is replaced by `up`, with the user's consent
 
 
@@ -52,7 +66,7 @@ async def recover(
 ) -> list[Released]:
     """Release the overdue leases within the budget. Return every result, also those that are not proven."""
     owed = []
-    for lease, why in await overdue(cloud, spare=spare, look=look):
+    for lease, why, error in await overdue(cloud, spare=spare, look=look):
         if not await Lock(lease.id) and await Now() < lease.deadline:
             continue  # another tpujob command handles it; past the deadline that no longer counts
         if await latest_lease(lease) != lease:
@@ -60,10 +74,20 @@ async def recover(
             continue  # another process changed it since it was judged
         await Report("recover", f"{lease.name.node} ({lease.accelerator_type}, {lease.name.zone}): {why}; releasing it")
         owed.append((lease, why))
+        if error is not None:
+            await _record_end(lease, error)
     results = await release_all(owed, capabilities, budget_s=budget_s)
     for lease, _ in owed:
         await Unlock(lease.id)
     return results
+
+
+async def _record_end(lease: Lease, error: CloudError) -> None:
+    """Record how the detached job of a lease ended, for those who ask later."""
+    for attempt in await OpenAttempts():
+        if attempt.lease_id == lease.id and not await IsLocked(attempt.id):
+            end = what_ended_it(error)
+            await try_record(AttemptEnded.by(attempt.id, await Now(), state_after(end), end))
 
 
 async def close_attempts() -> None:
@@ -73,7 +97,7 @@ async def close_attempts() -> None:
         if await IsLocked(attempt.id):
             continue
         lease = leases.get(attempt.lease_id or "")
-        if lease is not None and lease.detached_at is not None and lease.state is LeaseState.READY:
+        if lease is not None and lease.runs_detached:
             continue
         lease = await _lease_of(attempt)
         ended_at = await Now(None if lease is None else lease.cloud)

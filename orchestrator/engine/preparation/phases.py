@@ -16,6 +16,11 @@ from orchestrator.engine.jobs.job_run import JobPhase
 from orchestrator.engine.preparation import requirements
 from orchestrator.engine.preparation.variables import Emulation, worker_environment
 
+# What the image of a pod has to have for a training with PyTorch, by its backend.
+_TORCH: dict[str, tuple[str, ...]] = dict.fromkeys(("xla", "auto"), ("torch", "torch_xla", "numpy"))
+_TORCH |= dict.fromkeys(("cuda", "cpu"), ("torch", "numpy"))
+_TORCH["tpu"] = ("torch", "torch_tpu", "numpy")
+
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.remote.fleet.fleet import StartRequest
@@ -35,7 +40,31 @@ def phases(
 
     Raises JobSpecError for `requirements:` that no worker can install.
     """
-    asked = requirements.read(spec, job_path, code_sha256=shipment.id if shipment else None)
+    setup, main = _texts(spec, shipment.id if shipment else None, emulation, job_path)
+
+    def script(phase: str, text: str, bucket: str | None = None) -> PhaseScript:
+        manifest = shipment.id if shipment else None
+        return PhaseScript(phase, text, run, env, manifest, emulation, bucket, tuple(spec.artifacts))
+
+    first = [JobPhase("setup", AttemptState.SETUP, script("setup", setup))] if setup else []
+    return (*first, JobPhase("main", AttemptState.RUNNING, script("main", main, spec.bucket)))
+
+
+def pod_scripts(spec: JobSpec, *, code_id: str | None, job_path: Path) -> tuple[tuple[str, str], ...]:
+    """Return the same phases for the pods of a cluster, as (name, script).
+
+    An image that has what a training needs is used as it is; in another one, setup installs it. `code_id`: of what is shipped.
+    Raises JobSpecError for `requirements:` that no pod can install.
+    """
+    setup, main = _texts(spec, code_id, None, job_path, in_pod=True)
+    return (*((("setup", setup),) if setup else ()), ("main", main))
+
+
+def _texts(
+    spec: JobSpec, code_id: str | None, emulation: Emulation | None, job_path: Path, *, in_pod: bool = False
+) -> tuple[str, str]:
+    """Return the scripts of both phases; that of setup is empty if there is nothing to set up."""
+    asked = requirements.read(spec, job_path, code_sha256=code_id)
     setup = scripts.chain(spec.setup) if spec.setup else ""
     if spec.train is not None:
         main = scripts.train_main("python3")
@@ -46,18 +75,16 @@ def phases(
     if emulation is None and spec.tpu_metrics:
         main = scripts.with_tpu_metrics(main, agent.command_of_the_job("tpu_metrics", '"$TPUJOB_ARTIFACTS"'))
     environment = _environment(spec, asked, emulation)
-    if environment is not None:
+    if environment is not None and in_pod and spec.train is not None and not asked.is_asked_for:
+        made = scripts.unless_python_has(_TORCH[spec.train.backend], environment.setup(agent.command("environment")))
+        setup = made + (environment.use_if_made(setup) if setup else "")
+        main = environment.use_if_made(main)
+    elif environment is not None:
         setup = environment.setup(agent.command("environment")) + (environment.use(setup) if setup else "")
         main = environment.use(main)
     elif trains_with_torch(spec):
         setup, main = scripts.in_lent_environment(setup) if setup else "", scripts.in_lent_environment(main)
-
-    def script(phase: str, text: str, bucket: str | None = None) -> PhaseScript:
-        manifest = shipment.id if shipment else None
-        return PhaseScript(phase, text, run, env, manifest, emulation, bucket, tuple(spec.artifacts))
-
-    first = [JobPhase("setup", AttemptState.SETUP, script("setup", setup))] if setup else []
-    return (*first, JobPhase("main", AttemptState.RUNNING, script("main", main, spec.bucket)))
+    return setup, main
 
 
 def _environment(spec: JobSpec, asked: Environment, emulation: Emulation | None) -> Environment | None:

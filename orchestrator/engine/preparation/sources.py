@@ -30,7 +30,10 @@ def survey(
     if spec.code is not None:
         sources["."] = tree.Source(directory_of(spec, job_path, spec.code, ("code",)), gitignore=True)
     if spec.train is not None:
-        sources |= _payload_files(spec.train, emulated=emulated)
+        fallback = "sample" if emulated else spec.train.fallback
+        if spec.on == "gke" and fallback != "sample":
+            fallback = None  # the sample does not fit into a ConfigMap, and is only shipped where it was asked for
+        sources |= _payload_files(spec.train, sample=fallback is not None)
         config = spec.train.model_dump(mode="json")
         if spec.train.data_dir is not None:
             # Data is seldom in git: a .gitignore says nothing about it.
@@ -40,13 +43,13 @@ def survey(
     return tree.survey(sources, own_directories=own_directories) if sources else None
 
 
-def _payload_files(train: TrainSection, *, emulated: bool) -> dict[str, Source]:
-    """Return the payload's modules, and its sample of MNIST (1.3 MB) where the training may fall back on it."""
+def _payload_files(train: TrainSection, *, sample: bool) -> dict[str, Source]:
+    """Return the payload's modules, and with `sample` its sample of MNIST (1.3 MB), where the training may fall back on it."""
     from orchestrator.remote.shipping.tree import Source
 
     root = _payload_directory()
     files = list(root.rglob("*.py"))
-    if (train.entry, train.dataset, train.data_dir) == (None, "mnist", None) and (emulated or train.fallback):
+    if (train.entry, train.dataset, train.data_dir) == (None, "mnist", None) and sample:
         files += [path for path in (root / "data" / "mnist_sample").iterdir() if path.is_file()]
     return {f"payload/{path.relative_to(root).as_posix()}": Source(path) for path in files}
 

@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.core.lease.cloud_api import Cloud, WorkerAddress
@@ -16,8 +15,7 @@ from orchestrator.errors import TpujobError
 
 if TYPE_CHECKING:
     from orchestrator.ledger.clocks import Clocks
-    from orchestrator.remote.fleet.fleet import Fleet
-    from orchestrator.remote.ssh.dial import Dialer
+    from orchestrator.remote.fleet.port import FleetPort
 
 LOOK_S = 1.0  # between two looks at the ledger whether a connected slice is still claimed
 
@@ -25,7 +23,13 @@ LOOK_S = 1.0  # between two looks at the ledger whether a connected slice is sti
 class ReachPort(Protocol):
     """The ways to the workers of this cloud; see `client.reach`."""
 
-    def dialer(self, lease: Lease) -> Dialer: ...
+    def fleet(
+        self,
+        lease: Lease,
+        workers: Sequence[WorkerAddress],
+        notice: Callable[[str], None],
+        now: Callable[[], float],
+    ) -> FleetPort: ...
 
     def grant_login(self, lease: Lease, expires_at: float) -> str: ...
 
@@ -55,7 +59,6 @@ class RealWorld:
     ledger: LedgerPort
     locks: Locks
     report: Callable[[Report], None]
-    lease_directory: Callable[[str], Path]
     start_guardian: Callable[[], GuardianHandle] | None  # None: the user wants none
     open_cloud: Callable[[], Cloud]
     reach: ReachPort
@@ -63,7 +66,7 @@ class RealWorld:
     _cloud: Cloud | None = None
     _cloud_pid: int = 0  # the process that has opened it
     _guardian: GuardianHandle | None = None
-    _fleets: list[Fleet] = field(default_factory=list)
+    _fleets: list[FleetPort] = field(default_factory=list)
     _pid: int = field(default_factory=os.getpid)
     _closed: bool = False
 
@@ -113,10 +116,9 @@ class RealWorld:
     def revoke_login(self, lease: Lease) -> None:
         self.reach.revoke_login(lease)
 
-    def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Fleet:
+    def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> FleetPort:
         notice = lambda text: self.report(Report("ssh", text))  # noqa: E731
-        dialer = self.reach.dialer(lease)
-        fleet = open_fleet(lease, self.lease_directory(lease.id), workers, notice, self.now, dialer)
+        fleet = self.reach.fleet(lease, workers, notice, self.now)
         self._fleets.append(fleet)
         if self._closed:  # this effect was abandoned
             fleet.cancel()
@@ -124,7 +126,7 @@ class RealWorld:
         fleet.connect(deadline_s, lambda text: self.report(Report("connect", text, passing=True)))
         return fleet
 
-    def _disconnect_after_release(self, fleet: Fleet, lease_id: str) -> None:
+    def _disconnect_after_release(self, fleet: FleetPort, lease_id: str) -> None:
         """Cancel the fleet once any process has begun to release its slice: no call may go on until it times out."""
         while not fleet.canceled(LOOK_S):
             try:
@@ -133,28 +135,3 @@ class RealWorld:
                 continue  # a ledger that cannot be read releases nothing
             if not claimed:
                 fleet.cancel()
-
-
-def open_fleet(
-    lease: Lease,
-    directory: Path,
-    workers: Sequence[WorkerAddress],
-    notice: Callable[[str], None],
-    now: Callable[[], float],
-    dialer: Dialer | None = None,
-) -> Fleet:
-    """The workers of a lease, with the key that was made for it. Connects nothing yet; OpenSSH could from here on."""
-    from orchestrator.remote.fleet.fleet import Fleet
-
-    fleet = Fleet(
-        workers,
-        user=lease.route.user,
-        key_path=directory / "id_ed25519",
-        known_hosts=directory / "known_hosts",
-        on_notice=notice,
-        now=now,
-        dialer=dialer,
-        shares_loopback=lease.cloud == "emulated",
-    )
-    fleet.write_openssh_config(directory, lease.handle, lease.name.node)
-    return fleet

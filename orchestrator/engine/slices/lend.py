@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.lease import Lease
@@ -73,7 +73,7 @@ async def _lend(request: LendRequest, capabilities: Capabilities, loan: Loan) ->
     await Report("connect", f"waiting for SSH on {lease.name.node}", passing=True)
     patience_s = max(min(CONNECT_S, lease.deadline - ready_at), 1.0)
     workers = await retry.until(ready_at + patience_s, Workers(lease.name))
-    loan.fleet = await Connect(lease, workers, patience_s)
+    loan.fleet = cast("Fleet", await Connect(lease, workers, patience_s))  # of a slice, never of pods
     await SendHeartbeats(loan.fleet, capabilities.timings.heartbeat_s)
     request.lent(lease, loan.fleet)
     await _until_returned(request, LeaseRenewal(lease, len(workers), capabilities, await Now()), lease)

@@ -231,6 +231,13 @@ def test_only_who_asks_for_it_escapes_the_runners_clean_up(state: Path, mode: st
     assert ("RUNNER_TRACKING_ID" in environment) is kept
 
 
+def test_it_finds_the_files_that_variables_name_from_its_own_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert guardian._environment({"KUBECONFIG": "team.yaml"}) == {"KUBECONFIG": str(tmp_path / "team.yaml")}
+
+
 # -- crash points ------------------------------------------------------------------------------------------------------
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.core.jobfile import keys
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
-from orchestrator.engine.preparation.phases import phases
+from orchestrator.engine.preparation.phases import phases, pod_scripts
 from orchestrator.engine.preparation.variables import Emulation
 from tests.unit.engine.virtual import lease_and_request
+from tests.waiting import HANG_S
 
 
 def test_a_job_finds_the_addresses_of_all_hosts_and_how_the_chips_are_wired(tmp_path: Path) -> None:
@@ -39,7 +43,7 @@ def main_script(directory: Path, text: str, emulation: Emulation | None = None) 
 
 def test_the_metrics_of_a_tpu_are_sampled_by_the_python_that_the_job_has(tmp_path: Path) -> None:
     script = main_script(tmp_path, "command: python train.py\nrequirements: [jax]\n")
-    sampler = script.index('.zip" tpu_metrics "$TPUJOB_ARTIFACTS"')
+    sampler = script.index('.zip}" tpu_metrics "$TPUJOB_ARTIFACTS"')
     assert script.index("VIRTUAL_ENV/bin") < sampler < script.index("python train.py")
     assert "tpu_metrics" in main_script(tmp_path, "train: {}\n")
 
@@ -47,3 +51,54 @@ def test_the_metrics_of_a_tpu_are_sampled_by_the_python_that_the_job_has(tmp_pat
 def test_they_are_not_sampled_where_the_job_says_so_or_where_the_tpu_is_emulated(tmp_path: Path) -> None:
     assert "tpu_metrics" not in main_script(tmp_path, "command: 'true'\ntpu_metrics: false\n")
     assert "tpu_metrics" not in main_script(tmp_path, "command: 'true'\n", Emulation(2))
+
+
+def pod_scripts_of(directory: Path, text: str) -> dict[str, str]:
+    spec = keys.load(f"on: gke\n{text}", path="job.yaml")
+    return dict(pod_scripts(spec, code_id=None, job_path=directory / "job.yaml"))
+
+
+def test_a_pod_runs_the_same_phases_as_a_worker(tmp_path: Path) -> None:
+    text = "command: python train.py\nrequirements: [jax]\nsetup: pip list\n"
+    found = pod_scripts_of(tmp_path, text)
+    assert list(found) == ["setup", "main"]
+    assert found["main"] == main_script(tmp_path, text)
+    assert list(pod_scripts_of(tmp_path, "command: 'true'\n")) == ["main"]
+
+
+def python_with(directory: Path, *modules: str) -> Path:
+    """A `python3` that has these modules and nothing else, and whose agent fails."""
+    site = directory / "site"
+    for module in modules:
+        (site / module).mkdir(parents=True)
+        (site / module / "__init__.py").write_text("raise RuntimeError('it takes the TPU')")
+    program = directory / "bin" / "python3"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\n[ "$1" != -IS ] || exit 9\nPYTHONPATH={site} exec {sys.executable} -S "$@"\n')
+    program.chmod(0o755)
+    return program.parent
+
+
+def setup_with(directory: Path, *modules: str) -> subprocess.CompletedProcess[str]:
+    setup = pod_scripts_of(directory, "train: {}\nsetup: echo own\n")["setup"]
+    path = f"{python_with(directory, *modules)}:{os.environ['PATH']}"
+    environ = {**os.environ, "PATH": path, "TPUJOB_WORKER": "0", "HOME": str(directory), "TPUJOB_AGENT": "agent.zip"}
+    return subprocess.run(
+        ["bash", "-c", setup], env=environ, capture_output=True, text=True, timeout=HANG_S, check=False
+    )
+
+
+def test_a_training_uses_the_torch_of_the_image_where_it_has_it(tmp_path: Path) -> None:
+    ended = setup_with(tmp_path, "torch", "torch_xla", "numpy")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == "the image has torch and torch_xla and numpy: they are used as they are\nown\n"
+
+
+def test_an_image_without_torch_gets_an_environment_with_it(tmp_path: Path) -> None:
+    ended = setup_with(tmp_path, "torch", "numpy")
+    assert (ended.returncode, ended.stdout) == (9, "")  # the code of what makes the environment
+
+
+def test_a_training_with_requirements_has_an_environment_as_on_a_slice(tmp_path: Path) -> None:
+    text = "train: {}\nrequirements: [tqdm]\n"
+    assert pod_scripts_of(tmp_path, text)["main"] == main_script(tmp_path, text)

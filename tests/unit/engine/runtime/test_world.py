@@ -58,7 +58,6 @@ def world(tmp_path: Path, started: list[Guardian]) -> RealWorld:
         ledger=LedgerInMemory(),
         locks=FileLocks(tmp_path / "locks"),
         report=lambda told: None,
-        lease_directory=lambda lease_id: tmp_path,
         start_guardian=start,
         open_cloud=opened,
         reach=Reach(lambda: None, lambda lease_id: tmp_path),
@@ -68,7 +67,7 @@ def world(tmp_path: Path, started: list[Guardian]) -> RealWorld:
 @pytest.fixture
 def fleet(monkeypatch: pytest.MonkeyPatch) -> Things:
     made = Things()
-    monkeypatch.setattr(worlds, "open_fleet", lambda *_: made)
+    monkeypatch.setattr(Reach, "fleet", lambda *_: made)
     return made
 
 

@@ -1,0 +1,26 @@
+"""Effects on what only a cluster has: its nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from orchestrator.core.cluster.nodes import NodeView
+from orchestrator.engine.effects.base import Effect, World
+
+
+class ClusterPort(Protocol):
+    """What a cluster's `Cloud` has beyond that of slices."""
+
+    def nodes(self, project: str, names: tuple[str, ...]) -> tuple[NodeView, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GetNodes(Effect[tuple[NodeView, ...]]):
+    """Return those of these nodes that exist. Raises CloudError, AuthError where nodes may not be read."""
+
+    project: str
+    names: tuple[str, ...]
+
+    def perform(self, world: World) -> tuple[NodeView, ...]:
+        return cast(ClusterPort, world.cloud).nodes(self.project, self.names)
