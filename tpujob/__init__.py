@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.client.client import Client as Client
     from orchestrator.client.client import LogLine as LogLine
     from orchestrator.client.client import Run as Run
+    from orchestrator.client.cluster.exporting import Export as Export
     from orchestrator.client.events import Alert as Alert
     from orchestrator.client.events import Event as Event
     from orchestrator.client.events import Failure as Failure
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from orchestrator.client.guarantee.gc import GcResult as GcResult
     from orchestrator.client.job import Access as Access
     from orchestrator.client.job import Emulated as Emulated
+    from orchestrator.client.job import Gke as Gke
     from orchestrator.client.job import Job as Job
     from orchestrator.client.job import Limits as Limits
     from orchestrator.client.job import Profile as Profile
@@ -70,13 +72,14 @@ if TYPE_CHECKING:
 
 _NAMES = {  # module of each name
     "client.client": ("Client", "LogLine", "Run"),
+    "client.cluster.exporting": ("Export",),
     "client.events": (
         *("Alert", "Event", "Failure", "LogLines", "Metrics", "Notice", "Progress", "RunResult", "Running"),
         *("SweepResult", "VariantResult", "WorkerEnded", "Workers"),
     ),
     "client.functions.function": ("RemoteFunction", "function"),
     "client.guarantee.gc": ("GcResult",),
-    "client.job": ("Access", "Emulated", "Job", "Limits", "Profile", "Tpu", "TpuAlternative", "Train"),
+    "client.job": ("Access", "Emulated", "Gke", "Job", "Limits", "Profile", "Tpu", "TpuAlternative", "Train"),
     "client.jobs.planning": ("Plan",),
     "client.lending": ("CommandResult", "Slice"),
     "client.results.history": ("RunSummary",),

@@ -65,8 +65,10 @@ def main():
     parser.add_argument("--steps", type=int, default=300)
     options = parser.parse_args()
     ARTIFACTS.mkdir(parents=True, exist_ok=True)
-    if int(os.environ.get("TPUJOB_WORKERS", "1")) > 1:
-        jax.distributed.initialize()  # on TPU VMs it discovers the other hosts
+    if (workers := int(os.environ.get("TPUJOB_WORKERS", "1"))) > 1:
+        # On TPUs it discovers the other hosts and slices.
+        named = (os.environ["TPUJOB_COORDINATOR"], workers, int(os.environ["TPUJOB_WORKER"]))
+        jax.distributed.initialize(*(() if os.environ.get("PJRT_DEVICE") == "TPU" else named))
     mesh = Mesh(np.array(jax.devices()), ("cores",))
     dealt_out, everywhere = NamedSharding(mesh, PartitionSpec("cores")), NamedSharding(mesh, PartitionSpec())
     random = np.random.default_rng(1)

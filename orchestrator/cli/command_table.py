@@ -61,6 +61,13 @@ GROUPS: dict[str, dict[str, Command]] = {
                 "tpujob plan jobs/mnist.yaml --json",
             ),
         ),
+        "export": Command(
+            "Print the objects that `run` would submit to a cluster: JobSet, ConfigMap and Secret.",
+            (
+                "tpujob export jobs/mnist-gke.yaml --to jobset > mnist.yaml",
+                "tpujob export job.yaml --image us-docker.pkg.dev/p/r/train:1 --queue tpu",
+            ),
+        ),
         "init": Command(
             "Write a commented job file for a script of this directory.",
             (
@@ -137,7 +144,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         ),
         "offers": Command(
             "List the TPUs there are: types, topologies, zones, and dated prices of a whole slice per hour.",
-            ("tpujob offers", "tpujob offers v5e", "tpujob offers v6e-8 us-east5"),
+            ("tpujob offers", "tpujob offers v5e", "tpujob offers v6e-8 us-east5", "tpujob offers tpu7x --on gke"),
             light=True,
         ),
     },

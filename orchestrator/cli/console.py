@@ -27,6 +27,11 @@ def emit_drawn(text: str) -> None:
     console().out(text)
 
 
+def emit_data(text: str) -> None:
+    """Print text on stdout as it is, for another program. It has no control characters; secrets in it are meant to be there."""
+    console().out(text.removesuffix("\n"))
+
+
 def emit_lines(lines: Iterable[str]) -> None:
     """Print lines of data on stdout."""
     for line in lines:

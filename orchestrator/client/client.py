@@ -14,10 +14,11 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 from orchestrator.client.arguments import Duration, seconds, size
 from orchestrator.client.calls import OnEvent, check_released, listening, successful, swept
+from orchestrator.client.cluster.exporting import Export, export
 from orchestrator.client.events import Reporter, RunResult, SweepResult
 from orchestrator.client.functions import mapping
 from orchestrator.client.functions.function import FunctionOptions, RemoteFunction
-from orchestrator.client.guarantee.gc import GcResult, collect_garbage
+from orchestrator.client.guarantee.gc import GcResult, collect_garbage, collect_garbage_on_cluster
 from orchestrator.client.job import Job, ProvisioningKind, ViaKind, path_of, spec_of, sweep_of
 from orchestrator.client.jobs import attach, ending
 from orchestrator.client.jobs.job_files import environment
@@ -123,6 +124,15 @@ class Client:
         """
         with self._session() as session:
             return preview(session, spec_of(job), path_of(job))
+
+    def export(self, job: Job, *, with_secrets: bool = False) -> Export:
+        """Return the objects that `run` would submit to a cluster, of a job with `on="gke"`; as text they are YAML.
+
+        Creates nothing. Each call makes new names. `with_secrets` adds the Secret with the values of your variables. Raises
+        UserError for a job that cannot be run on a cluster.
+        """
+        with self._session() as session:
+            return export(session, spec_of(job), path_of(job), with_secrets=with_secrets)
 
     def run(
         self,
@@ -426,6 +436,25 @@ class Client:
         """
         with listening(on_event or self.on_event) as reporter:
             return collect_garbage(reporter, cloud=self.cloud, project=self.project, places=places, dry_run=dry_run)
+
+    def gc_cluster(
+        self,
+        namespaces: Sequence[str] = (),
+        *,
+        context: str | None = None,
+        cluster: str | None = None,
+        dry_run: bool = False,
+        on_event: OnEvent | None = None,
+    ) -> GcResult:
+        """Delete what jobs with `on: gke` left in namespaces of a cluster after their end; return what was seen.
+
+        What is not given is that of `gke:` in the settings. `zones` of the result are the namespaces. Raises ConfigError
+        without a usable cluster; AuthError.
+        """
+        with listening(on_event or self.on_event) as reporter:
+            return collect_garbage_on_cluster(
+                reporter, context=context, cluster=cluster, namespaces=namespaces, dry_run=dry_run
+            )
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

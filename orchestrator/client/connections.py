@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from orchestrator import settings
 from orchestrator.client.reach import Emulator
 from orchestrator.errors import TpujobError
-from orchestrator.settings import EMULATED, Target
+from orchestrator.settings import EMULATED, GKE, Target
 
 if TYPE_CHECKING:
     from orchestrator.client.events import Reporter
@@ -37,6 +37,11 @@ class Connections:
 
     def connect(self, kind: str) -> Cloud:
         """Return the client of a cloud; start the emulator for its own. Raises CloudError, ConfigError."""
+        if kind == GKE:
+            from orchestrator.clouds.gke import clusters
+            from orchestrator.clouds.gke.client import ClusterCloud
+
+            return ClusterCloud(lambda identity: clusters.open_api(identity, os.environ))
         from orchestrator.client.guarantee.teardown_client import embedded_emulator
         from orchestrator.clouds.tpu.connect import connect, connect_light, read_token
 

@@ -58,6 +58,7 @@ class TpuAlternative(_Values):
 class Tpu(TpuAlternative):
     """Which TPU to ask for. The fields are the keys of `tpu:` in docs/job-file.md."""
 
+    slices: int | None = None  #: at once, with on="gke"
     any_of: Sequence[TpuAlternative] | None = None
     order: Literal["as-listed", "cheapest", "fastest"] | None = None
     max_price_per_hour: float | None = None  #: US dollars, for the whole slice
@@ -117,6 +118,22 @@ class Train(_Values):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
+class Gke(_Values):
+    """The cluster, with `on="gke"`. The fields are the keys of `gke:`; what is None is as the settings say."""
+
+    context: str | None = None  #: of the kubeconfig
+    cluster: str | None = None  #: "projects/P/locations/L/clusters/C", in place of a context
+    namespace: str | None = None
+    queue: str | None = None  #: a LocalQueue of Kueue
+    priority: str | None = None  #: a WorkloadPriorityClass of Kueue
+    image: str | None = None
+    service_account: str | None = None  #: of Kubernetes
+    reservation: str | None = None
+    machine_type: str | None = None
+    privileged: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Access(_Values):
     """How the workers are reached. The fields are the keys of `access:`; what is None is as the settings say."""
 
@@ -153,7 +170,8 @@ class Job(_Values):
     command: str | Sequence[str] | None = None  #: text for bash, or the arguments of one program
     train: Train | None = None
     name: str = ""  #: "": the name of the file, or "job"
-    on: Literal["tpu", "local"] | None = None
+    on: Literal["tpu", "gke", "local"] | None = None
+    gke: Gke | None = None
     access: Access | None = None
     setup: str | Sequence[str] | None = None
     requirements: StrPath | Sequence[str] | None = None  #: a file, or packages
@@ -263,7 +281,7 @@ def _make_relative(keys: Any, key: str, directory: Path) -> None:
 def _arguments(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Return the checked keys of a file as arguments of a Job."""
     found: dict[str, Any] = {name: value for name, value in keys.items() if value is not None}
-    for name, section in (("tpu", Tpu), ("access", Access), ("train", Train), ("limits", Limits)):
+    for name, section in (("tpu", Tpu), ("gke", Gke), ("access", Access), ("train", Train), ("limits", Limits)):
         if name in keys:
             inner = {key: value for key, value in (keys[name] or {}).items() if value is not None}
             if name == "tpu" and "any_of" in inner:

@@ -6,14 +6,17 @@ from orchestrator.client.session import Session, default_handle
 from orchestrator.core.lease.lease import Lease, LeaseState, Mode, Purpose
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord, has_uncollected_results
 from orchestrator.errors import UnknownRun, UserError
+from orchestrator.settings import GKE
 
 
-def named(session: Session, handle: str | None) -> list[Lease]:
+def named(session: Session, handle: str | None, *, on_clusters: bool = False) -> list[Lease]:
     """Return the open leases of this name, node, id or id of a run, those being deleted included.
 
-    None: the user's own slice of `tpujob up`, else every slice of `tpujob up`.
+    None: the user's own slice of `tpujob up`, else every slice of `tpujob up`. `on_clusters`: also jobs on clusters.
     """
     every = session.open_leases()
+    if on_clusters:
+        every += [lease for lease in session.ledger.open_leases() if lease.cloud == GKE]
     if handle is not None:
         return [lease for lease in every if handle in (lease.handle, lease.name.node, lease.id, lease.run)]
     held = [lease for lease in every if lease.purpose is Purpose.HOLD]
@@ -85,11 +88,23 @@ def one_of(found: list[Lease]) -> Lease | None:
 
 def require(session: Session, handle: str | None) -> Lease:
     """Return the lease of this name. Raises UserError when there is none, or several are meant."""
+    for each in named(session, handle, on_clusters=True):
+        refuse_cluster(each)
     lease = held(session, handle)
     if lease is None:
         what = f"no slice named {handle!r}" if handle else "no slice"
         raise UserError(f"there is {what} on the {session.target.kind} cloud", hint="`tpujob up` creates one")
     return lease
+
+
+def refuse_cluster(lease: Lease) -> None:
+    """Raise UserError for a job on a cluster: its pods are no VMs, and the cluster keeps its limits."""
+    if lease.cloud == GKE:
+        raise UserError(
+            f"{lease.handle} runs in pods of a cluster: ssh, scp, forward, stop, start and extend are for slices",
+            hint=f"`kubectl exec -it {lease.name.node}-slice-0-0-… -n {lease.name.zone} -- bash` opens a shell; "
+            "its time limit is part of what was submitted, and cannot be moved",
+        )
 
 
 def _described(lease: Lease) -> str:

@@ -43,12 +43,17 @@ def _used(session: Session) -> list[tuple[str, str, bool]]:
 
 def _bucket(session: Session, spec: JobSpec) -> Bucket | None:
     """Return the job's bucket and its region; None if no region is excluded. Raises BadRequest if there is no such bucket."""
+    emulated = session.target.kind == "emulated"
+    emulator = os.environ.get("STORAGE_EMULATOR_HOST") if emulated else None
+    return None if emulated and not emulator else bucket_of(session, spec, emulator)
+
+
+def bucket_of(session: Session, spec: JobSpec, emulator: str | None) -> Bucket | None:
+    """Return the job's bucket as Cloud Storage, or an emulator of it, describes it, else as `_bucket` does."""
     from orchestrator.clouds.google import storage
     from orchestrator.errors import BadRequest, CloudError
 
-    emulated = session.target.kind == "emulated"
-    emulator = os.environ.get("STORAGE_EMULATOR_HOST") if emulated else None
-    if spec.bucket is None or spec.allow_egress or (emulated and not emulator):
+    if spec.bucket is None or spec.allow_egress:
         return None
     name = spec.bucket.removeprefix("gs://").partition("/")[0]
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from orchestrator.clouds.google.credentials import Bearer
     from orchestrator.clouds.google.os_login import LoginKey, OsLogin
     from orchestrator.clouds.google.project_setup import ProjectSetup
+    from orchestrator.core.lease.cloud_api import WorkerAddress
     from orchestrator.core.lease.lease import Lease
+    from orchestrator.remote.fleet.fleet import Fleet
     from orchestrator.remote.iap.dialer import Relay
     from orchestrator.remote.ssh.dial import Dialer
 
@@ -34,6 +36,30 @@ class Reach:
     emulator: Callable[[], Emulator | None]
     lease_directory: Callable[[str], Path]
     _os_login: OsLogin | None = field(default=None, init=False)
+
+    def fleet(
+        self,
+        lease: Lease,
+        workers: Sequence[WorkerAddress],
+        notice: Callable[[str], None],
+        now: Callable[[], float],
+    ) -> Fleet:
+        """Return the workers of a lease, with the key made for it. Connects nothing yet; OpenSSH could from here on."""
+        from orchestrator.remote.fleet.fleet import Fleet
+
+        directory = self.lease_directory(lease.id)
+        fleet = Fleet(
+            workers,
+            user=lease.route.user,
+            key_path=directory / "id_ed25519",
+            known_hosts=directory / "known_hosts",
+            on_notice=notice,
+            now=now,
+            dialer=self.dialer(lease),
+            shares_loopback=lease.cloud == "emulated",
+        )
+        fleet.write_openssh_config(directory, lease.handle, lease.name.node)
+        return fleet
 
     def dialer(self, lease: Lease) -> Dialer:
         """Return the way to the workers of a lease. Connects to nothing yet."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from orchestrator import fork, settings
 from orchestrator.client.connections import Connections
@@ -33,14 +33,16 @@ from orchestrator.errors import (
 from orchestrator.exit_codes import NOT_PROVEN
 from orchestrator.ledger.clocks import Clocks
 from orchestrator.ledger.ledger import Ledger
-from orchestrator.settings import EMULATED, GOOGLE, Target
+from orchestrator.settings import EMULATED, GKE, GOOGLE, Target
 
 if TYPE_CHECKING:
+    from orchestrator.clouds.gke.client import ClusterCloud
     from orchestrator.core.lease.cloud_api import Capabilities, SliceRequest
+    from orchestrator.core.lease.run_and_attempt import RunRecord
     from orchestrator.engine.effects.base import Program
     from orchestrator.engine.leases.release import Released
     from orchestrator.engine.runtime.interpreter import Interpreter
-    from orchestrator.engine.runtime.world import RealWorld
+    from orchestrator.engine.runtime.world import ReachPort, RealWorld
 
 T = TypeVar("T")
 
@@ -140,13 +142,22 @@ class Session:
                 ledger=self.ledger,
                 locks=self.locks,
                 report=self.reporter.report,
-                lease_directory=self.lease_directory,
                 start_guardian=self._connections.guardian(),
                 open_cloud=partial(self._connections.connect, kind),
-                reach=Reach(partial(self._connections.emulator, kind), self.lease_directory),
+                reach=self._reach(kind),
                 still_there=partial(self._connections.still_there, kind),
             )
         return self._worlds[kind]
+
+    def _reach(self, kind: str) -> ReachPort:
+        if kind == GKE:
+            from orchestrator.client.cluster.reach import PodReach
+
+            return PodReach(lambda: cast("ClusterCloud", self.world(GKE).cloud), self._run_of)
+        return Reach(partial(self._connections.emulator, kind), self.lease_directory)
+
+    def _run_of(self, lease: Lease) -> RunRecord | None:
+        return self.ledger.find_run(lease.run)[0] if lease.run is not None else None
 
     def run(self, program: Program[T], cloud: str | None = None) -> T:
         """Run a program on this session's cloud, or another one, and return its result. Signals interrupt it.
@@ -261,18 +272,23 @@ class Session:
         self._report_ended(open_before)
 
     def _report_ended(self, runs: set[str]) -> None:
-        """Write the pages of those of these runs that have ended: of one that was killed, no process of its own does."""
+        """Write the pages of those of these runs that have ended, and delete their code from a bucket.
+
+        Of one that was killed, no process of its own does.
+        """
         for run_id in runs - {attempt.run_id for attempt in self.ledger.attempts_open()}:
+            from orchestrator.client.cluster import bucket
             from orchestrator.client.results import pages
 
             found, _ = self.ledger.find_run(run_id)
             pages.run_ended(self, run_id, Path(found.directory))
+            bucket.remove_code(self.reporter, found)
 
     def _recover(self, budget_s: float, spare: str | None, look: bool) -> None:
         from orchestrator.engine.leases.recover import close_attempts, overdue, recover
 
         self.run(close_attempts())
-        for kind in (EMULATED, GOOGLE):
+        for kind in (EMULATED, GOOGLE, GKE):
             self._ask_time(kind)
             if not self.run(overdue(kind, spare=spare, look=look), kind):
                 continue
@@ -306,7 +322,7 @@ class Session:
         from orchestrator.engine.leases.recover import overdue
 
         self.reporter.fail(error)
-        for lease, why in self.run(overdue(kind), kind):
+        for lease, why, _ in self.run(overdue(kind), kind):
             self.reporter.alert(f"!! NOT VERIFIED GONE: {lease.name.node} ({lease.name.zone}): {why}")
             self.unproven[lease.id] = unchecked(lease, error)
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator import catalog
+from orchestrator.clouds.gke import kubectl
 from orchestrator.clouds.tpu import gcloud
 from orchestrator.core.lease.lease import Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import LOCAL
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from orchestrator.engine.leases.release import Released
     from orchestrator.report.worker_ends import WorkerReport
 
+OF_PODS = {"wait": "waiting for the pods"}  # instead, on a cluster
 SPAN_LABELS = {
     "wait": "waiting for the VM",
     "connect": "connecting",
@@ -46,9 +48,10 @@ def outcome_lines(
     `workers`: how a job that failed ended on each of them; those that ended alike have one line.
     """
     total_s = outcome.ended_at - outcome.started_at
+    labels = SPAN_LABELS | (OF_PODS if outcome.run.cloud == "gke" else {})
     spans = [
         f"{label} {format_duration(outcome.spans[key])}{_inside(inside) if key == 'main' else ''}"
-        for key, label in SPAN_LABELS.items()
+        for key, label in labels.items()
         if outcome.spans.get(key, 0.0) >= 0.05
     ]
     if outcome.losses:
@@ -75,6 +78,8 @@ def _cost(outcome: Outcome, usd: float | None) -> str:
         goes_on = f"; {format_usd_per_hour(lease.usd_per_hour)} goes on while {lease.handle} is kept"
     if usd is None:
         why = "the ledger cannot be read" if lease and lease.usd_per_hour else "the price table has no price for it"
+        if lease is not None and lease.cloud == "gke" and not lease.usd_per_hour:
+            why = "no price is known for it where the cluster is; what is billed is its nodes"
         return f"unknown: {why}{goes_on}"
     return f"{format_cost(usd, outcome.run.cloud)} ({catalog.PRICES_AS_OF}){goes_on}"
 
@@ -150,12 +155,15 @@ def unproven_alert(released: Released, guardian: str | None = None, *, watchdog_
     """
     lease, verdict = released.lease, released.verdict
     name = lease.name
-    emulated = lease.cloud == "emulated"
+    emulated, cluster = lease.cloud == "emulated", lease.cloud == "gke"
     price = format_usd_per_hour(lease.usd_per_hour)
     where = f"{lease.accelerator_type}, {name.zone}, project {name.project}"
     head = f"!! NOT VERIFIED GONE: {name.node} ({where}) may be billing {price}"
     if emulated:
         head = f"!! NOT VERIFIED GONE: {name.node} ({where}; emulated, not billed)"
+    if cluster:
+        place = f"{lease.accelerator_type}, namespace {name.zone}, {name.project}"
+        head = f"!! NOT VERIFIED GONE: JobSet {name.node} ({place}) may still ask for TPUs, {price}"
     seen = f"{verdict.last_seen} at {clock(released.checked_at)}" if released.checked_at else verdict.last_seen
     lines = [head, f"   last seen   {seen}; missing for the proof: {'; '.join(verdict.missing)}"]
     if released.answer:
@@ -167,9 +175,14 @@ def unproven_alert(released: Released, guardian: str | None = None, *, watchdog_
     lines.append(
         f"   still trying  {guardian or 'the guardian process, if one runs'}; every tpujob command continues this first"
     )
-    if watchdog_by is not None:
+    if cluster:
+        lines.append(f"   cluster     ends its pods by {day_clock(lease.deadline)} by itself")
+    elif watchdog_by is not None:
         lines.append(f"   watchdog    deletes it by {day_clock(watchdog_by)} if its VM is up and may")
-    if not emulated:
+    if cluster:
+        lines.append(f"   do now      {kubectl.delete_command(name, lease_id=lease.id)}")
+        lines.append(f"   check       {kubectl.list_command(name, lease_id=lease.id)}")
+    elif not emulated:
         lines.append(f"   do now      {gcloud.delete_command(name)}")
         lines.append(f"   check       {gcloud.list_command(name, lease_id=lease.id)}")
     lines.append(f"   give up     `tpujob forget {lease.handle}` lists how to verify it, and records that you did")

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from orchestrator.client import lookup
 from orchestrator.client.session import Session, unchecked
+from orchestrator.clouds.gke import kubectl
 from orchestrator.clouds.tpu import gcloud
 from orchestrator.core.lease import absence
 from orchestrator.core.lease.cloud_api import SliceState
@@ -16,7 +17,7 @@ from orchestrator.engine.leases.release import Released, release, remove_key, tr
 from orchestrator.engine.runtime.retry import until
 from orchestrator.errors import Interrupted, TpujobError, UserError
 from orchestrator.report.layout import day_clock
-from orchestrator.settings import EMULATED
+from orchestrator.settings import EMULATED, GKE
 
 ONE_TRY_S = 3.0
 STUCK_S = 600.0  # a deletion that takes so long is not merely slow
@@ -68,7 +69,7 @@ def forget(session: Session, name: str, *, verified: bool = False, reason: str =
 
 
 def _find(session: Session, name: str) -> Lease:
-    lease = lookup.one_of(lookup.named(session, name))
+    lease = lookup.one_of(lookup.named(session, name, on_clusters=True))
     if lease is None:
         known = [each for each in session.ledger.leases() if name in (each.handle, each.name.node, each.id)]
         if known:
@@ -116,6 +117,14 @@ def _how_to_verify(lease: Lease) -> tuple[str, ...]:
     again = f"tpujob forget {lease.handle} --verified-by-me --reason 'how you know'"
     if lease.cloud == EMULATED:
         return ("# it is emulated and not billed; `tpujob emulator status` shows what the emulator has", again)
+    if lease.cloud == GKE:
+        return (
+            "# look, and delete it if it is there; pods that are left may still ask for TPUs:",
+            kubectl.list_command(lease.name, lease_id=lease.id),
+            kubectl.delete_command(lease.name, lease_id=lease.id),
+            "# and when you have verified that it is gone:",
+            again,
+        )
     return (
         "# look, and delete it if it is there:",
         gcloud.describe_command(lease.name),

@@ -6,14 +6,15 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from orchestrator import boot_clock, catalog, settings
 from orchestrator.client.events import Reporter
 from orchestrator.client.guarantee import teardown_client
 from orchestrator.client.session import Session
+from orchestrator.clouds.gke import kubectl
 from orchestrator.clouds.tpu import gcloud
-from orchestrator.clouds.tpu.light_client import LightApi
+from orchestrator.core.cluster.settings import NAMESPACE, ClusterWish
 from orchestrator.core.lease.cloud_api import SliceView
 from orchestrator.core.planning.location_rules import places_near
 from orchestrator.core.text import names
@@ -25,7 +26,11 @@ from orchestrator.errors import ConfigError, UserError
 from orchestrator.exit_codes import NOT_PROVEN
 from orchestrator.ledger.file import LedgerUnavailable
 from orchestrator.ledger.rows import GcRun
-from orchestrator.settings import EMULATED
+from orchestrator.settings import EMULATED, GKE
+
+if TYPE_CHECKING:
+    from orchestrator.clouds.gke.client import ClusterCloud
+    from orchestrator.clouds.tpu.light_client import LightApi
 
 LOCAL_S = 240.0  # for each teardown; below the timer's period, so that one that cannot be proven does not pile up
 
@@ -113,31 +118,56 @@ def collect_garbage(
     zones = _zones(places)
     if not quiet:
         reporter.notice("cloud", target.why)
-    world = _World(teardown_client.connect(target, reporter.secrets), reporter.report)
-    program = engine.collect_garbage(target.project, zones, world.cloud.capabilities, dry_run=dry_run)
-    collected = Interpreter(cast("World", world)).run(program)
+    collected = _run(reporter, teardown_client.connect(target, reporter.secrets), target.project, zones, dry_run)
     code = 0 if collected.done else NOT_PROVEN
     if not dry_run:
         scope = "all" if zones is None else ",".join(zones)
         code = _record(collected, scope, reporter, cloud, project, quiet=quiet) or code
     emulated = target.kind == EMULATED
     unproven = [each for each in collected.ended.values() if not (each.gone or dry_run)]
-    return GcResult(
-        cloud=target.kind,
-        project=collected.project,
-        why=target.why,
-        dry_run=collected.dry_run,
-        done=collected.done,
-        zones=tuple(collected.zones),
-        ended=tuple(
-            _found(e.view, why=e.why, gone=e.gone, problem=e.problem, price=e.price) for e in collected.ended.values()
-        ),
-        claimed=tuple(_found(each.view, until=each.until) for each in collected.claimed.values()),
-        doubtful=tuple(_found(each.view, why=each.why) for each in collected.doubtful.values()),
-        incomplete=dict(collected.incomplete),
-        exit_code=code,
-        alerts=tuple(_alert(each, emulated=emulated) for each in unproven),
-    )
+    alerts = tuple(_alert(each, emulated=emulated) for each in unproven)
+    return _result(collected, target.kind, target.why, code, alerts)
+
+
+def collect_garbage_on_cluster(
+    reporter: Reporter,
+    *,
+    context: str | None = None,
+    cluster: str | None = None,
+    namespaces: Sequence[str] = (),
+    dry_run: bool = False,
+    quiet: bool = False,
+) -> GcResult:
+    """Delete what jobs of tpujob left in namespaces of a cluster after their end; else as `collect_garbage`.
+
+    `context` and `cluster` are as in `gke:` of a job. What is not given is that of the settings; the namespace is `default`
+    without one there. Raises ConfigError without a usable cluster.
+    """
+    from orchestrator.clouds.gke import clusters
+    from orchestrator.clouds.gke.client import ClusterCloud
+
+    target = settings.resolve(None, None, os.environ)
+    wish = ClusterWish(context, cluster).over(target.gke)
+    project = clusters.identity(wish.context, wish.cluster, os.environ)
+    places = list(dict.fromkeys(namespaces)) or [wish.namespace or NAMESPACE]
+    why = f"cluster {clusters.short_name(project)}, namespace {', '.join(places)}"
+    if not quiet:
+        reporter.notice("cloud", why)
+    cloud = ClusterCloud(lambda identity: clusters.open_api(identity, os.environ))
+    collected = _run(reporter, cloud, project, places, dry_run)
+    code = 0 if collected.done else NOT_PROVEN
+    if not dry_run:
+        code = _record(collected, ",".join(places), reporter, None, None, quiet=quiet, place=(GKE, project)) or code
+    unproven = [each for each in collected.ended.values() if not (each.gone or dry_run)]
+    return _result(collected, GKE, why, code, tuple(_cluster_alert(each) for each in unproven))
+
+
+def _run(
+    reporter: Reporter, cloud: LightApi | ClusterCloud, project: str, places: Sequence[str] | None, dry_run: bool
+) -> engine.Collected:
+    world = _World(cloud, reporter.report)
+    program = engine.collect_garbage(project, places, cloud.capabilities, dry_run=dry_run)
+    return Interpreter(cast("World", world)).run(program)
 
 
 def finish_own(session: Session) -> LocalGcResult:
@@ -157,7 +187,7 @@ def finish_own(session: Session) -> LocalGcResult:
 class _World:
     """All that a gc run needs of this machine: a connection to the cloud, and a clock to wait by."""
 
-    cloud: LightApi
+    cloud: LightApi | ClusterCloud
     report: Callable[[Report], None]
 
     def now(self, cloud: str | None = None) -> float:
@@ -177,13 +207,40 @@ def _zones(places: Sequence[str]) -> list[str] | None:
     return list(dict.fromkeys(found)) or None
 
 
+def _result(collected: engine.Collected, cloud: str, why: str, code: int, alerts: tuple[str, ...]) -> GcResult:
+    return GcResult(
+        cloud=cloud,
+        project=collected.project,
+        why=why,
+        dry_run=collected.dry_run,
+        done=collected.done,
+        zones=tuple(collected.zones),
+        ended=tuple(
+            _found(e.view, why=e.why, gone=e.gone, problem=e.problem, price=e.price) for e in collected.ended.values()
+        ),
+        claimed=tuple(_found(each.view, until=each.until) for each in collected.claimed.values()),
+        doubtful=tuple(_found(each.view, why=each.why) for each in collected.doubtful.values()),
+        incomplete=dict(collected.incomplete),
+        exit_code=code,
+        alerts=alerts,
+    )
+
+
 def _record(
-    collected: engine.Collected, scope: str, reporter: Reporter, cloud: str | None, project: str | None, *, quiet: bool
+    collected: engine.Collected,
+    scope: str,
+    reporter: Reporter,
+    cloud: str | None,
+    project: str | None,
+    *,
+    quiet: bool,
+    place: tuple[str, str] | None = None,
 ) -> int:
     """Record the run for `doctor`, and close the leases of what was deleted. Return 75 where a teardown is unproven."""
     try:
         with closing(Session.open(cloud, project, reporter=reporter, quiet=True, light=True)) as session:
-            _record_run(session, scope, complete=collected.done, found=collected.found, deleted=collected.deleted)
+            counts = {"found": collected.found, "deleted": collected.deleted}
+            _record_run(session, scope, complete=collected.done, **counts, place=place)
             session.recover(look=True)
             return session.exit_code()
     except (LedgerUnavailable, ConfigError) as error:
@@ -192,9 +249,11 @@ def _record(
         return 0
 
 
-def _record_run(session: Session, scope: str, *, complete: bool, found: int, deleted: int) -> None:
-    target = session.target
-    session.ledger.record_gc(GcRun(session.now(), target.kind, target.project, scope, complete, found, deleted))
+def _record_run(
+    session: Session, scope: str, *, complete: bool, found: int, deleted: int, place: tuple[str, str] | None = None
+) -> None:
+    cloud, project = place or (session.target.kind, session.target.project)
+    session.ledger.record_gc(GcRun(session.now(cloud), cloud, project, scope, complete, found, deleted))
 
 
 def _found(view: SliceView, **fields: Any) -> FoundSlice:
@@ -215,3 +274,10 @@ def _alert(ended: engine.Expired, *, emulated: bool) -> str:
     bill = "emulated, not billed" if emulated else f"may be billing {price}"
     head = f"!! NOT VERIFIED GONE: {name.node} ({name.zone}, project {name.project}; {bill}): {ended.problem}"
     return head if emulated else f"{head}\n   do now      {gcloud.delete_command(name)}"
+
+
+def _cluster_alert(ended: engine.Expired) -> str:
+    name = ended.view.name
+    head = f"!! NOT VERIFIED GONE: JobSet {name.node} (namespace {name.zone}, {name.project}): {ended.problem}"
+    lease_id = name.node.rpartition("-")[2]  # also where only its leavings were found
+    return f"{head}\n   do now      {kubectl.delete_command(name, lease_id=lease_id)}"

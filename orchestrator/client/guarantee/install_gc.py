@@ -6,16 +6,19 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import orchestrator
 from orchestrator import settings
 from orchestrator.client.guarantee import timers
 from orchestrator.client.guarantee.timers import Schedule, Systemd
+from orchestrator.core.text.environment_paths import with_absolute_paths
 from orchestrator.errors import ConfigError
 
 # The variables that decide which cloud, project and state directory a command uses, and how it connects.
 KEPT_VARIABLES = (
     *("TPUJOB_CLOUD", "TPUJOB_PROJECT", "TPUJOB_ZONE", "TPUJOB_ENDPOINT", "TPUJOB_TOKEN_FILE", "TPUJOB_EMULATED_SPEED"),
+    "KUBECONFIG",
     *("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CONFIG", "CLOUDSDK_ACTIVE_CONFIG_NAME"),
     *("CLOUDSDK_CORE_PROJECT", "XDG_CONFIG_HOME", "PYTHONPATH", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"),
     *("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy"),
@@ -60,6 +63,7 @@ def schedule(every_s: int, environ: Mapping[str, str]) -> Schedule:
     """Return what the timer runs, with these variables of the environment. Raises ConfigError for one of several lines."""
     state = settings.state_dir(environ)
     kept = {name: environ[name] for name in KEPT_VARIABLES if environ.get(name)}
+    kept = with_absolute_paths(kept, str(Path.cwd()))
     kept = {"TPUJOB_STATE_DIR": str(state)} | kept
     for name, value in kept.items():
         if "\n" in value or "\0" in value:

@@ -11,7 +11,6 @@ from orchestrator.core.lease import access
 from orchestrator.core.lease.lease import Lease
 from orchestrator.engine.effects.cloud import Workers
 from orchestrator.engine.runtime.retry import until
-from orchestrator.engine.runtime.world import open_fleet
 from orchestrator.errors import TpujobError
 
 NAME = "ssh"
@@ -43,10 +42,8 @@ def login_check(session: Session, slices: Sequence[SliceHealth]) -> HealthCheck:
 def _log_in(session: Session, lease: Lease) -> int:
     """Return how many workers there are. Raises TpujobError."""
     workers = session.run(until(session.now(lease.cloud) + ASK_S, Workers(lease.name)), lease.cloud)
-    world = session.world(lease.cloud)
     notice = lambda text: session.reporter.notice("ssh", text)  # noqa: E731
-    directory, dialer = session.lease_directory(lease.id), world.reach.dialer(lease)
-    fleet = open_fleet(lease, directory, workers, notice, session.now, dialer)
+    fleet = session.world(lease.cloud).reach.fleet(lease, workers, notice, session.now)
     try:
         fleet.connect(LOGIN_S)
     finally:

@@ -23,6 +23,7 @@ from orchestrator.remote.transfer.collect import CollectRequest
 from orchestrator.report import worker_ends
 from orchestrator.report.files.log_files import log_directory
 from orchestrator.report.messages import lease_outcome
+from orchestrator.settings import GKE
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -58,17 +59,26 @@ def attach(session: Session, run: str, *, logs: Choice = None) -> RunResult:
     outcome = _follow(session, found, attempt)
     if outcome.detached:
         return results.left_again(session, outcome)
-    return results.finish(session, outcome, [outcome.lease.id] if outcome.lease else [])
+    result = results.finish(session, outcome, [outcome.lease.id] if outcome.lease else [])
+    if outcome.nodes:
+        from orchestrator.client.cluster.runs import watch_nodes
+
+        watch_nodes(session, outcome)
+    return result
 
 
 def _follow(session: Session, found: RunRecord, attempt: Attempt) -> Outcome:
     lease = lookup.lease_of_run(session, found.id)
-    if lease is None or lease.detached_at is None or lease.state is not LeaseState.READY:
+    if lease is None or not lease.runs_detached:
         raise UserError(f"{found.id} is not detached", hint=f"`tpujob show {found.id}` says what became of it")
     session.reporter.secrets.add(*(os.environ.get(name, "") for name in found.spec.get("secret_sources", ())))
     directory, limits = Path(found.directory), found.spec.get("limits", {})
     patterns = found.spec.get("metrics")
     with closing(JobOutput(directory, session.reporter, anew=True, patterns=patterns)) as output:
+        if lease.cloud == GKE:
+            from orchestrator.client.cluster.runs import follow
+
+            return follow(session, found, attempt, lease, output)
         to = engine.Attachment(
             found,
             attempt,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.client import lookup
+from orchestrator.client.cluster import bucket
 from orchestrator.client.events import RunResult
 from orchestrator.client.jobs import results
 from orchestrator.client.results import pages
@@ -114,6 +115,7 @@ def _canceled(session: Session, found: RunRecord, what: str, releases: Sequence[
     _, attempt = session.ledger.find_run(found.id)
     if attempt.state.ended:
         pages.run_ended(session, found.id, Path(found.directory))
+        bucket.remove_code(session.reporter, found)
     line = f"{found.id} {attempt.state if attempt.state.ended else 'ends'}; {what}"
     slices = tuple(map(SliceRelease.of, releases))
     return Canceled(found.id, False, True, session.exit_code(), str(attempt.state), slices, line)

@@ -39,6 +39,7 @@ class JobRequest:
     keep_on_failure: str | None = None
     env: tuple[str, ...] = ()  # NAME=VALUE, or NAME
     settings: tuple[str, ...] = ()  # KEY=VALUE
+    more: tuple[Override, ...] = ()  # what a command changes beside its options
 
     def overrides(self) -> Iterator[Override]:
         """Yield what changes the job: settings first, so that an option of its own counts more. Raises UserError."""
@@ -60,6 +61,7 @@ class JobRequest:
             yield Override(f"--{provisioning}", ("tpu", "provisioning"), provisioning)
         if self.command and self.file is not None:
             yield Override.key("--", ("command",), shell_text(self.command))
+        yield from self.more
 
 
 def load(request: JobRequest, reporter: Reporter) -> tuple[JobSpec, dict[str, str], Path]:

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.client import plans
+from orchestrator.client.cluster import targets
 from orchestrator.client.jobs.code import ship_line, ship_shape, survey_of
+from orchestrator.core.cluster import plan as cluster_plan
 from orchestrator.core.lease.lease import Purpose
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.planning.plan import CandidateOrder, make
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
 class PlanPreview:
     """What a run would ask for; as text, the sentences and the table of `tpujob plan`.
 
-    `plan` is None, and `requests` empty, for a job with `on: local`.
+    `plan` is None, and `requests` empty, for a job with `on: local`. With `on: gke` there is one candidate, whose zone is the
+    namespace, and `requests` are the JobSet and its ConfigMap.
     """
 
     plan: Plan | None
@@ -62,6 +65,8 @@ def plan_of(session: Session, spec: JobSpec, *, keep_s: float = 0.0) -> Plan:
 
     Raises UserError when none of the alternatives of the job can be asked for.
     """
+    if spec.on == "gke":
+        return cluster_plan.plan_of(targets.shape_of(spec, session.target.gke))
     return make(
         runs.capacity_requests(spec, session.target.timings, keep_s=keep_s),
         default_zone=session.target.zone,
@@ -82,6 +87,10 @@ def preview(session: Session, spec: JobSpec, path: Path) -> PlanPreview:
     if spec.on == "local":
         shape = _local_shape(spec) | {"ship": ship_shape(found)}
         return PlanPreview(None, (), shape, notes=("this machine: no cloud is asked for anything", *ships))
+    if spec.on == "gke":
+        from orchestrator.client.cluster import planning
+
+        return planning.preview(session, spec, path, found)
     checks.check_bucket(spec, session.target.kind, os.environ)
     checks.check_python(spec, session.target.kind)
     plan = plan_of(session, spec)

@@ -31,7 +31,7 @@ from orchestrator.report.messages import (
 )
 from orchestrator.report.results import describe, metrics, payload_spans
 from orchestrator.report.whole_run import WholeRun, whole_run
-from orchestrator.settings import EMULATED
+from orchestrator.settings import EMULATED, GKE
 
 if TYPE_CHECKING:
     from orchestrator.core.lease.lease import Lease
@@ -78,7 +78,8 @@ def left_running(session: Session, outcome: Outcome, drafted: Iterable[str]) -> 
     say("detach", f"the job goes on without this process, until {day_clock(lease.deadline)} at the latest")
     say("cost", f"worst case if everything fails: {worst}")
     say("bounds", _bounds(session, lease))
-    say("next", f"tpujob attach {run} · tpujob logs -f {run} · tpujob cancel {run} · tpujob extend {run} --by 1h")
+    extend = "" if lease.cloud == GKE else f" · tpujob extend {run} --by 1h"
+    say("next", f"tpujob attach {run} · tpujob logs -f {run} · tpujob cancel {run}{extend}")
     return _left(session, outcome, lines=[run])
 
 
@@ -233,7 +234,9 @@ def _start_collector(session: Session, run: str) -> None:
 
 
 def _bounds(session: Session, lease: Lease) -> str:
-    """Return what ends the slice if this machine does not."""
+    """Return what ends the slice, or the job on a cluster, if this machine does not."""
+    if lease.cloud == GKE:
+        return "the cluster ends Job and pods by itself ✓ · a job that still waits in a queue is not ended by it"
     ran_here = [ran for ran in session.ledger.gc_runs(lease.cloud, lease.name.project) if ran.scope != "local"]
     gc = f"gc ran {format_duration(session.now() - ran_here[0].at)} ago" if ran_here else "no gc run was ever seen here"
     return f"the watchdog on every worker ✓ · {gc} (`tpujob doctor`) · no limit by the cloud itself"

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["RunOptions", "RunResult", "run_spec", "start_run"]
 
 DOCTOR = "tpujob doctor"
+CLUSTER_ONLY = "a job with `on: gke` names its cluster below `gke:`: --cloud and --project do not apply"
 LOCAL_ONLY = "a job with `on: local` uses no cloud: --keep, --detach, --cloud and --project do not apply"
 
 
@@ -64,8 +65,8 @@ class RunOptions:
 def run_spec(session: Session, spec: JobSpec, path: Path, options: RunOptions) -> RunResult:
     """Run a job that a command has read; see `start_run`."""
     env = job_files.environment(spec, session.reporter)
-    if spec.on == "local" and session.cloud_is_named:
-        raise UserError(LOCAL_ONLY)
+    if spec.on != "tpu" and session.cloud_is_named:
+        raise UserError(LOCAL_ONLY if spec.on == "local" else CLUSTER_ONLY)
     return start_run(session, spec, env, path, options)
 
 
@@ -88,6 +89,10 @@ def start_run(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
         from orchestrator.client.jobs.local_run import run_here
 
         return run_here(session, spec, env, path, sweep=options.sweep)
+    if spec.on == "gke":
+        from orchestrator.client.cluster.runs import run_there
+
+        return run_there(session, spec, env, path, options)
     return _run_on_slice(session, spec, env, path, options)
 
 

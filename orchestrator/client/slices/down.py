@@ -84,7 +84,7 @@ def take_down(session: Session, name: str | None = None, *, everything: bool = F
 
 def _in_ledger(session: Session, name: str | None) -> list[Lease]:
     if name is not None:
-        found = lookup.named(session, name)
+        found = lookup.named(session, name, on_clusters=True)
         live = [lease for lease in found if lease.state is not LeaseState.DOWN]
         if len({lease.run or lease.id for lease in live}) > 1:  # those of one run, in a race, end together
             lookup.one_of(live)

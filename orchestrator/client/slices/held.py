@@ -76,6 +76,7 @@ def _lease_to_extend(session: Session, name: str) -> Lease:
     with contextlib.suppress(UnknownRun):
         run, _ = lookup.live_run(session, name)
         if (lease := lookup.lease_of_run(session, run.id)) is not None:
+            lookup.refuse_cluster(lease)
             return lease
     return _require_unless_ended(session, name)
 

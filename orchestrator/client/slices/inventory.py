@@ -6,18 +6,20 @@ is: a question that failed has its error, a list that left zones out names them.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.core.cluster.settings import NAMESPACE
 from orchestrator.core.lease.cloud_api import EVERYWHERE
 from orchestrator.core.text import names
-from orchestrator.errors import AuthError, CloudError, CloudUnavailable
+from orchestrator.errors import AuthError, CloudError, CloudUnavailable, ConfigError
 from orchestrator.exit_codes import NOT_PROVEN
 from orchestrator.report.layout import clock
-from orchestrator.settings import EMULATED
+from orchestrator.settings import EMULATED, GKE
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -34,6 +36,7 @@ class ProjectInventory:
 
     cloud: str
     project: str
+    namespaces: tuple[str, ...] = ()  # of a cluster: those that are asked about
     running: bool = True  # False: its emulator is not running, and so it has no slices
     at: float | None = None  # unix seconds of the last list: the server's clock, else this machine's; None: no list
     server_now: float | None = None  # the same by the server's clock; None: not stated
@@ -61,11 +64,13 @@ class ProjectInventory:
     def summary(self) -> str:
         """One line: which cloud was asked, when, and how completely."""
         place = f"project {self.project}" if self.cloud != EMULATED else "emulated cloud"
+        if self.cloud == GKE:
+            place = f"cluster {self.project.partition('@')[0]}, namespace {', '.join(self.namespaces)}"
         if not self.running:
             return f"{place} · its emulator is not running, so nothing runs there"
         asked = "NOT ASKED" if self.at is None else f"asked the API at {clock(self.at)}"
         if self.complete:
-            return f"{place} · {asked} · all zones, complete"
+            return f"{place} · {asked} · {'complete' if self.cloud == GKE else 'all zones, complete'}"
         return f"{place} · {asked}{'' if self.at is None else ' · NOT COMPLETE'}: {self.why}"
 
     @property
@@ -108,14 +113,40 @@ def ask(session: Session, leases: list[Lease]) -> list[ProjectInventory]:
     for lease in leases:
         places.setdefault((lease.cloud, lease.name.project), []).append(lease)
     give_up_at = time.monotonic() + ASK_S
-    asking = [_begin(session, *place, of_place, give_up_at) for place, of_place in places.items()]
+    namespaces = _configured(session)
+    for project in namespaces:
+        places.setdefault((GKE, project), [])
+    asking = [
+        _begin(session, *place, of_place, give_up_at, namespaces.get(place[1], ()))
+        for place, of_place in places.items()
+    ]
     return [_wait(session, asked, thread, give_up_at) if thread else asked for asked, thread in asking]
 
 
+def _configured(session: Session) -> dict[str, tuple[str, ...]]:
+    """Return the cluster that the settings name, with its namespace: there may be jobs that other machines submitted."""
+    wish = session.target.gke
+    if wish.context is None and wish.cluster is None:
+        return {}
+    from orchestrator.clouds.gke import clusters
+
+    try:
+        return {clusters.identity(wish.context, wish.cluster, os.environ): (wish.namespace or NAMESPACE,)}
+    except ConfigError as error:
+        session.reporter.notice("status", f"the cluster of your settings is not asked: {error.message}")
+        return {}
+
+
 def _begin(
-    session: Session, kind: str, project: str, leases: list[Lease], give_up_at: float
+    session: Session,
+    kind: str,
+    project: str,
+    leases: list[Lease],
+    give_up_at: float,
+    configured: tuple[str, ...] = (),
 ) -> tuple[ProjectInventory, threading.Thread | None]:
-    asked = ProjectInventory(kind, project)
+    namespaces = tuple(dict.fromkeys((*configured, *(lease.name.zone for lease in leases)))) if kind == GKE else ()
+    asked = ProjectInventory(kind, project, namespaces)
     if not leases and _has_no_emulator(session, kind):
         asked.running = False
         return asked, None
@@ -190,10 +221,12 @@ def _list(asked: ProjectInventory, cloud: Cloud) -> CloudError | None:
 
 
 def _note(asked: ProjectInventory, cloud: Cloud, *, queued: bool) -> None:
-    listing = cloud.list(asked.project, EVERYWHERE, queued=queued)
-    asked.at, asked.server_now = listing.server_now or time.time(), listing.server_now
-    asked.unreachable = tuple(place.rpartition("/")[2] for place in listing.unreachable)
-    for view in listing.rows:
+    # To list all namespaces of a cluster takes a permission that few have.
+    listings = [cloud.list(asked.project, place, queued=queued) for place in asked.namespaces or (EVERYWHERE,)]
+    asked.server_now = next((each.server_now for each in listings if each.server_now is not None), None)
+    asked.at = asked.server_now or time.time()
+    asked.unreachable = tuple(place.rpartition("/")[2] for each in listings for place in each.unreachable)
+    for view in (row for each in listings for row in each.rows):
         if names.is_ours(view.name.node, view.labels):
             asked.views[_key(view.name)] = view
         elif half := names.ownership_doubt(view.name.node, view.labels):

@@ -14,7 +14,6 @@ from orchestrator.core.lease.cloud_api import SliceState
 from orchestrator.core.lease.lease import Lease
 from orchestrator.engine.effects.cloud import Get, Workers
 from orchestrator.engine.runtime.retry import until
-from orchestrator.engine.runtime.world import open_fleet
 from orchestrator.errors import Interrupted, TpujobError, UserError
 from orchestrator.remote.fleet.fleet import Fleet
 from orchestrator.remote.ssh import openssh
@@ -69,10 +68,9 @@ def write_down(session: Session, lease: Lease) -> None:
 def _written(session: Session, lease: Lease, ask_s: float) -> Shell:
     workers = session.run(until(session.now() + ask_s, Workers(lease.name)))
     notice = lambda text: session.reporter.notice("ssh", text)  # noqa: E731
-    directory = session.lease_directory(lease.id)
-    dialer = session.world(lease.cloud).reach.dialer(lease)
-    fleet = open_fleet(lease, directory, workers, notice, session.now, dialer)
-    return Shell(lease, fleet, directory / openssh.FILE)
+    fleet = session.world(lease.cloud).reach.fleet(lease, workers, notice, session.now)
+    assert isinstance(fleet, Fleet), "a shell is of a slice, never of pods"
+    return Shell(lease, fleet, session.lease_directory(lease.id) / openssh.FILE)
 
 
 @dataclass(frozen=True, slots=True)

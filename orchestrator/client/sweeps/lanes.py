@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from orchestrator.core.jobfile.sweep import Variant
 
 OpenSession = Callable[[Reporter], "Session"]
+NO_SLICE_NOW = "there is no slice for it now: it waits for that of another variant"
+NO_ROOM = "the cluster has no room for it now: it is submitted again once another variant has ended"
 NO_SLICE = (CapacityError, QuotaError)  # there is none for this lane; the slices of the other lanes are there
 
 
@@ -136,7 +138,7 @@ class LaneThread:
             self._reporter.fail(raised)
             code, error = session.exit_code(raised.exit_code), raised
         if isinstance(error, NO_SLICE) and not session.unproven and self._board.give_up_lane(variant):
-            self._reporter.notice("sweep", "there is no slice for it now: it waits for that of another variant")
+            self._reporter.notice("sweep", NO_ROOM if variant.spec.on == "gke" else NO_SLICE_NOW)
             return False
         self._board.ended(variant, result, code)
         self._tell()

@@ -9,18 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.client import plans, shown_logs
+from orchestrator.client.cluster import targets
 from orchestrator.client.events import VariantResult
 from orchestrator.client.jobs.code import ship_line, survey_of
 from orchestrator.client.jobs.planning import plan_of
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.engine.preparation import checks
+from orchestrator.report.cluster_plan import cluster_plan_lines
 from orchestrator.report.layout import Table, format_cost
 from orchestrator.report.plan import candidate_shape
-from orchestrator.settings import EMULATED
+from orchestrator.settings import EMULATED, GKE
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
     from orchestrator.client.shown_logs import Choice
+    from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.core.jobfile.sweep import Sweep, Variant
     from orchestrator.core.planning.plan import Plan
 
@@ -31,7 +34,7 @@ def sweep_plans(session: Session, variants: tuple[Variant, ...]) -> dict[int, Pl
     found: dict[int, Plan | None] = {}
     for variant in variants:
         spec = variant.spec
-        asked = spec.model_dump_json(include={"tpu", "limits", "bucket", "allow_egress", "train"})
+        asked = spec.model_dump_json(include={"on", "gke", "tpu", "limits", "bucket", "allow_egress", "train"})
         if spec.on != "local" and asked not in made:
             made[asked] = plan_of(session, spec)
         found[variant.number] = None if spec.on == "local" else made[asked]
@@ -69,8 +72,8 @@ def preview(session: Session, sweep: Sweep, path: Path) -> SweepPreview:
     rows = [(variant, made[variant.number]) for variant in sweep.variants]
     shape = {
         "sweep": sweep.name,
-        "cloud": session.target.kind,
-        "project": session.target.project,
+        "cloud": _cloud(session, sweep),
+        "project": session.target.project if on_slices(sweep) else None,
         "parallel": lanes,
         "variants": [_variant_shape(variant, plan) for variant, plan in rows],
         "worst_case_usd": usd,
@@ -78,8 +81,8 @@ def preview(session: Session, sweep: Sweep, path: Path) -> SweepPreview:
     ships = [survey_of(session, variant.spec, path) for variant in sweep.variants]
     shipped = dict.fromkeys(ship_line(found) for found in ships if found is not None)
     notes = (*_lines(session, sweep, made), *shipped, _summary(session, sweep, made, lanes))
-    head = ("RUN", "VARIANT", "TYPE", "ZONE", "AT MOST")
-    cells = tuple((variant.name, variant.label, *_where(session, plan)) for variant, plan in rows)
+    head = ("RUN", "VARIANT", "TYPE", "NAMESPACE" if _cloud(session, sweep) == GKE else "ZONE", "AT MOST")
+    cells = tuple((variant.name, variant.label, *_where(session, sweep, plan)) for variant, plan in rows)
     return SweepPreview(sweep, made, usd, shape, notes, Table(head, cells, right=(4,)))
 
 
@@ -93,6 +96,9 @@ def check(session: Session, sweep: Sweep, path: Path) -> None:
         if spec.on == "local":
             if spec.train is not None:
                 checks.check_local_training(spec.train.backend, "a job with `on: local` trains")
+            continue
+        if spec.on == "gke":
+            targets.target_of(spec, session.target.gke)
             continue
         checks.check_bucket(spec, session.target.kind, os.environ)
         checks.check_python(spec, session.target.kind)
@@ -114,12 +120,12 @@ def _variant_shape(variant: Variant, plan: Plan | None) -> dict[str, Any]:
     return {**own, "candidates": candidates, "worst_case_usd": 0.0 if plan is None else plan.worst_case_usd}
 
 
-def _where(session: Session, plan: Plan | None) -> tuple[str, str, str]:
+def _where(session: Session, sweep: Sweep, plan: Plan | None) -> tuple[str, str, str]:
     if plan is None:
         return "this machine", "", format_cost(None, LOCAL)
     first, *others = plan.candidates
     zone = f"{first.zone} +{len(others)}" if others else first.zone
-    return first.accelerator_type, zone, format_cost(plan.worst_case_usd, session.target.kind)
+    return first.accelerator_type, zone, format_cost(plan.worst_case_usd, _cloud(session, sweep))
 
 
 def worst_case_usd(found: Mapping[int, Plan | None]) -> float | None:
@@ -132,7 +138,7 @@ def worst_case_usd(found: Mapping[int, Plan | None]) -> float | None:
 def show(session: Session, sweep: Sweep, done: Mapping[int, VariantResult], lanes: int) -> None:
     """Report what will be done, each plan once, and what it costs at most. `done`: what is not run again, by number."""
     made = sweep_plans(session, tuple(variant for variant in sweep.variants if variant.number not in done))
-    if any(made.values()):
+    if any(made.values()) and on_slices(sweep):
         session.announce()
     for line in _lines(session, sweep, made):
         session.reporter.notice("plan", line)
@@ -145,9 +151,25 @@ def _lines(session: Session, sweep: Sweep, made: Mapping[int, Plan | None]) -> l
     lines = (
         line
         for number, plan in made.items()
-        for line in (plans.lines_of(session, plan, spec=specs[number]) if plan is not None else ())
+        for line in (_lines_of(session, specs[number], plan) if plan is not None else ())
     )
     return list(dict.fromkeys(lines))
+
+
+def _lines_of(session: Session, spec: JobSpec, plan: Plan) -> list[str]:
+    if spec.on == "gke":
+        return cluster_plan_lines(targets.shape_of(spec, session.target.gke))
+    return plans.lines_of(session, plan, spec=spec)
+
+
+def on_slices(sweep: Sweep) -> bool:
+    """Whether any variant of the sweep runs on a slice of this session's cloud."""
+    return any(variant.spec.on == "tpu" for variant in sweep.variants)
+
+
+def _cloud(session: Session, sweep: Sweep) -> str:
+    on_clusters = any(variant.spec.on == "gke" for variant in sweep.variants)
+    return GKE if on_clusters and not on_slices(sweep) else session.target.kind
 
 
 def _summary(session: Session, sweep: Sweep, made: Mapping[int, Plan | None], lanes: int) -> str:
@@ -156,8 +178,8 @@ def _summary(session: Session, sweep: Sweep, made: Mapping[int, Plan | None], la
     parts = [f"{sweep.name}: {len(sweep.variants)} variant{'s'[: len(sweep.variants) != 1]}"]
     parts += [f"{before} of them done before (`--again` runs them again)"] if before else []
     if any(made.values()):
-        parts += [f"over {lanes} slice{'s'[: lanes != 1]}"]
-        parts += [f"at most {format_cost(worst_case_usd(made), session.target.kind)} together"]
+        parts += [f"over {lanes} slice{'s'[: lanes != 1]}" if on_slices(sweep) else f"{lanes} at a time"]
+        parts += [f"at most {format_cost(worst_case_usd(made), _cloud(session, sweep))} together"]
     elif made:
         parts += ["on this machine"]
     return ", ".join(parts)

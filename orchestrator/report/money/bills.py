@@ -54,7 +54,7 @@ def _bill(
         name=lease.handle,
         node=lease.name.node,
         accelerator_type=lease.accelerator_type,
-        chips=kind.chips if kind else None,
+        chips=kind.chips * lease.slices if kind else None,
         state=str(lease.state),
         since=since,
         until=lease.gone_at,

@@ -2,7 +2,7 @@
 
 Each moment of a slice counts once, for one run or for none, and for one use (`Use`); so the parts of a row add up to its
 cost, and the rows to their total. A cost of which one price is unknown is None, never a sum without it. The clouds are never
-added up: only Google's is money.
+added up: of emulated and local ones nothing is money.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orchestrator.report import costs
 from orchestrator.report.money.stretches import Bill, Period, Stretch, Use, clipped, stretches
 
 By = Literal["run", "job", "project", "accelerator"]
-CLOUDS = ("google", "emulated", LOCAL)  # in this order
+CLOUDS = ("google", "gke", "emulated", LOCAL)  # in this order
 HERE = "this machine"  # project and accelerator of a local run
 FORGOTTEN = str(LeaseState.FORGOTTEN)
 

@@ -14,6 +14,7 @@ from orchestrator.report.money.spending import By, CloudCost, CostReport, CostRo
 
 HEADS = {
     "google": "google",
+    "gke": "gke: the pods of jobs by the prices of slices; what is billed is the nodes of the cluster",
     "emulated": "emulated: the prices of Google Cloud, and nothing of it is billed",
     LOCAL: "local: runs on this machine, without a price",
 }

@@ -13,6 +13,7 @@ import pytest
 
 from orchestrator.client.job import (
     Emulated,
+    Gke,
     Job,
     Limits,
     Profile,
@@ -24,6 +25,7 @@ from orchestrator.client.job import (
     sweep_of,
 )
 from orchestrator.core.jobfile import keys, sweep
+from orchestrator.core.jobfile.gke_keys import GkeSection
 from orchestrator.core.jobfile.keys import JobSpec, LimitsSection
 from orchestrator.core.jobfile.sweep import Sweep
 from orchestrator.core.jobfile.tpu_keys import Alternative, TpuSection
@@ -41,6 +43,7 @@ from tests import ROOT
         (Emulated, EmulatedSection),
         (Profile, ProfileSection),
         (Limits, LimitsSection),
+        (Gke, GkeSection),
         (Job, JobSpec),
     ],
 )

@@ -176,7 +176,16 @@ def test_what_cannot_get_better_stops_the_sweep(error: TpujobError, world: World
     assert labels(result, "succeeded") == ["n=1"] and labels(result, "queued") == ["n=3", "n=4", "n=5", "n=6"]
 
 
-def test_without_capacity_for_another_slice_the_variant_waits_for_one_that_is_there(world: World) -> None:
+@pytest.mark.parametrize(
+    ("place", "plan", "said"),
+    [
+        ("", "over 2 slices", "there is no slice for it now"),
+        ("on: gke\ngke: {image: 'i:1'}\n", "2 at a time", "the cluster has no room for it now"),
+    ],
+)
+def test_without_capacity_for_another_variant_it_waits_for_the_end_of_one_that_runs(
+    world: World, place: str, plan: str, said: str
+) -> None:
     """Here the second lane never gets a slice."""
     first: list[str] = []
 
@@ -185,12 +194,13 @@ def test_without_capacity_for_another_slice_the_variant_waits_for_one_that_is_th
         first[:] = first or [lane]
         if lane != first[0]:
             return CapacityError("none in this zone")
-        until(lambda: any("there is no slice for it now" in text for text in world.notices()), "the other lane's try")
+        until(lambda: any(said in text for text in world.notices()), "the other lane's try")
         return None
 
     world.act = act
-    result = world.sweep(SIX)
+    result = world.sweep(place + SIX)
     assert result.exit_code == 0 and len(labels(result, "succeeded")) == 6
+    assert f"s: 6 variants, {plan}, at most" in " ".join(world.notices())
     assert len(world.runs) == 7, "the one that had no slice was run again"
 
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Literal
 
 from orchestrator.cli import completion
 from orchestrator.cli.console import console, emit, emit_json, emit_lines
 from orchestrator.cli.options import Cloud, Json, Option, Project
-from orchestrator.client.guarantee.gc import FoundSlice, GcResult, collect_garbage, finish_own
+from orchestrator.client.guarantee.gc import (
+    FoundSlice,
+    GcResult,
+    collect_garbage,
+    collect_garbage_on_cluster,
+    finish_own,
+)
 from orchestrator.client.session import Session
 from orchestrator.errors import UserError
 from orchestrator.report.layout import day_clock
@@ -26,6 +32,20 @@ def gc(
     local: Annotated[
         bool, Option("--local", help="Only finish what this machine's ledger owes: what the timer runs.")
     ] = False,
+    on: Annotated[
+        Literal["tpu", "gke"], Option("--on", help="`gke`: what jobs left on a cluster, in its namespaces.")
+    ] = "tpu",
+    namespace: Annotated[
+        list[str] | None,
+        Option("--namespace", help="With `--on gke`: instead of that of the settings; may be given several times."),
+    ] = None,
+    context: Annotated[
+        str | None, Option("--context", help="With `--on gke`: of your kubeconfig, instead of that of the settings.")
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        Option("--cluster", help="With `--on gke`: projects/P/locations/L/clusters/C, instead of a context."),
+    ] = None,
     as_json: Json = False,
     cloud: Cloud = None,
     project: Project = None,
@@ -43,11 +63,29 @@ def gc(
         if not quiet:
             emit(f"{own.released} released, {own.unproven} not proven, {own.claimed} claimed")
         return own.exit_code
+    if on == "gke":
+        if zone or all_zones or cloud or project:
+            raise UserError("--on gke goes with --namespace, --context and --cluster: a cluster has no zones here")
+        result = collect_garbage_on_cluster(
+            console().reporter,
+            context=context,
+            cluster=cluster,
+            namespaces=namespace or (),
+            dry_run=dry_run,
+            quiet=quiet,
+        )
+        return _printed(result, as_json=as_json, quiet=quiet)
+    if namespace or context or cluster:
+        raise UserError("--namespace, --context and --cluster go with `--on gke`")
     if zone and all_zones:
         raise UserError("give --zone or --all-zones, not both")
     result = collect_garbage(
         console().reporter, cloud=cloud, project=project, places=zone or (), dry_run=dry_run, quiet=quiet
     )
+    return _printed(result, as_json=as_json, quiet=quiet)
+
+
+def _printed(result: GcResult, *, as_json: bool, quiet: bool) -> int:
     if as_json:
         emit_json(result.as_json())
     elif not quiet or result.ended or not result.done:
@@ -69,7 +107,8 @@ def lines(result: GcResult) -> Iterator[str]:
         yield _row("doubtful", each, each.why)
     for zone, why in result.incomplete.items():
         yield "\t".join(("incomplete", zone, why))
-    seen = f"{len(set(result.zones) - set(result.incomplete))} of {len(result.zones)} zones complete"
+    places = "namespaces" if result.cloud == "gke" else "zones"
+    seen = f"{len(set(result.zones) - set(result.incomplete))} of {len(result.zones)} {places} complete"
     counts = f"{len(result.ended)} unclaimed, {len(result.claimed)} claimed, {len(result.doubtful)} doubtful"
     yield f"{counts}; {seen}"
 

@@ -8,7 +8,7 @@ from orchestrator.cli.tables import print_table
 from orchestrator.client.jobs.job_files import JobRequest, environment, parted, read
 from orchestrator.client.jobs.planning import PlanPreview, preview
 from orchestrator.client.session import Session
-from orchestrator.client.sweeps.plans import SweepPreview
+from orchestrator.client.sweeps.plans import SweepPreview, on_slices
 from orchestrator.client.sweeps.plans import preview as preview_sweep
 from orchestrator.errors import JobSpecError
 
@@ -47,7 +47,7 @@ def _preview(session: Session, request: JobRequest) -> PlanPreview | SweepPrevie
 
 
 def _print_sweep(session: Session, made: SweepPreview) -> None:
-    if any(made.plans.values()):
+    if any(made.plans.values()) and on_slices(made.sweep):
         session.announce()
     for note in made.notes:
         console().notice("plan", note)
@@ -55,7 +55,7 @@ def _print_sweep(session: Session, made: SweepPreview) -> None:
 
 
 def _print(session: Session, preview: PlanPreview) -> None:
-    if preview.requests:
+    if preview.requests and preview.table is not None:  # a job on a cluster names that itself
         session.announce()
     for note in preview.notes:
         console().notice("plan", note)

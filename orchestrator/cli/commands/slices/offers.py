@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from orchestrator.cli import completion
 from orchestrator.cli.console import console, emit_json
@@ -12,6 +12,7 @@ from orchestrator.client.session import Session
 from orchestrator.client.slices import offers as client
 from orchestrator.core.planning.location_rules import is_place
 from orchestrator.errors import UserError
+from orchestrator.report import cluster_offers
 from orchestrator.report.offers import MANY_HOSTS, table
 
 
@@ -40,11 +41,22 @@ def offers(
     refresh: Annotated[
         bool, Option("--refresh", help="Ask the API what the project has, and remember the answer.")
     ] = False,
+    on: Annotated[
+        Literal["tpu", "gke"],
+        Option(
+            "--on", help="`gke`: the types of GKE and the machine types of their node pools, without zones and prices."
+        ),
+    ] = "tpu",
     as_json: Json = False,
     cloud: Cloud = None,
     project: Project = None,
 ) -> int:
     """List the TPUs there are: types, topologies, zones, and dated prices of a whole slice per hour."""
+    if on == "gke":
+        kind, zone = _chosen(what or [], kind, zone)
+        if zone or spot or refresh or cloud or project:
+            raise UserError("--on gke goes with a type and --json only: which node pools a cluster has is not asked")
+        return _print_gke(kind, as_json=as_json)
     session = Session.open(cloud, project, reporter=console().reporter, light=True)
     kind, zone = _chosen(what or [], kind, zone)
     found = client.offers(session, accelerator=kind, zone=zone, spot=spot, refresh=refresh, all_sizes=as_json)
@@ -58,6 +70,23 @@ def offers(
     for stage, text in _notes(found, session.target.project):
         session.reporter.notice(stage, text)
     return session.exit_code()
+
+
+def _print_gke(kind: str | None, *, as_json: bool) -> int:
+    found = cluster_offers.offered_on_gke(kind)
+    if as_json:
+        emit_json({"offers": [cluster_offers.as_json(row) for row in found]})
+        return 0
+    rows = [row for row in found if kind or row.hosts <= MANY_HOSTS]
+    shown = cluster_offers.table(rows)
+    print_table(shown.head, shown.rows, right=shown.right, optional=(4,))
+    if len(rows) < len(found):
+        text = f"slices of more than {MANY_HOSTS} hosts: `tpujob offers tpu7x --on gke`, and so on"
+        console().reporter.notice("larger", text)
+    console().reporter.notice(
+        "gke", "what GKE has, by the shipped table; a cluster has the types of its own node pools"
+    )
+    return 0
 
 
 def _chosen(words: list[str], kind: str | None, zone: str | None) -> tuple[str | None, str | None]:

@@ -86,6 +86,13 @@ def test_a_timer_keeps_the_state_directory_the_cloud_and_the_project_of_today(ma
     assert (wanted.every_s, wanted.log) == (300, machine / "state" / "gc.log")
 
 
+def test_a_timer_finds_the_files_that_variables_name_from_its_own_directory(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(machine)
+    assert made(KUBECONFIG="team.yaml").environ["KUBECONFIG"] == str(machine / "team.yaml")
+
+
 def test_the_default_state_directory_is_written_out_because_the_timer_may_have_other_defaults(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

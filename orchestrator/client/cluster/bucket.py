@@ -1,0 +1,75 @@
+"""The bucket of a job on a cluster: code that no ConfigMap holds goes up, results come down, and the code is deleted again."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from orchestrator.core.text import names
+from orchestrator.core.text.sizes import format_size
+from orchestrator.errors import CloudError, UserError
+
+if TYPE_CHECKING:
+    from orchestrator.client.cluster.code import CodeArchive
+    from orchestrator.client.events import Reporter
+    from orchestrator.client.session import Session
+    from orchestrator.clouds.google.objects import Objects, RunResults
+    from orchestrator.core.jobfile.keys import JobSpec
+    from orchestrator.core.lease.run_and_attempt import RunRecord
+
+EMULATOR = "STORAGE_EMULATOR_HOST"
+DELETE_S = 10.0  # a try: the commands that delete have other things to do
+
+
+def variables(spec: JobSpec) -> dict[str, str]:
+    """Return what pods need to know besides their own credentials: where an emulator of Cloud Storage answers, if any."""
+    host = os.environ.get(EMULATOR)
+    return {EMULATOR: host} if spec.bucket is not None and host else {}
+
+
+def check(session: Session, spec: JobSpec, location: str | None) -> None:
+    """Raise UserError for a bucket in another region than the cluster, unless the job accepts that; BadRequest if it is none.
+
+    `location`: a zone or a region; None: where the cluster is, is not known.
+    """
+    from orchestrator.client import plans
+
+    found = plans.bucket_of(session, spec, os.environ.get(EMULATOR) or None)
+    if found is None or location is None:
+        return
+    region = location.rpartition("-")[0] if names.zone_problem(location) is None else location
+    if problem := found.problem_in(region):
+        raise UserError(problem, hint="`allow_egress: true` in the job accepts that")
+
+
+def upload(reporter: Reporter, archive: CodeArchive, url: str | None) -> None:
+    """Store the code of a run where its pods read it. Raises CloudError; nothing was created then."""
+    assert url is not None, "what is to be uploaded has a place"
+    reporter.progress("ship", f"{format_size(archive.size_bytes)} to {url}")
+    _objects().upload(url, archive.path)
+    reporter.notice("ship", f"{format_size(archive.size_bytes)} of code in {url}, deleted when the run ends")
+
+
+def remove_code(reporter: Reporter, run: RunRecord) -> None:
+    """Delete the code that was uploaded for a run, if any was. A failure is reported: a lifecycle rule of the bucket helps."""
+    url = (run.spec.get("cluster") or {}).get("code_object")
+    if url is None:
+        return
+    try:
+        _objects(DELETE_S).delete(url)
+    except CloudError as error:
+        reporter.notice("warning", f"{url} is not deleted: {error.message}")
+
+
+def results(run: RunRecord) -> RunResults | None:
+    """Return where the results of a run in its bucket are read; None for a run without one."""
+    from orchestrator.clouds.google.objects import RunResults
+
+    place = run.spec.get("bucket")
+    return RunResults(_objects(), f"{place}/{run.id}") if place else None
+
+
+def _objects(timeout_s: float | None = None) -> Objects:
+    from orchestrator.clouds.google.objects import TIMEOUT_S, Objects
+
+    return Objects(emulator=os.environ.get(EMULATOR) or None, timeout_s=timeout_s or TIMEOUT_S)

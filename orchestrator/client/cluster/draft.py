@@ -1,0 +1,65 @@
+"""A draft of a job on a cluster: its lease, not yet in the ledger, and the create request with its manifests."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.clouds.gke import clusters
+from orchestrator.core.cluster.plan import price
+from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceRequest
+from orchestrator.core.lease.lease import Lease, Purpose
+from orchestrator.core.text import names
+from orchestrator.engine.provision.drafts import Draft
+from orchestrator.settings import GKE
+
+if TYPE_CHECKING:
+    from orchestrator.client.session import Session
+    from orchestrator.core.cluster.manifest import ClusterJob
+    from orchestrator.core.jobfile.keys import JobSpec
+
+GRACE_S = 180.0  # beyond what the control plane keeps by itself: pods are stopped with a grace of a minute
+
+
+def draft_of(
+    session: Session,
+    spec: JobSpec,
+    job: ClusterJob,
+    documents: tuple[dict[str, Any], ...],
+    *,
+    project: str,
+    run: str,
+    lease_id: str,
+) -> Draft:
+    """Return the lease and the request of one attempt. `project`: the identity of the cluster."""
+    deadlines, now = job.deadlines, session.now(GKE)
+    name = SliceName(project, job.target.namespace, job.name, queued=True)
+    location = clusters.location(project)
+    tpu = spec.tpu.alternatives[0]
+    lease = Lease(
+        id=lease_id,
+        handle=str(spec.name),
+        purpose=Purpose.RUN,
+        cloud=GKE,
+        name=name,
+        accelerator_type=tpu.accelerator,
+        runtime_version="",
+        spot=tpu.effective_provisioning.spot,
+        owner=session.owner,
+        deadline=now + deadlines.life_s + GRACE_S - deadlines.wait_s,
+        created_at=now,
+        provisioning=str(tpu.effective_provisioning),
+        usd_per_hour=None if location is None else price(job, location)[0],
+        run=run,
+        slices=job.slices,
+    )
+    request = SliceRequest(
+        name=name,
+        accelerator_type=lease.accelerator_type,
+        runtime_version="",
+        spot=lease.spot,
+        labels={names.LEASE_ID: lease_id},
+        queue=QueueTerms(deadlines.wait_s, request_id=str(uuid.uuid4())),
+        manifests=documents,
+    )
+    return Draft(lease, request)

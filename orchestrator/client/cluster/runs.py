@@ -1,0 +1,160 @@
+"""Run a job on a cluster, or follow one: the manifests, then the engine's program, then the result and the nodes."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.client import shown_logs
+from orchestrator.client.cluster import bucket
+from orchestrator.client.cluster.draft import draft_of
+from orchestrator.client.cluster.preparation import prepare
+from orchestrator.client.events import RunResult
+from orchestrator.client.jobs import results
+from orchestrator.client.jobs.log_output import JobOutput, make_directory
+from orchestrator.client.jobs.page_ahead import prepare_page
+from orchestrator.client.results import pages
+from orchestrator.clouds.gke import clusters
+from orchestrator.core.cluster.yaml_text import to_yaml
+from orchestrator.core.text import names
+from orchestrator.engine.cluster.nodes import report_nodes
+from orchestrator.engine.cluster.run import ClusterAttachment, ClusterRun, attach_on_cluster, run_on_cluster
+from orchestrator.engine.preparation import runs
+from orchestrator.errors import JobSpecError, TpujobError, UserError
+from orchestrator.remote.transfer.collect import CollectRequest
+from orchestrator.report.cluster_plan import cluster_plan_lines, program_line
+from orchestrator.settings import GKE
+
+if TYPE_CHECKING:
+    from orchestrator.client.cluster.preparation import Prepared
+    from orchestrator.client.jobs.runs import RunOptions
+    from orchestrator.client.session import Session
+    from orchestrator.core.jobfile.keys import JobSpec
+    from orchestrator.core.lease.cloud_api import Capabilities
+    from orchestrator.core.lease.lease import Lease
+    from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
+    from orchestrator.engine.effects.base import Program
+    from orchestrator.engine.jobs.progress import Outcome
+
+MANIFEST = "jobset.yaml"  # in the directory of a run: what was submitted, without the values of the Secret
+
+
+def run_there(session: Session, spec: JobSpec, env: Mapping[str, str], path: Path, options: RunOptions) -> RunResult:
+    """Run a job on its cluster and return its result; with `options.detach`, return once its JobSet is submitted.
+
+    Parameters, results and errors are those of `client.jobs.runs.start_run`.
+    """
+    _check(spec, options)
+    session.recover(look=True)
+    record, attempt = runs.new_run(spec, path, GKE, session.runs_directory, session.now(GKE), sweep=options.sweep)
+    env = {**env, **bucket.variables(spec)}
+    lease_id = names.new_run_id(secrets.randbits(names.RUN_BITS))
+    with ExitStack() as stack:
+        made = prepare(session, spec, path, run=record.id, lease_id=lease_id, env=env, stack=stack)
+        target = made.job.target
+        project = clusters.identity(target.context, target.cluster, os.environ)
+        documents = made.documents()
+        draft = draft_of(session, spec, made.job, documents, project=project, run=record.id, lease_id=lease_id)
+        record = replace(record, spec={**record.spec, "cluster": _about(made)})
+        shown_logs.check("--logs", options.logs, made.job.pods)
+        bucket.check(session, spec, target.location or clusters.location(project))
+        if options.sweep is None:  # of a sweep, it was said before the first of its runs
+            session.reporter.notice("cloud", f"cluster {clusters.short_name(project)}: `on: gke`")
+            for line in (*cluster_plan_lines(made.job), program_line(made.job.program)):
+                session.reporter.notice("plan", line)
+        make_directory(Path(record.directory))
+        without_secret = [each for each in documents if each["kind"] != "Secret"]
+        (Path(record.directory) / MANIFEST).write_text(to_yaml(without_secret), encoding="utf-8")
+        output = stack.enter_context(
+            closing(JobOutput(Path(record.directory), session.reporter, patterns=spec.metrics))
+        )
+        job = ClusterRun(
+            run=record,
+            attempt=attempt,
+            draft=draft,
+            phases=_phases(record),
+            request=_request(record, attempt),
+            max_duration_s=spec.limits.max_duration_s,
+            sink=output,
+            metrics=output.metrics,
+            detach=options.detach,
+        )
+
+        def program(capabilities: Capabilities) -> Program[Outcome]:
+            prepare_page()
+            return run_on_cluster(job, capabilities)
+
+        with pages.reported_if_it_raises(session, record):
+            if made.upload is not None:
+                bucket.upload(session.reporter, made.upload, made.code_object)
+            outcome = session.on_cloud(program, GKE)
+    if not outcome.detached:
+        bucket.remove_code(session.reporter, record)
+    if outcome.detached:
+        return results.left_running(session, outcome, ())
+    return _finished(session, outcome, watch=options.sweep is None)
+
+
+def follow(session: Session, found: RunRecord, attempt: Attempt, lease: Lease, output: JobOutput) -> Outcome:
+    """Follow a detached run to its end; the caller reports the outcome."""
+    to = ClusterAttachment(
+        run=found,
+        attempt=attempt,
+        lease=lease,
+        phases=_phases(found),
+        request=_request(found, attempt),
+        max_duration_s=float(found.spec["limits"]["max_duration"]),
+        sink=output,
+        metrics=output.metrics,
+    )
+    outcome = session.on_cloud(partial(attach_on_cluster, to), GKE)
+    if not outcome.detached:
+        bucket.remove_code(session.reporter, found)
+    return outcome
+
+
+def watch_nodes(session: Session, outcome: Outcome) -> None:
+    """Watch the nodes that ran the job until the cluster has deleted them, for a bounded time. Ctrl-C ends that."""
+    if outcome.lease is None or not outcome.nodes or outcome.unproven:
+        return
+    try:
+        session.run(report_nodes(outcome.lease.name.project, outcome.nodes), GKE)
+    except TpujobError as error:  # nothing depends on the watch
+        session.reporter.notice("nodes", f"not watched any more: {error.message}")
+
+
+def _finished(session: Session, outcome: Outcome, *, watch: bool) -> RunResult:
+    result = results.finish(session, outcome)
+    if watch:
+        watch_nodes(session, outcome)
+    return result
+
+
+def _check(spec: JobSpec, options: RunOptions) -> None:
+    if options.keep_s is not None:
+        raise UserError("--keep holds a slice: on a cluster nothing is left to hold once the pods have ended")
+    if spec.keep_on_failure is not None:
+        why = "holds a slice: on a cluster nothing is left to hold once the pods have ended; remove it"
+        raise JobSpecError([spec.mistake(("keep_on_failure",), why)])
+
+
+def _about(made: Prepared) -> dict[str, Any]:
+    """What the record of a run says of its objects, for later commands."""
+    phases = [each["name"] for each in made.job.program.request["phases"]]
+    return {"phases": phases, "pods": made.job.pods, "code_object": made.code_object}
+
+
+def _phases(found: RunRecord) -> tuple[str, ...]:
+    return tuple(found.spec["cluster"]["phases"])
+
+
+def _request(found: RunRecord, attempt: Attempt) -> CollectRequest:
+    limits = found.spec.get("limits", {})
+    patterns = tuple(found.spec.get("artifacts", ()))
+    return CollectRequest(attempt.id, Path(found.directory), patterns, limits.get("max_results"))

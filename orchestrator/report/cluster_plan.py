@@ -1,0 +1,74 @@
+"""The plan of a job on a cluster in sentences: what is asked for, its price, its deadlines, and what ends it. Pure."""
+
+from __future__ import annotations
+
+from orchestrator import catalog
+from orchestrator.core.cluster.manifest import ClusterShape
+from orchestrator.core.cluster.plan import price
+from orchestrator.core.cluster.program import MAX_BYTES, PodProgram
+from orchestrator.core.text.durations import format_duration, format_usd
+from orchestrator.core.text.sizes import format_size
+
+NODES_STAY = "10 minutes"  # of the autoscaler of GKE, at its usual settings
+
+
+def cluster_plan_lines(of: ClusterShape) -> list[str]:
+    """Return what a run of this job is about to ask for, and what ends it if everything here dies."""
+    return [_what(of), _where(of), _price(of), _deadlines(of), _nodes(of), *_notes(of)]
+
+
+def program_line(program: PodProgram) -> str:
+    """Return how much of a ConfigMap the program takes."""
+    where = program.request.get("code_object")
+    held = f"the ConfigMap holds {format_size(program.size_bytes)} of at most {format_size(MAX_BYTES)}"
+    return held if where is None else f"{held}; the code goes to {where}"
+
+
+def _what(of: ClusterShape) -> str:
+    kind, slices = of.slice, f"{of.slices} × " if of.slices > 1 else ""
+    pods = f"{of.pods} pod{'s'[: of.pods != 1]}" + (f", {kind.hosts} a slice" if of.slices > 1 else "")
+    how = f"{of.capacity.provisioning.label}{', all at once' if of.capacity.together else ''}"
+    chips = f"{of.slices * kind.kind.chips} chips"
+    return f"{slices}{kind.kind.name} · {how} · {pods} on {kind.machine_type} · topology {kind.topology} · {chips}"
+
+
+def _where(of: ClusterShape) -> str:
+    queue = f"queue {of.target.queue} of Kueue" if of.target.queue else "without Kueue: its pods wait for nodes"
+    return f"{of.target.described}, namespace {of.target.namespace}, {queue}; image {of.target.image}"
+
+
+def _price(of: ClusterShape) -> str:
+    usd, why = price(of)
+    if usd is None:
+        return f"price unknown: {why}"
+    most = usd * of.deadlines.job_s / 3600
+    time = format_duration(of.deadlines.job_s)
+    return f"its nodes cost about ${usd:,.2f}/h {why}, at most {format_usd(most)} in {time} ({catalog.PRICES_AS_OF})"
+
+
+def _deadlines(of: ClusterShape) -> str:
+    dead = of.deadlines
+    waits, runs, ends = (format_duration(each) for each in (dead.wait_s, dead.run_s, dead.job_s))
+    if of.target.queue is None:
+        return f"the job runs for {runs} at most, and the cluster itself ends the job {ends} after its creation"
+    return (
+        f"waits for admission for {waits}; the job runs for {runs} at most, and the cluster itself ends it {ends} after its "
+        "admission; if this machine is gone by then, a job that was not admitted waits on, and runs later"
+    )
+
+
+def _nodes(of: ClusterShape) -> str:
+    if of.capacity.together:
+        return "the cloud deletes its nodes when their time is over (maxRunDurationSeconds)"
+    if of.capacity.ends_nodes:
+        return "the cloud deletes its nodes after 7 days at the latest, or after the time that their pool says"
+    return (
+        f"nodes are billed, not pods: the cluster removes them about {NODES_STAY} after their last pod, unless their pool has "
+        "a minimum size; tpujob does not"
+    )
+
+
+def _notes(of: ClusterShape) -> list[str]:
+    if of.slices > 1 and of.slice.hosts == 1:
+        return [f"Google documents multislice for slices of several hosts, and {of.slice.kind.name} has one"]
+    return []
