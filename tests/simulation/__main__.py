@@ -1,7 +1,8 @@
 """`python -m tests.simulation`: run many worlds, or show one with all its events.
 
 --seed N --trace replays one world. --worlds N --from S --processes P runs many and prints violations and speed; --progress
-FILE continues where an earlier run was stopped. --deaths kills each canonical life at every step.
+FILE continues where an earlier run was stopped. With --cluster, these are worlds with jobs on a cluster. --deaths kills each
+canonical life at every step.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.simulation.model.world import World
+from tests.simulation.scenarios.clusters import cluster_world_of
 from tests.simulation.scenarios.crash_sweep import SCENARIOS, sweep
 from tests.simulation.scenarios.random_worlds import world_of
 
@@ -23,7 +26,14 @@ CHUNK = 250
 
 
 without: frozenset[str] = frozenset()  # inherited by the worker processes
-plain = access = False
+plain = access = cluster = False
+
+
+def made(seed: int, *, trace: bool = False) -> World:
+    """Return the world of a seed, of the kind that was asked for."""
+    if cluster:
+        return cluster_world_of(seed, without=without, trace=trace)
+    return world_of(seed, without=without, plain=plain, access=access, trace=trace)
 
 
 def run_chunk(first: int) -> tuple[int, list[tuple[int, str, str]], int]:
@@ -31,7 +41,7 @@ def run_chunk(first: int) -> tuple[int, list[tuple[int, str, str]], int]:
     broken, events = [], 0
     for seed in range(first, first + CHUNK):
         try:
-            result = world_of(seed, without=without, plain=plain, access=access).run()
+            result = made(seed).run()
         except Exception as error:  # a bug of the simulator, or one that a program did not catch
             broken.append((seed, "crash", f"{type(error).__name__}: {error}"))
             continue
@@ -93,7 +103,7 @@ def die_everywhere(processes: int) -> int:
 
 
 def show(seed: int, *, trace: bool) -> int:
-    world = world_of(seed, without=without, plain=plain, access=access, trace=True)
+    world = made(seed, trace=True)
     print(f"TPUJOB_SIM_SEED={seed}  {world.workload}  faults: {', '.join(world.plan.families) or 'none'}\n{world.plan}")
     result = world.run()
     for line in result.trace if trace else result.trace[-25:]:
@@ -111,6 +121,7 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--plain", action="store_true", help="there is enough of everything, and nothing is queued")
     parser.add_argument("--access", action="store_true", help="policies and OS Login in every world")
+    parser.add_argument("--cluster", action="store_true", help="jobs on a cluster in every world")
     parser.add_argument("--deaths", action="store_true", help="a death at every step of the canonical lives instead")
     parser.add_argument("--worlds", type=int, default=10_000)
     parser.add_argument("--from", dest="first", type=int, default=0)
@@ -119,8 +130,8 @@ def main() -> int:
     parser.add_argument("--keep-going", action="store_true")
     parser.add_argument("--without", default="", help="families of faults to leave out, separated by commas")
     options = parser.parse_args()
-    global without, plain, access
-    plain, access = options.plain, options.access
+    global without, plain, access, cluster
+    plain, access, cluster = options.plain, options.access, options.cluster
     without = frozenset(filter(None, options.without.split(",")))
     if options.seed >= 0:
         return show(options.seed, trace=options.trace)

@@ -1,4 +1,4 @@
-"""A death at every step of the canonical lives: one life in the default tier, the others in the second."""
+"""A death at every step of the canonical lives: one life in the default tier, and one on a cluster; all in the second."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import pytest
 
 from tests.simulation.scenarios.crash_sweep import SCENARIOS, Scenario, kinds_of, sweep
 
+ON_CLUSTER = ("a run on a cluster", "cli")
+
 
 def lives() -> Iterator[Any]:
     for scenario in SCENARIOS:
-        marks = () if scenario is SCENARIOS[0] else pytest.mark.exhaustive
         for kind in kinds_of(scenario):
+            marks = () if scenario is SCENARIOS[0] or (scenario.name, kind) == ON_CLUSTER else pytest.mark.exhaustive
             yield pytest.param(scenario, kind, marks=marks, id=f"{scenario.name}: {kind}")
 
 

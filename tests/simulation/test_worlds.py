@@ -1,4 +1,7 @@
-"""Random worlds violate nothing, and neither do the seeds that once did. 1,000 worlds by default, 10,000 in the second tier."""
+"""Random worlds violate nothing, and neither do the seeds that once did. 1,000 worlds by default, 10,000 in the second tier.
+
+Of worlds with jobs on a cluster these are 500 and 5,000.
+"""
 
 from __future__ import annotations
 
@@ -14,33 +17,43 @@ import pytest
 from tests import ROOT
 from tests.simulation.model.faults import FaultPlan, cloud_fault
 from tests.simulation.model.world import World
-from tests.simulation.scenarios import scarcity
+from tests.simulation.scenarios import clusters, scarcity
+from tests.simulation.scenarios.clusters import cluster_world_of
 from tests.simulation.scenarios.commands import type_down
 from tests.simulation.scenarios.random_worlds import FAMILIES, Workload, world_of
 
 LINES = [line.split() for line in (Path(__file__).parent / "seeds.txt").read_text().splitlines() if line[:1].isdigit()]
 WORLDS, ALL_WORLDS, CHUNK = 1_000, 10_000, 250
+CLUSTERS, ALL_CLUSTERS = 500, 5_000
 
 
-def check(seed: int, *, plain: bool = False) -> None:
-    world = world_of(seed, plain=plain, trace=True)
+def check(seed: int, kind: str = "") -> None:
+    world = (
+        cluster_world_of(seed, trace=True) if kind == "cluster:" else world_of(seed, plain=kind == "plain:", trace=True)
+    )
     result = world.run()
     if result.violations:
         trace = "\n".join(result.trace[-25:])
         broken = "; ".join(f"{v.invariant}: {v.text}" for v in result.violations)
-        pytest.fail(f"TPUJOB_SIM_SEED={seed}  {broken}\n{world.workload}\n{world.plan}\n{trace}")
+        pytest.fail(f"TPUJOB_SIM_SEED={seed} {kind} {broken}\n{world.workload}\n{world.plan}\n{trace}")
 
 
-def chunks() -> Iterator[Any]:
+def chunks(default: int, worlds: int) -> Iterator[Any]:
     """Each chunk is a test of its own, so that processes share them."""
-    for first in range(0, ALL_WORLDS, CHUNK):
-        yield pytest.param(first, marks=() if first < WORLDS else pytest.mark.exhaustive)
+    for first in range(0, worlds, CHUNK):
+        yield pytest.param(first, marks=() if first < default else pytest.mark.exhaustive)
 
 
-@pytest.mark.parametrize("first", list(chunks()))
+@pytest.mark.parametrize("first", list(chunks(WORLDS, ALL_WORLDS)))
 def test_random_worlds_violate_nothing(first: int) -> None:
     for seed in range(first, first + CHUNK):
         check(seed)
+
+
+@pytest.mark.parametrize("first", list(chunks(CLUSTERS, ALL_CLUSTERS)))
+def test_random_worlds_with_a_cluster_violate_nothing(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        check(seed, "cluster:")
 
 
 @pytest.mark.parametrize("speed", [1.0, 8.0, 100.0], ids=["Google's", "8 times that", "100 times that"])
@@ -53,12 +66,14 @@ def test_the_promises_hold_at_every_speed(speed: float) -> None:
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line[0])
 def test_a_seed_that_once_violated_something_no_longer_does(line: list[str]) -> None:
-    check(int(line[0]), plain=line[1] == "plain:")
+    check(int(line[0]), line[1])
 
 
 def test_the_same_seed_is_the_same_world_event_for_event() -> None:
     for seed in range(20, 30):
         first, second = world_of(seed, trace=True).run(), world_of(seed, trace=True).run()
+        assert first.trace == second.trace and first.events == second.events
+        first, second = cluster_world_of(seed, trace=True).run(), cluster_world_of(seed, trace=True).run()
         assert first.trace == second.trace and first.events == second.events
 
 
@@ -72,6 +87,25 @@ def test_the_same_seed_is_the_same_world_in_every_process() -> None:
 def test_every_family_of_faults_occurs_within_300_worlds() -> None:
     met = {name for seed in range(300) for name in world_of(seed).plan.families}
     assert met == {*FAMILIES, *scarcity.FAMILIES, "access", "clock_steps", "kept_failed", "left_results", "sweep"}
+
+
+def test_every_family_of_faults_of_a_cluster_occurs_within_300_worlds() -> None:
+    met = {name for seed in range(300) for name in cluster_world_of(seed).plan.families}
+    assert met == {*clusters.FAMILIES, *clusters.OF_THIS_SIDE, "clock_steps"}
+
+
+def test_worlds_with_a_cluster_see_every_end_of_a_job() -> None:
+    """The exit codes of docs/gke.md, and jobs that a machine left to the control plane, which ended them."""
+    missing: set[Any] = {0, 1, 7, 64, 65, 69, 71, 75, 77, 124, 130, "left"}
+    for seed in range(600):
+        world = cluster_world_of(seed)
+        world.run()
+        missing -= {process.result.exit_code for process in world.judge.told}
+        if any(each.limit_at is not None and each.of is not None for each in world.judge.fates.values()):
+            missing.discard("left")
+        if not missing:
+            return
+    pytest.fail(f"no world ends so: {missing}")
 
 
 @pytest.mark.parametrize("down_at", [4.0, 9.0, 12.5, 16.0])

@@ -69,7 +69,7 @@ class Guardian:
             self.child = None
             loop_process.answer_later(0.01, token, None, None)
 
-        program: Any = command(self.world.capabilities, None, budget_s=BUDGET_S, look=False)
+        program: Any = command(self.world, None, budget_s=BUDGET_S, look=False)
         self.child = self.machine.run(f"recovery by the {self.name}", program, role="guardian", on_exit=ended)
 
     def take_lock(self, loop_process: Process) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator.core.lease.access import NO_RULES
-from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.engine.effects.base import OpenAttempts, OpenLeases, Program
 from orchestrator.engine.leases import server_time
 from orchestrator.engine.leases.recover import close_attempts, overdue, recover
@@ -22,12 +21,11 @@ if TYPE_CHECKING:
     from tests.simulation.model.world import World
 
 T = TypeVar("T")
-CLOUD = "emulated"
 RECOVERY_S = 20.0  # what a command spends on older teardowns (client/session.py)
 
 
 async def command(
-    capabilities: Capabilities,
+    world: World,
     then: Callable[[], Program[T]] | None,
     *,
     budget_s: float = RECOVERY_S,
@@ -39,8 +37,8 @@ async def command(
         await close_attempts()
         for lease in (await OpenLeases())[:1]:
             await server_time.ask_time(lease)
-        if await overdue(CLOUD, spare=spare, look=look):
-            await recover(CLOUD, capabilities, budget_s=budget_s, spare=spare, look=look)
+        if await overdue(world.cloud_kind, spare=spare, look=look):
+            await recover(world.cloud_kind, world.capabilities, budget_s=budget_s, spare=spare, look=look)
             await close_attempts()
     return await then() if then is not None else None
 
@@ -68,7 +66,7 @@ class Machine:
 
     def now(self) -> float:
         """Return the time that a new command sees."""
-        return self.clocks.now(CLOUD)
+        return self.clocks.now(self.world.cloud_kind)
 
     # -- processes ---------------------------------------------------------------------------------------------------
 
@@ -92,7 +90,7 @@ class Machine:
             return None
         self._count += 1
         self.command_times.append(self.timeline.now)
-        return self.run(name or f"command{self._count}", command(self.world.capabilities, then, **options))
+        return self.run(name or f"command{self._count}", command(self.world, then, **options))
 
     def ended(self, process: Process) -> None:
         """The kernel drops the locks of the process and closes its end of the pipe."""
@@ -164,7 +162,7 @@ class Machine:
         owed = bool(self.ledger.open_leases() or self.ledger.attempts_open())
         if owed and not self.asleep and not any(process.role == "timer" for process in self.processes):
             self._count += 1
-            self.run(f"timer{self._count}", command(self.world.capabilities, None, budget_s=60.0), role="timer")
+            self.run(f"timer{self._count}", command(self.world, None, budget_s=60.0), role="timer")
         assert self.timer_s is not None
         self.timeline.after(self.timer_s, self._timer, boot)
 

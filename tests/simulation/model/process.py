@@ -18,11 +18,11 @@ from orchestrator.engine.guardian import loop
 from orchestrator.engine.runtime.interpreter import Abandoned
 from orchestrator.errors import CloudError, Interrupted, TpujobError
 from orchestrator.ledger.clocks import Clocks
-from tests.simulation.model.cloud_client import CALLS, CloudClient
-from tests.simulation.model.fleet import SimFleet
+from tests.simulation.model.cloud_client import CALLS
 from tests.simulation.model.ledger import InMemoryLedger
 
 if TYPE_CHECKING:
+    from tests.simulation.model.fleet import SimFleet
     from tests.simulation.model.guardian import Guardian
     from tests.simulation.model.machine import Machine
 
@@ -60,7 +60,7 @@ class Process:
         self._clocks = Clocks(machine.ledger, machine.clock)
         self.guardian: Guardian | None = None  # of a guardian loop: its guardian
         self.locks = ProcessLocks(machine, self)
-        self.cloud = CloudClient(machine.world.cloud, self)
+        self.cloud = machine.world.client(self)
         self.fleets: list[SimFleet] = []
         self.calls = 0  # calls to the API
         self.shielded = False
@@ -84,13 +84,13 @@ class Process:
 
     def now(self, cloud: str | None = None) -> float:
         clocks = self._clocks if self.guardian is None else Clocks(self.machine.ledger, self.machine.clock)
-        return clocks.now("emulated")
+        return clocks.now(self.world.cloud_kind)
 
     def is_time_certain(self) -> bool:
-        return self._clocks.is_certain("emulated")
+        return self._clocks.is_certain(self.world.cloud_kind)
 
     def set_server_time(self, server_now: float, asked_at: float) -> None:
-        self._clocks.synchronize("emulated", server_now, asked_at)
+        self._clocks.synchronize(self.world.cloud_kind, server_now, asked_at)
 
     def report(self, told: Report) -> None:
         self.world.oracle.logins.told(told.text)
@@ -248,7 +248,7 @@ class Process:
             for index, name in enumerate(effect.names):
                 self.cloud.send(CLOUD["Delete"], Delete(name), (together, index))
         elif kind.__module__ == workers.__name__:
-            SimFleet.begin(self, effect, token)
+            self.world.ask_workers(self, effect, token)
         elif kind is loop.Recover:
             assert self.guardian is not None
             self.guardian.recover(self, token)

@@ -22,6 +22,7 @@ from orchestrator.engine.slices.up_and_down import UpOutcome
 from orchestrator.errors import TpujobError
 from tests.simulation.model import scheduled_faults
 from tests.simulation.model.cloud import FakeCloud
+from tests.simulation.model.cloud_client import CloudClient
 from tests.simulation.model.faults import TRAVEL_S, FaultInjector, FaultPlan
 from tests.simulation.model.fleet import SimFleet
 from tests.simulation.model.hosts import Worker
@@ -76,6 +77,8 @@ class WorldStopped(BaseException):
 
 
 class World:
+    cloud_kind = "emulated"  # of its leases
+
     def __init__(
         self,
         seed: int,
@@ -127,6 +130,16 @@ class World:
         self.laptop: Machine = None  # type: ignore[assignment]  # the workload decides about its timer
         self.elsewhere: Machine = None  # type: ignore[assignment]
         self.machines: list[Machine] = []
+
+    # -- the cloud, as processes reach it -------------------------------------------------------------------------------
+
+    def client(self, process: Process) -> Any:
+        """Return what a process has of the cloud."""
+        return CloudClient(self.cloud, process)
+
+    def ask_workers(self, process: Process, effect: Any, token: int) -> None:
+        """Begin an effect on workers."""
+        SimFleet.begin(process, effect, token)
 
     # -- the course of a world -----------------------------------------------------------------------------------------
 
@@ -188,12 +201,15 @@ class World:
 
     def stop_when_done(self) -> None:
         """Stop when no process runs, nothing exists and nothing is planned."""
-        if self.scheduled or self.oracle.existing() or self.cloud.state.delayed_creates:
+        if self.scheduled or self.oracle.existing() or self.creates_under_way():
             return
         for machine in self.machines:
             if machine.processes or any(guardian.alive for guardian in machine.guardians if not guardian.command.alive):
                 return
         self.timeline.after(self.capabilities.visible_within_s, self._stop_if_done)
+
+    def creates_under_way(self) -> bool:
+        return bool(self.cloud.state.delayed_creates)
 
     def _stop_if_done(self) -> None:
         if (
@@ -252,8 +268,13 @@ class World:
         if process.killed or process.role not in ("cli", "collector"):
             return
         code = 75 if isinstance(process.error, Abandoned) else getattr(result, "exit_code", None)
+        if code is not None:
+            self.check_exit(process, code)
+
+    def check_exit(self, process: Process, code: int) -> None:
+        result = process.result
         claim = next((claim for claim in self.oracle.claims if claim.owner is process), None)
-        if code is None or claim is None:
+        if claim is None:
             return
         self.log(f"{process.name} exits with {code}: {getattr(result, 'error', None)}")
         if isinstance(process.error, Exception):

@@ -23,6 +23,7 @@ class Invariant(StrEnum):
     KEY_REMOVED = "key removed"
     WAYS_END = "ways end"
     RUN_SUCCEEDS = "run succeeds"
+    TRUE_END = "true end"
     NO_BUG = "no bug"
 
 
@@ -49,5 +50,7 @@ STATEMENTS = {
     "while and this was reported; no key comes back afterwards, and none expires later than an hour after its deadline.",
     Invariant.WAYS_END: "A run never asks again by a way that a policy refused.",
     Invariant.RUN_SUCCEEDS: "A run that may restart after a preemption succeeds.",
+    Invariant.TRUE_END: "A command on a cluster says that the job succeeded only if every pod has, that a limit was reached "
+    "only if one was, and of a job that failed by itself its own code.",
     Invariant.NO_BUG: "No program ends with an unexpected exception.",
 }

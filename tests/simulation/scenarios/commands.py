@@ -299,7 +299,7 @@ def type_down(world: World) -> None:
 async def _down_and_recover(world: World, leases: tuple[Lease, ...]) -> None:
     """As client/slices/down.py does: first the named slices, then recovery."""
     await down(leases, world.capabilities, reason="tpujob down")
-    await command(world.capabilities, None, look=False)
+    await command(world, None, look=False)
 
 
 def type_extend(world: World, by_s: float) -> None:

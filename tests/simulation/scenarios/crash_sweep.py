@@ -7,12 +7,16 @@ is the small model checker of the guarantee: no step may exist at which a death 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator.core.lease.access import AccessWish
+from tests.simulation.model.cluster import ClusterPlan
+from tests.simulation.model.cluster_world import ClusterWorld
 from tests.simulation.model.faults import FOREVER, FaultPlan, cloud_fault
 from tests.simulation.model.world import RACE_ZONES, ZONES, Layers, Result, World
+from tests.simulation.scenarios.clusters import ClusterWorkload
 from tests.simulation.scenarios.commands import Candidates
 from tests.simulation.scenarios.random_worlds import Workload
 
@@ -42,6 +46,21 @@ class Scenario:
         return self.world(0, "cli").run().steps.get(self.victim, 0)
 
 
+ON_CLUSTER = ClusterWorkload(Workload("run", lasts_s=3.0))
+
+
+@dataclass(frozen=True)
+class ClusterScenario(Scenario):
+    """A canonical life on a cluster."""
+
+    on_cluster: ClusterWorkload = ON_CLUSTER
+
+    def world(self, step: int, kind: str, *, trace: bool = False, layers: Layers | None = None) -> World:
+        rest = deepcopy(self.rest)  # a world uses up its plan
+        plan = ClusterPlan(crashes=[*rest.pop("crashes", []), (self.victim, step, kind)], **rest)
+        return ClusterWorld(7, self.on_cluster, plan, trace=trace, layers=layers)
+
+
 def _dropped(hidden: bool) -> dict[str, Any]:
     return {"while_creating": cloud_fault("delete_dropped", "nodes.delete", hidden=hidden)}
 
@@ -54,6 +73,7 @@ HELD = Workload("up", hold_s=30.0, down_at=20.0, boot_s=0.5)
 OS_LOGIN = AccessWish(os_login="on")
 WITH_KEY = replace(JOB, wish=OS_LOGIN)
 REFUSED: dict[str, Any] = {"forbid_external_ips": True, "require_os_login": True}
+SUBMITTED = ClusterWorkload(Workload("run", lasts_s=6.0), detach=True, attach_at=(3.0,))
 SCENARIOS = (
     Scenario("a run"),
     Scenario("a run with a timer", replace(JOB, timer_s=10.0)),
@@ -145,6 +165,22 @@ SCENARIOS = (
     Scenario("both policies refuse", rest=REFUSED),
     Scenario("a policy refuses, and the node exists all the same", rest={**REFUSED, "policy_says": "in spite"}),
     Scenario("the operation of a refused create leaves a node", rest={**REFUSED, "policy_says": "operation"}),
+    ClusterScenario("a run on a cluster"),
+    ClusterScenario("a job that fails on a cluster", on_cluster=ClusterWorkload(Workload("run", lasts_s=3.0, rc=7))),
+    ClusterScenario("a run on a cluster without a queue", on_cluster=replace(ON_CLUSTER, queued=False)),
+    ClusterScenario("a run that no cluster admits", on_cluster=ON_CLUSTER, rest={"admitted_after": None}),
+    ClusterScenario("replies to posts are lost", rest={"lost_posts": {"jobsets": 1, "configmaps": 1}}),
+    ClusterScenario("posts that arrive late", rest={"late_posts": [25.0, 60.0]}),
+    ClusterScenario("pods that take their time to end", rest={"pod_stop_s": 40.0, "taken": [(8.0, 1, "evicted")]}),
+    ClusterScenario("a detached run on a cluster", on_cluster=SUBMITTED),
+    ClusterScenario("the one who attaches on a cluster", on_cluster=SUBMITTED, victim="attach"),
+    ClusterScenario("cancel on a cluster", on_cluster=replace(SUBMITTED, cancel_at=7.5), victim="cancel"),
+    ClusterScenario(
+        "the recovery of a run on a cluster",
+        on_cluster=replace(ON_CLUSTER, job=replace(ON_CLUSTER.job, timer_s=60.0)),
+        victim="recovery by the guardian of run",
+        rest={"crashes": [("run", 40, "cli")], "lost_posts": {"jobsets": 1}, "pod_stop_s": 10.0},
+    ),
     Scenario("only the watchdog", rest={"guardian": "off", "cut": {"laptop-api": [(4.0, FOREVER)]}}),
 )
 

@@ -1,0 +1,453 @@
+"""A cluster under virtual time: a store with the calls of its API, and what Kueue, JobSet, the scheduler and kubelets do.
+
+The store is linearizable, as etcd is. Controllers stop while the API server is away; the kubelets' own limits do not. The
+facts are those that `tests/cluster` shows of the real controllers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.clouds.gke.errors import NotFound
+from orchestrator.clouds.gke.kube_api import Rows
+from orchestrator.errors import AlreadyExists, WrongState
+from tests.simulation.model.faults import FaultPlan
+from tests.simulation.model.jobsets import LATE, MAX_EXEC, NAMESPACE, SHUTDOWN, JobSet, Owned, Pod
+
+if TYPE_CHECKING:
+    from tests.simulation.model.cluster_world import ClusterWorld
+    from tests.simulation.model.process import Process
+
+GRACE_S = 60.0  # of a pod that is asked to end, at most
+TOLERATED_S = 300.0  # how long a pod stays on a node that is lost
+SETTLE_S = 0.3  # from an event to the controller that acts on it
+
+
+@dataclass
+class ClusterPlan(FaultPlan):
+    """Times are seconds after the start, or after what they follow."""
+
+    admitted_after: float | None = 2.0  # None: Kueue never admits it
+    nodes_s: float = 3.0  # until its pods have nodes
+    pull_s: float = 2.0  # until their containers run
+    no_image: bool = False
+    evictions: list[tuple[float, float | None]] = field(default_factory=list)  # by Kueue, and when it is admitted again
+    taken: list[tuple[float, int, str]] = field(
+        default_factory=list
+    )  # when, which worker: evicted, shutdown, deleted, lost
+    node_removed_s: float = 400.0  # from the loss of a node
+    pod_stop_s: float = 1.0  # that a pod takes to end once asked
+    collects_s: float = 0.5  # the garbage collector of the cluster
+    finalizer_until: float | None = None  # of another controller, on every JobSet
+    deleted_at: float | None = None  # by its user, in the console
+    deleted_how: str = "Foreground"
+    replaced_at: float | None = None  # and at once another JobSet of that name is created, which is not ours
+    hangs: bool = False  # neither the job nor the program in its pods ends
+    lost_posts: dict[str, int] = field(default_factory=dict)  # kind → how many replies to posts of it are lost
+    late_posts: list[float] = field(default_factory=list)  # of the first posts: the server takes that long
+    slow_posts: float = 0.0  # every post takes so long
+    nodes_gone_s: float | None = None  # from the end of a pod: its node, and so its object and its log, are gone
+
+
+class Cluster:
+    def __init__(self, world: ClusterWorld, plan: ClusterPlan) -> None:
+        self.world, self.timeline, self.plan = world, world.timeline, plan
+        self.sets: list[JobSet] = []  # all that ever were
+        self.owned: list[Owned] = []  # that exist
+        self.under_way = 0  # posts that have not arrived
+        self.arrives_late = False  # the call that arrives now was under way for long: its caller may have given it up
+        self.ended_well: dict[
+            tuple[str, int], bool
+        ] = {}  # (JobSet, worker) → whether its last pod that ended succeeded
+        self._uids = 0
+
+    # -- calls of the API ----------------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        return self.timeline.now
+
+    def jobset(self, name: str) -> JobSet | None:
+        return next((each for each in self.sets if each.exists and each.name == name), None)
+
+    def get(self, path: str) -> dict[str, Any]:
+        kind, name = _parts(path)
+        if kind == "jobsets":
+            found = self.jobset(name)
+            if found is not None:
+                return found.as_json(self._finalizers())
+        for each in self.owned:
+            if (each.kind, each.name) == (kind, name):
+                return each.as_json()
+        raise NotFound(f"{kind} {name!r} not found")
+
+    def list(self, path: str, labels: str) -> Rows:
+        kind, _ = _parts(path)
+        return Rows(tuple(self._rows(kind, labels)), float(int(self.timeline.now)))
+
+    def _rows(self, kind: str, selector: str) -> list[dict[str, Any]]:
+        key, _, value = selector.partition("=")
+        if kind == "namespaces":
+            return [{"metadata": {"name": NAMESPACE}}]
+        if kind == "events":
+            return []  # they outlive nothing, and promise nothing
+        if kind == "workloads":
+            return [each.workload_json() for each in self.sets if each.exists and each.uid == value and each.queued]
+
+        def fits(labels: Mapping[str, str]) -> bool:
+            return not selector or labels.get(key) == value
+
+        if kind in ("configmaps", "secrets"):
+            return [
+                each.as_json() for each in self.owned if each.kind == kind and fits(each.body["metadata"]["labels"])
+            ]
+        sets = [each for each in self.sets if fits(each.labels)]
+        if kind == "jobsets":
+            return [each.as_json(self._finalizers()) for each in sets if each.exists]
+        if kind == "jobs":
+            return [row for each in sets for row in each.jobs_json()]
+        assert kind == "pods", kind
+        return [pod.as_json(_own(each.labels)) for each in sets for pod in each.pods]
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        kind, _ = _parts(path)
+        name = body["metadata"]["name"]
+        there = any((each.kind, each.name) == (kind, name) for each in self.owned)
+        if there or (kind == "jobsets" and self.jobset(name) is not None):
+            raise AlreadyExists(f"{kind} {name!r} already exists")
+        if kind == "jobsets":
+            return self._new_jobset(body).as_json([])
+        made = Owned(self._uid(), kind, body, self.timeline.now)
+        self.owned.append(made)
+        self.world.oracle.made(kind, made.name, made.lease_id)
+        if made.owner and not any(each.exists and each.uid == made.owner for each in self.sets):
+            self.act(self.plan.collects_s + 30.0, self._remove_owned, made)
+        return made.as_json()
+
+    def delete(self, path: str, uid: str, *, foreground: bool, caller: str, process: Process | None) -> None:
+        kind, name = _parts(path)
+        jobset = self.jobset(name) if kind == "jobsets" else None
+        owned = next((each for each in self.owned if (each.kind, each.name) == (kind, name)), None)
+        if jobset is not None:
+            if uid and uid != jobset.uid:
+                raise WrongState(f"the UID in the precondition ({uid}) does not match that of the object")
+            self.world.oracle.delete_arrived(jobset, caller, process)
+            self.delete_jobset(jobset, "Foreground" if foreground else "Background")
+            return
+        if owned is not None:
+            self.world.oracle.deletes_owned(owned, caller)
+            self.act(SETTLE_S, self._remove_owned, owned)
+            return
+        for each in self.sets:
+            for pod in each.pods:
+                if kind == "pods" and pod.name == name:
+                    self._terminate(each, pod)
+                    return
+            if kind == "jobs" and each.has_jobs and name == f"{each.name}-slice-0":
+                self._end_jobs(each)
+                return
+        raise NotFound(f"{kind} {name!r} not found")
+
+    # -- JobSets and Kueue ---------------------------------------------------------------------------------------------
+
+    def _new_jobset(self, body: Mapping[str, Any]) -> JobSet:
+        made = JobSet(self._uid(), body, self.timeline.now, suspended=bool(body["spec"].get("suspend")))
+        self.sets.append(made)
+        self.world.oracle.jobset_created(made)
+        if not made.queued:
+            self.act(SETTLE_S, self._run, made)
+        elif self.plan.admitted_after is not None:
+            self.act(self.plan.admitted_after, self._admit, made)
+        return made
+
+    def _admit(self, jobset: JobSet) -> None:
+        if jobset.exists and jobset.deleting_at is None and not jobset.deactivated and jobset.suspended:
+            jobset.suspended, jobset.admitted_at = False, self.timeline.now
+            self.world.log(f"Kueue admits {jobset.name}")
+            if MAX_EXEC in jobset.labels:
+                left_s = float(jobset.labels[MAX_EXEC]) - jobset.used_s
+                self.act(max(left_s, 0.0), self._exceeded, jobset, jobset.epoch + 1)
+            self._run(jobset)
+
+    def _exceeded(self, jobset: JobSet, epoch: int) -> None:
+        if jobset.epoch == epoch and not jobset.finished and jobset.exists and not jobset.suspended:
+            self.world.log(f"Kueue suspends {jobset.name} for good: its time is over")
+            jobset.deactivated = True
+            self.world.oracle.at_limit(jobset)
+            self._suspend(jobset)
+
+    def evict(self, jobset: JobSet, again_s: float | None) -> None:
+        if jobset.exists and not jobset.finished and not jobset.suspended and jobset.queued and not jobset.failing:
+            self.world.log(f"Kueue sends {jobset.name} back to its queue")
+            jobset.last_words = "preempted by a workload of higher priority"
+            self.world.oracle.lost(jobset, "it was sent back to its queue")
+            self._suspend(jobset)
+            if again_s is not None:
+                self.act(again_s, self._admit, jobset)
+
+    def _suspend(self, jobset: JobSet) -> None:
+        jobset.suspended = True
+        jobset.used_s += self.timeline.now - (jobset.admitted_at or self.timeline.now)
+        for pod in list(jobset.pods):
+            self._terminate(jobset, pod)
+
+    def _run(self, jobset: JobSet) -> None:
+        if not jobset.exists or jobset.deleting_at is not None:
+            return
+        jobset.epoch, jobset.running_at = jobset.epoch + 1, None
+        limit = jobset.job.get("activeDeadlineSeconds")
+        if limit is not None:
+            self.act(float(limit), self._job_is_late, jobset, jobset.epoch)
+        for worker in range(jobset.slices * jobset.hosts):
+            piece, host = divmod(worker, jobset.hosts)
+            name = f"{jobset.name}-slice-{piece}-{host}-{jobset.epoch:05}"
+            pod = Pod(self._uid(), name, worker, host, piece, jobset.epoch, self.timeline.now)
+            jobset.pods.append(pod)
+            if self.plan.nodes_s < inf:
+                self.act(self.plan.nodes_s + 0.1 * worker, self._schedule, jobset, pod)
+
+    def _job_is_late(self, jobset: JobSet, epoch: int) -> None:
+        if (
+            jobset.epoch == epoch
+            and not jobset.suspended
+            and not jobset.failing
+            and not jobset.finished
+            and jobset.has_jobs
+        ):
+            self.world.log(f"the time of the Jobs of {jobset.name} is over")
+            self.world.oracle.at_limit(jobset)
+            self._fail(jobset, LATE)
+
+    def _fail(self, jobset: JobSet, reason: str) -> None:
+        """End a JobSet whose Job has failed; it says so once no pod of it is active."""
+        if jobset.failing or jobset.finished:
+            return
+        jobset.failing, jobset.job_reason = True, reason
+        for pod in list(jobset.pods):
+            if not (pod.failed and reason != LATE):
+                self._terminate(jobset, pod)
+        self._look(jobset)
+
+    def _look(self, jobset: JobSet) -> None:
+        """What the controllers do after any change of a pod."""
+        if jobset.deleting_at is not None or not jobset.exists:
+            if not jobset.pods and jobset.has_jobs and jobset.deleting_at is not None:
+                jobset.has_jobs = False
+            if not jobset.pods and not jobset.has_jobs:
+                self._remove_jobset(jobset)
+            return
+        if jobset.finished or jobset.suspended:
+            return
+        active = [pod for pod in jobset.pods if pod.ended_at is None]
+        if jobset.failing:
+            if not active:
+                jobset.failed_at = self.timeline.now
+                self.world.log(f"{jobset.name} has failed")
+                self._finished(jobset)
+            return
+        of_run = [pod for pod in jobset.pods if pod.epoch == jobset.epoch]
+        count = jobset.slices * jobset.hosts
+        if any(pod.failed for pod in of_run) or (jobset.running_at is not None and len(of_run) < count):
+            self._fail(jobset, "BackoffLimitExceeded")
+        elif len(of_run) == count and all(pod.ended_at is not None for pod in of_run):
+            jobset.completed_at = self.timeline.now
+            self.world.log(f"{jobset.name} has completed")
+            self._finished(jobset)
+
+    def _finished(self, jobset: JobSet) -> None:
+        self.world.oracle.changed(jobset)
+        ttl = jobset.body["spec"].get("ttlSecondsAfterFinished")
+        if ttl is not None:
+            self.act(float(ttl), self.delete_jobset, jobset, "Foreground")
+
+    def delete_jobset(self, jobset: JobSet, how: str) -> None:
+        if not jobset.exists or jobset.deleting_at is not None:
+            return
+        jobset.deleting_at = self.timeline.now
+        self.world.log(f"{jobset.name} is being deleted")
+        self.world.oracle.changed(jobset)
+        if how == "Background" and self._finalizers() == []:
+            self._remove_jobset(jobset, orphans=True)
+        self.act(self.plan.collects_s, self._end_jobs, jobset)
+
+    def _end_jobs(self, jobset: JobSet) -> None:
+        for pod in list(jobset.pods):
+            self._terminate(jobset, pod)
+        if not jobset.exists:
+            jobset.has_jobs = False
+        self._look(jobset)
+
+    def _finalizers(self) -> list[str]:
+        until = self.plan.finalizer_until
+        held = until is not None and self.timeline.now < self.world.faults.begun_at + until
+        return ["example.com/slow"] if held else []
+
+    def _remove_jobset(self, jobset: JobSet, *, orphans: bool = False) -> None:
+        if not jobset.exists:
+            self.world.oracle.changed(jobset)
+            return
+        if self._finalizers():
+            self.act(1.0, self._look, jobset)
+            return
+        jobset.exists = False
+        self.world.log(f"{jobset.name} does not exist any more{' (but for what it owned)' * orphans}")
+        for each in self.owned:
+            if each.owner == jobset.uid:
+                self.act(self.plan.collects_s, self._remove_owned, each)
+        self.world.oracle.changed(jobset)
+
+    def _remove_owned(self, owned: Owned) -> None:
+        if owned in self.owned:
+            self.owned.remove(owned)
+            self.world.oracle.removed()
+
+    # -- pods ----------------------------------------------------------------------------------------------------------
+
+    def _schedule(self, jobset: JobSet, pod: Pod) -> None:
+        if pod.gone or pod.deleting_at is not None:
+            return
+        pod.node, pod.scheduled_at = f"node-{pod.worker}", self.timeline.now
+        self.world.oracle.scheduled(jobset)
+        limit = jobset.job["template"]["spec"].get("activeDeadlineSeconds")
+        if limit is not None:
+            self.timeline.after(float(limit), self._pod_is_late, jobset, pod)
+        if self.plan.no_image:
+            pod.no_image = True
+            self.world.oracle.lost(jobset, "its image does not exist")
+        else:
+            self.act(self.plan.pull_s, self._start, jobset, pod)
+
+    def _start(self, jobset: JobSet, pod: Pod) -> None:
+        if pod.gone or pod.deleting_at is not None or pod.ended_at is not None:
+            return
+        if not any((each.kind, each.name) == ("configmaps", jobset.name) for each in self.owned):
+            self.act(2.0, self._start, jobset, pod)  # FailedMount: the kubelet tries again
+            return
+        pod.started_at = self.timeline.now
+        of_run = [each for each in jobset.pods if each.epoch == jobset.epoch]
+        job = self.world.job_of(jobset.lease_id)
+        if not self.plan.hangs:
+            self.timeline.after(job.max_s, self._end, jobset, pod, 124, "deadline")
+        if len(of_run) == jobset.slices * jobset.hosts and all(each.started_at is not None for each in of_run):
+            jobset.running_at = self.timeline.now
+            self.world.oracle.running(jobset)
+            if not self.plan.hangs:
+                for each in of_run:
+                    rc = job.rc if each.worker == job.fails_on else 0
+                    late_s = 0.0 if rc else 0.2 * each.worker + (5.0 if job.rc else 0.0)
+                    self.timeline.after(job.lasts_s + late_s, self._end, jobset, each, rc, "")
+
+    def _pod_is_late(self, jobset: JobSet, pod: Pod) -> None:
+        """The kubelet ends a pod at its own deadline, and takes as long as the pod needs."""
+        if not pod.gone and pod.ended_at is None:
+            self.world.oracle.at_limit(jobset)
+            self.timeline.after(min(self.plan.pod_stop_s, GRACE_S), self._end, jobset, pod, 137, "stopped", LATE)
+
+    def _end(self, jobset: JobSet, pod: Pod, rc: int, note: str, reason: str = "") -> None:
+        """The container of a pod ends."""
+        if pod.gone or pod.ended_at is not None or pod.node_lost or (pod.deleting_at is not None and note != "stopped"):
+            return
+        if note == "deadline":
+            self.world.oracle.at_limit(jobset)
+        pod.ended_at, pod.rc, pod.note, pod.reason = self.timeline.now, rc, note, reason
+        self.ended_well[jobset.uid, pod.worker] = rc == 0
+        self.world.oracle.pod_ended(jobset, pod)
+        if self.plan.nodes_gone_s is not None:
+            self.act(self.plan.nodes_gone_s, self._remove_pod, jobset, pod)
+        self.act(SETTLE_S, self._look, jobset)
+
+    def _terminate(self, jobset: JobSet, pod: Pod) -> None:
+        """Delete a pod: it is asked to end, and its object goes once its kubelet has said that it has."""
+        if pod.deleting_at is not None or pod.gone:
+            return
+        pod.deleting_at = self.timeline.now
+        if pod.node_lost:
+            return  # until its node is removed
+        if pod.started_at is None or pod.ended_at is not None:
+            self.act(0.1, self._remove_pod, jobset, pod)
+            return
+        stop_s = min(self.plan.pod_stop_s, GRACE_S)
+        self.timeline.after(stop_s, self._end, jobset, pod, 143, "stopped")
+        self.act(stop_s + 0.1, self._remove_pod, jobset, pod)
+
+    def _remove_pod(self, jobset: JobSet, pod: Pod) -> None:
+        if pod.gone or (pod.node_lost and pod.deleting_at is not None and not self._node_removed(pod)):
+            return
+        pod.gone = True
+        if pod.scheduled_at is not None and pod.ended_at is None and not pod.node_lost:
+            self.world.oracle.pod_ended(jobset, pod)
+        jobset.pods.remove(pod)
+        finished = jobset.finished
+        if not finished or jobset.deleting_at is not None:
+            self._look(jobset)
+        self.world.oracle.changed(jobset)
+
+    def take(self, worker: int, how: str) -> None:
+        """Take away a pod that runs."""
+        for jobset in self.sets:
+            for pod in [
+                each for each in jobset.pods if each.worker == worker and each.started_at and not each.ended_at
+            ]:
+                if pod.deleting_at is not None or pod.node_lost:
+                    continue
+                self.world.log(f"{pod.name} is taken away: {how}")
+                known_s = min(TOLERATED_S, self.plan.node_removed_s) if how == "lost" else 0.0
+                self.world.oracle.lost(jobset, f"a pod was taken away ({how})", known_s)
+                if how == "lost":
+                    pod.node_lost, lost_at = True, self.timeline.now
+                    self.world.oracle.pod_ended(jobset, pod)
+                    self._lost_at[pod.uid] = lost_at
+                    self.act(TOLERATED_S, self._taint, jobset, pod)
+                    self.act(self.plan.node_removed_s, self._remove_pod, jobset, pod)
+                elif how == "shutdown":
+                    pod.disruption = "TerminationByKubelet"
+                    stop_s = min(self.plan.pod_stop_s, GRACE_S)
+                    self.timeline.after(stop_s, self._end, jobset, pod, 143, "stopped", SHUTDOWN)
+                else:
+                    pod.disruption = "EvictionByEvictionAPI" if how == "evicted" else ""
+                    self._terminate(jobset, pod)
+
+    @property
+    def _lost_at(self) -> dict[str, float]:
+        return self.world.lost_nodes
+
+    def _node_removed(self, pod: Pod) -> bool:
+        return self.timeline.now >= self._lost_at[pod.uid] + self.plan.node_removed_s - 1e-6
+
+    def _taint(self, jobset: JobSet, pod: Pod) -> None:
+        if not pod.gone:
+            pod.disruption = "DeletionByTaintManager"
+            pod.deleting_at = pod.deleting_at or self.timeline.now
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def act(self, delay_s: float, do: Callable[..., None], *args: Any) -> None:
+        """Let a controller do something, once the API server is there."""
+        self.timeline.after(delay_s, self._act, do, args)
+
+    def _act(self, do: Callable[..., None], args: tuple[Any, ...]) -> None:
+        elapsed_s = self.world.faults.elapsed_s()
+        ends = [end for begin, end in self.plan.cut.get("api", ()) if begin <= elapsed_s < end]
+        if ends:
+            self.timeline.after(max(ends) - elapsed_s + SETTLE_S, self._act, do, args)
+        else:
+            do(*args)
+
+    def _uid(self) -> str:
+        self._uids += 1
+        return f"uid-{self._uids}"
+
+
+def _own(labels: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in labels.items() if key.startswith("tpujob")}
+
+
+def _parts(path: str) -> tuple[str, str]:
+    """Return kind and name of a path."""
+    words = path.strip("/").split("/")
+    if "namespaces" in words:
+        rest = words[words.index("namespaces") + 2 :]
+        return (rest[0], rest[1] if len(rest) > 1 else "") if rest else ("namespaces", "")
+    return words[-1], ""

@@ -1,0 +1,252 @@
+"""Jobs on a cluster: what is absent, what may be deleted, what the control plane keeps, and how a job is said to have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from orchestrator.clouds.gke import client
+from orchestrator.clouds.gke.client import ClusterCloud
+from orchestrator.clouds.gke.errors import NotFound
+from orchestrator.clouds.gke.kube_api import Rows, path_of
+from orchestrator.core.lease.cloud_api import Listing, Operation, SliceName, SliceState, SliceView
+from orchestrator.engine.cluster import pod_ends, run
+from orchestrator.engine.jobs import monitor
+from orchestrator.errors import AlreadyExists, CloudUnavailable
+from tests.simulation.model.cluster import ClusterPlan
+from tests.simulation.model.cluster_world import ClusterWorld
+from tests.simulation.model.faults import FOREVER
+from tests.simulation.model.world import GUARDIAN_ONLY, NO_LAYER, Layers, Result
+from tests.simulation.mutants.registry import Plays, mutant, power_cut, scenario
+from tests.simulation.scenarios import clusters
+from tests.simulation.scenarios.clusters import ClusterWorkload
+from tests.simulation.scenarios.random_worlds import Workload
+
+RUN = ClusterWorkload(Workload("run", lasts_s=10.0))
+FAILING = replace(RUN, job=replace(RUN.job, rc=7), fails_on=1)
+SUBMIT = replace(RUN, detach=True)
+
+
+def on_cluster(workload: ClusterWorkload, layers: Layers = GUARDIAN_ONLY, **plan: Any) -> Callable[[], Result]:
+    """Return the function that plays one world with this workload and these faults."""
+    return lambda: ClusterWorld(1, workload, ClusterPlan(**deepcopy(plan)), layers=layers).run()
+
+
+# -- scenarios -------------------------------------------------------------------------------------------------------
+
+
+@scenario
+def what_a_jobset_leaves() -> Plays:
+    """It goes, or was deleted as by `kubectl delete --cascade=background`, while its pods end."""
+    yield "deleted in the console", on_cluster(RUN, deleted_at=9.0, deleted_how="Background", pod_stop_s=60.0)
+    yield "collected late", on_cluster(RUN, collects_s=5.0)
+
+
+@scenario
+def slow_to_go() -> Plays:
+    yield "a finalizer", on_cluster(RUN, finalizer_until=100.0)
+    yield "pods that take a minute", on_cluster(RUN, pod_stop_s=60.0, signals=[9.0])
+
+
+@scenario
+def another_of_its_name() -> Plays:
+    yield "while it runs", on_cluster(RUN, replaced_at=9.0)
+
+
+@scenario
+def another_of_its_name_at_any_moment() -> Plays:
+    """Before its delete arrives, in steps that are shorter than a call."""
+    world = ClusterWorld(1, RUN, ClusterPlan(), layers=NO_LAYER, trace=True)
+    arrives_at = float(next(line for line in world.run().trace if "delete of" in line).split()[0])
+    for hundredths in range(30):
+        at = arrives_at - hundredths / 100
+        yield f"at {at:.3f} s", on_cluster(RUN, NO_LAYER, replaced_at=at)
+
+
+@scenario
+def posts_that_arrive_late() -> Plays:
+    for there_s in (20.0, 40.0, 70.0):
+        yield f"after {there_s} s", on_cluster(RUN, late_posts=[there_s] * 5, signals=[16.5])
+
+
+@scenario
+def replies_to_posts_are_lost() -> Plays:
+    yield "of the JobSet", on_cluster(SUBMIT, lost_posts={"jobsets": 1})
+
+
+@scenario
+def left_to_the_control_plane() -> Plays:
+    """The machine dies, and what runs in the pods hangs."""
+    yield "queued", on_cluster(RUN, NO_LAYER, hangs=True, **power_cut(20.0))
+    late = replace(RUN, queued=False)
+    yield "without a queue, nodes come late", on_cluster(late, NO_LAYER, hangs=True, nodes_s=1000.0, **power_cut(20.0))
+    back = [(200.0 + 300.0 * time, 10.0) for time in range(8)]
+    yield "evicted again and again", on_cluster(RUN, NO_LAYER, hangs=True, evictions=back, **power_cut(20.0))
+
+
+@scenario
+def a_job_that_fails_on_a_cluster() -> Plays:
+    yield "and the other pod is stopped", on_cluster(FAILING)
+
+
+@scenario
+def away_at_the_end() -> Plays:
+    yield "from the middle of the job to its limit", on_cluster(RUN, cut={"api": [(12.0, 500.0)]})
+
+
+@scenario
+def away_while_attached() -> Plays:
+    """The first `attach` is killed; while the second one asks, nothing answers."""
+    long = replace(SUBMIT, job=replace(SUBMIT.job, lasts_s=1500.0), max_s=3000.0, attach_at=(3.0, 100.0))
+    yield "for a quarter of an hour", on_cluster(long, crashes=[("attach", 250, "cli")], cut={"api": [(90.0, 900.0)]})
+
+
+# -- mutants: absence ------------------------------------------------------------------------------------------------
+
+
+@mutant("pods of a JobSet that is gone are not looked for", "what_a_jobset_leaves")
+def pods_are_not_looked_for() -> Iterator[None]:
+    real = ClusterCloud._listed
+
+    def blind(self: ClusterCloud, project: str, kind: str, namespace: str, labels: str) -> Rows:
+        found = real(self, project, kind, namespace, labels)
+        return Rows((), found.server_now) if kind in ("jobs", "pods") else found
+
+    with patch.object(ClusterCloud, "_listed", blind):
+        yield
+
+
+@mutant("what needs no TPU is not looked for, though it may be", "what_a_jobset_leaves")
+def config_maps_are_not_looked_for() -> Iterator[None]:
+    with patch.object(client, "KINDS", ("jobsets", "jobs", "pods")):
+        yield
+
+
+@mutant("a JobSet that is being deleted counts as absent", "slow_to_go")
+def deleting_is_gone() -> Iterator[None]:
+    get, listed = ClusterCloud.get, ClusterCloud.list
+
+    def hasty(self: ClusterCloud, name: SliceName) -> SliceView | None:
+        view = get(self, name)
+        return None if view is not None and view.state is SliceState.DELETING else view
+
+    def hasty_list(self: ClusterCloud, project: str, zone: str, queued: bool = False) -> Listing[SliceView]:
+        found = listed(self, project, zone, queued)
+        return replace(found, rows=tuple(view for view in found.rows if view.state is not SliceState.DELETING))
+
+    with patch.object(ClusterCloud, "get", hasty), patch.object(ClusterCloud, "list", hasty_list):
+        yield
+
+
+@mutant("a create that was not answered has settled at once", "posts_that_arrive_late")
+def posts_settle_at_once() -> Iterator[None]:
+    with patch.object(client, "SETTLES_S", 0.0):
+        yield
+
+
+# -- mutants: what may be deleted --------------------------------------------------------------------------------------
+
+
+@mutant("a JobSet is deleted by its name alone", "another_of_its_name")
+def the_name_is_enough() -> Iterator[None]:
+    def by_name(self: ClusterCloud, name: Any) -> Operation | None:
+        try:
+            self.api(name.project).delete(path_of("jobsets", name.zone, name.node), "")
+        except NotFound:
+            return self._delete_left(name)
+        return Operation("jobset/x", done=False, verb="delete", target=name.node)
+
+    with patch.object(ClusterCloud, "delete", by_name):
+        yield
+
+
+@mutant("a delete has no precondition: what was looked at is not what it hits", "another_of_its_name_at_any_moment")
+def deletes_name_no_uid() -> Iterator[None]:
+    with patch.object(client.views, "uid_of", lambda found: ""):
+        yield
+
+
+# -- mutants: the hand-over, and what the control plane keeps ------------------------------------------------------------
+
+
+@mutant("a create that finds its JobSet does not make what the pods need", "replies_to_posts_are_lost")
+def creates_are_not_continued() -> Iterator[None]:
+    real = ClusterCloud.create
+
+    def careless(self: ClusterCloud, request: Any) -> Operation:
+        name = request.name
+        try:
+            self.api(name.project).post(path_of("jobsets", name.zone), request.manifests[0])
+        except AlreadyExists:
+            return Operation("jobset/x", done=True, verb="create", target=name.node)
+        return real(self, request)
+
+    with patch.object(ClusterCloud, "create", careless):
+        yield
+
+
+def _without(change: Callable[[dict[str, Any]], None]) -> Any:
+    """Patch the manifests of all jobs."""
+    real = clusters.documents
+
+    def changed(job: Any) -> tuple[dict[str, Any], ...]:
+        made = deepcopy(real(job))
+        change(made[0])
+        return made
+
+    clusters._objects.cache_clear()
+    return patch.object(clusters, "documents", changed)
+
+
+def _job(jobset: dict[str, Any]) -> dict[str, Any]:
+    job: dict[str, Any] = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
+    return job
+
+
+@mutant("pods have no deadline of their own", "left_to_the_control_plane")
+def pods_without_a_deadline() -> Iterator[None]:
+    with _without(lambda jobset: _job(jobset)["template"]["spec"].pop("activeDeadlineSeconds")):
+        yield
+    clusters._objects.cache_clear()
+
+
+@mutant("Jobs have no deadline: pods that start late end late", "left_to_the_control_plane")
+def jobs_without_a_deadline() -> Iterator[None]:
+    with _without(lambda jobset: _job(jobset).pop("activeDeadlineSeconds")):
+        yield
+    clusters._objects.cache_clear()
+
+
+@mutant("Kueue may admit a job again and again", "left_to_the_control_plane")
+def no_limit_over_evictions() -> Iterator[None]:
+    with _without(lambda jobset: jobset["metadata"]["labels"].pop("kueue.x-k8s.io/max-exec-time-seconds", None)):
+        yield
+    clusters._objects.cache_clear()
+
+
+# -- mutants: how a job is said to have ended ------------------------------------------------------------------------------
+
+
+@mutant("the pod that is known first is the cause, though the cluster stopped it", "a_job_that_fails_on_a_cluster")
+def a_stopped_pod_is_the_cause() -> Iterator[None]:
+    with patch.object(pod_ends, "_precedence", lambda worker: worker.index):
+        yield
+
+
+@mutant("a job of which nothing is heard has reached its limit", "away_at_the_end")
+def silence_is_a_limit() -> Iterator[None]:
+    async def deaf(lease: Any, fleet: Any, phase: str, end: Any, run_id: str, ready_at: float) -> None:
+        bill = monitor.Bill(ready_at)
+        await monitor.monitor(lease, fleet, phase, end, run_id, bill=bill, began=ready_at, patience_s=FOREVER)
+
+    with patch.object(run, "_watch", deaf):
+        yield
+
+
+@mutant("an API server that is away ends the job of a detached run", "away_while_attached")
+def an_outage_ends_what_is_attached() -> Iterator[None]:
+    with patch.object(run, "_OVER", (*run._OVER, CloudUnavailable)):
+        yield

@@ -1,0 +1,375 @@
+"""Worlds with a cluster: what users do there, and the families of faults that such a world draws.
+
+Faults of this side (crashes, clocks, calls) are those of `random_worlds`. The order of the families is part of every seed.
+"""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from orchestrator.catalog import gke
+from orchestrator.core.cluster.capacity import Capacity
+from orchestrator.core.cluster.deadlines import Deadlines, deadlines
+from orchestrator.core.cluster.manifest import ClusterJob, documents, labels_of
+from orchestrator.core.cluster.program import PodProgram
+from orchestrator.core.cluster.settings import ClusterTarget
+from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceRequest
+from orchestrator.core.lease.lease import Lease, Purpose
+from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
+from orchestrator.core.text import names
+from orchestrator.engine.cluster.run import ClusterAttachment, ClusterRun, attach_on_cluster, run_on_cluster
+from orchestrator.engine.effects.base import Lock
+from orchestrator.engine.leases.cancellation import record_cancel
+from orchestrator.engine.provision.drafts import Draft
+from orchestrator.remote.transfer.collect import CollectRequest
+from tests.simulation.model.cluster import ClusterPlan
+from tests.simulation.model.cluster_world import ClusterWorld, PodJob
+from tests.simulation.model.faults import FOREVER
+from tests.simulation.model.jobsets import NAMESPACE
+from tests.simulation.model.machine import command
+from tests.simulation.model.world import Layers
+from tests.simulation.oracle.clusters import ClusterClaim
+from tests.simulation.scenarios import random_worlds
+from tests.simulation.scenarios.random_worlds import CRASHES, STEPPED, Workload, set_clock
+
+OWNER, CONTEXT = "0wner0", "kind@https://k8s.test"
+GRACE_S = 180.0  # of a lease, beyond what the control plane keeps: client/cluster/draft.py
+TYPES = {1: "v6e-8", 2: "v5p-16", 4: "v6e-16"}  # by hosts
+OF_THIS_SIDE = (
+    "api_outage", "clock_offset", "clock_drifts", "crash", "crash_again", "disk_full", "flaky_calls", "hanging_calls",
+    "ledger_lost", "laptop_asleep", "no_guardian", "partition", "revoked", "signals", "stopped",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterWorkload:
+    """What users do on a cluster. Times are seconds after the start. `job`: whose moments the faults of this side draw."""
+
+    job: Workload
+    detach: bool = False
+    hosts: int = 2
+    slices: int = 1
+    wait_s: float = 60.0
+    max_s: float = 300.0
+    linger_s: float = 600.0
+    queued: bool = True  # does Kueue admit it?
+    fails_on: int = 0
+    attach_at: tuple[float, ...] = ()
+    cancel_at: float | None = None
+    second_at: float | None = None  # when a second run begins
+    foreign: bool = False  # are there objects that tpujob did not make?
+
+    def __call__(self, world: ClusterWorld) -> None:
+        world.collect_s = self.job.collect_s
+        world.no_room_until = world.timeline.now + self.job.no_room_until
+        world.start_machines(timer_s=self.job.timer_s, gc_every_s=self.job.gc_every_s)
+        if self.foreign:
+            place_foreign_objects(world)
+        type_run(world, self, "run")
+        if self.second_at is not None:
+            world.at(self.second_at, type_run, world, self, "second")
+        for at in self.attach_at:
+            world.at(at, type_attach, world, self)
+        if self.cancel_at is not None:
+            world.at(self.cancel_at, type_cancel, world)
+
+
+# -- what users do ---------------------------------------------------------------------------------------------------------
+
+
+def deadlines_of(workload: ClusterWorkload) -> Deadlines:
+    return deadlines(workload.max_s, wait_s=workload.wait_s, linger_s=workload.linger_s, queued=workload.queued)
+
+
+@functools.cache
+def _objects(hosts: int, slices: int, limits: Deadlines, queued: bool) -> tuple[dict[str, Any], ...]:
+    """Return the objects of such a job, made by the production code under a name that is replaced."""
+    found = gke.lookup(TYPES[hosts], None)
+    assert found is not None
+    target = ClusterTarget(NAMESPACE, "an-image", queue="tpu" if queued else None)
+    labels = labels_of(lease_id="0" * 10, owner=OWNER, name="mnist", run="1" * 10)
+    program = PodProgram({"schema": 1}, b"agent")
+    made = ClusterJob(
+        name="a-name", labels=labels, target=target, slice=found, slices=slices, capacity=Capacity(), deadlines=limits,
+        program=program,
+    )  # fmt: skip
+    return documents(made)
+
+
+def manifests(workload: ClusterWorkload, name: str, lease_id: str) -> tuple[dict[str, Any], ...]:
+    made = []
+    for each in _objects(workload.hosts, workload.slices, deadlines_of(workload), workload.queued):
+        labels = {**each["metadata"]["labels"], names.LEASE_ID: lease_id}
+        made.append({**each, "metadata": {**each["metadata"], "name": name, "labels": labels}})
+    return tuple(made)
+
+
+def _draft(world: ClusterWorld, workload: ClusterWorkload, run: str) -> Draft:
+    limits, now = deadlines_of(workload), world.laptop.now()
+    lease_id = names.new_run_id(world.rng.getrandbits(names.RUN_BITS))
+    name = SliceName(CONTEXT, NAMESPACE, names.node_name(OWNER, lease_id), queued=True)
+    lease = Lease(
+        id=lease_id, handle="mnist", purpose=Purpose.RUN, cloud="gke", name=name, accelerator_type=TYPES[workload.hosts],
+        runtime_version="", spot=False, owner=OWNER, deadline=now + limits.life_s + GRACE_S - limits.wait_s, created_at=now,
+        run=run,
+    )  # fmt: skip
+    queue = QueueTerms(limits.wait_s, str(uuid.UUID(int=world.rng.getrandbits(128), version=4)))
+    request = SliceRequest(
+        name, lease.accelerator_type, "", labels={names.LEASE_ID: lease_id}, queue=queue,
+        manifests=manifests(workload, name.node, lease_id),
+    )  # fmt: skip
+    return Draft(lease, request)
+
+
+def type_run(world: ClusterWorld, workload: ClusterWorkload, name: str) -> None:
+    """Type `tpujob run`, or `tpujob submit`."""
+    if not world.laptop.on:
+        return
+    run_id = names.new_run_id(world.rng.getrandbits(names.RUN_BITS))
+    draft = _draft(world, workload, run_id)
+    job, lease = workload.job, draft.lease
+    world.jobs[lease.id] = PodJob(job.lasts_s, workload.max_s, job.rc, workload.fails_on)
+    claim = ClusterClaim(
+        name,
+        lease.id,
+        lease.name.node,
+        world.timeline.now,
+        deadlines_of(workload).wait_s,
+        workload.max_s,
+        workload.queued,
+    )
+    run, attempt = RunRecord(run_id, name, "job.yaml", "gke", 0.0, "runs/x"), Attempt(f"{run_id}-1", run_id)
+    made = ClusterRun(
+        run, attempt, draft, ("main",), _order(attempt), workload.max_s, _no_sink, detach=workload.detach
+    )  # fmt: skip
+    world.judge.claims.append(claim)
+    claim.owner = world.laptop.type_command(lambda: run_on_cluster(made, world.capabilities), name)
+    world.main = world.main or claim.owner
+
+
+def type_attach(world: ClusterWorld, workload: ClusterWorkload) -> None:
+    """Type `tpujob attach` for every detached run."""
+    machine = world.laptop
+    for lease in machine.ledger.open_leases():
+        attempt = next((each for each in machine.ledger.attempts.values() if each.lease_id == lease.id), None)
+        if attempt is None or attempt.state.ended or not lease.runs_detached:
+            continue
+        run = RunRecord(attempt.run_id, "run", "job.yaml", "gke", 0.0, "runs/x")
+        to = ClusterAttachment(run, attempt, lease, ("main",), _order(attempt), workload.max_s, _no_sink)
+
+        async def attach(to: ClusterAttachment = to) -> Any:
+            return await attach_on_cluster(to, world.capabilities) if await Lock(to.attempt.id) else None
+
+        process = machine.type_command(attach, "attach", look=True)
+        claim = world.judge.claim_of(lease.id)
+        if process is not None and claim is not None:
+            world.judge.attached[process] = claim
+
+
+def type_cancel(world: ClusterWorld) -> None:
+    """Type `tpujob cancel` for every run."""
+    for lease in world.laptop.ledger.open_leases():
+        if lease.run is None or not world.laptop.on or world.laptop.asleep:
+            continue
+        process = world.laptop.run("cancel", _cancel(world, lease.run))
+        claim = world.judge.claim_of(lease.id)
+        if claim is not None:
+            claim.canceler = claim.canceler or process
+
+
+async def _cancel(world: ClusterWorld, run: str) -> None:
+    """As client/jobs/ending.py does: the end of the run is recorded, then its JobSet is released."""
+    await record_cancel(run)
+    await command(world, None, look=False, budget_s=600.0)
+
+
+def place_foreign_objects(world: ClusterWorld) -> None:
+    """Create a JobSet of another user, and a ConfigMap with our label that no lease here knows."""
+    at = f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{NAMESPACE}/jobsets"
+    template = _objects(1, 1, deadlines_of(ClusterWorkload(Workload("run"))), False)[0]
+    for name, labels in (("training-7", {"team": "x"}), ("tpujob-of-a-friend", {"team": "y"})):
+        world.judge.foreign_names.add(name)
+        world.cluster.post(at, {**template, "metadata": {"name": name, "labels": labels}})
+
+
+def _order(attempt: Attempt) -> CollectRequest:
+    return CollectRequest(attempt.id, Path("runs"), ("*",))
+
+
+def _no_sink(worker: int, piece: bytes) -> None:
+    """Discard logs."""
+
+
+# -- faults of a cluster ---------------------------------------------------------------------------------------------------
+
+Family = Callable[[Random, ClusterPlan, ClusterWorkload], None]
+FAMILIES: dict[str, Family] = {}
+
+
+def family(made: Family) -> Family:
+    FAMILIES[made.__name__] = made
+    return made
+
+
+def _moment(rng: Random, workload: ClusterWorkload) -> float:
+    return rng.uniform(0.0, 15.0 + workload.job.lasts_s * (1.0 if rng.random() < 0.8 else 2.0))
+
+
+@family
+def never_admitted(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
+    plan.admitted_after = None
+
+
+@family
+def admitted_late(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
+    """About when its wait is over, or long after it."""
+    plan.admitted_after = workload.wait_s * rng.choice((0.5, 0.95, 1.0, 1.05, 3.0, 30.0))
+
+
+@family
+def no_nodes(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
+    plan.nodes_s = rng.choice((30.0, 200.0, 800.0, 1000.0, inf))
+
+
+@family
+def slow_images(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
+    plan.pull_s = rng.choice((20.0, 120.0, 600.0))
+
+
+@family
+def image_missing(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
+    plan.no_image = True
+
+
+@family
+def sent_back(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
+    for _ in range(rng.choice((1, 1, 3))):
+        plan.evictions.append((_moment(rng, workload), rng.choice((None, 1.0, 30.0, 400.0))))
+
+
+@family
+def pods_taken(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
+    worker = rng.randrange(workload.hosts * workload.slices)
+    plan.taken.append((_moment(rng, workload), worker, rng.choice(("evicted", "shutdown", "deleted", "lost"))))
+    plan.node_removed_s = rng.choice((100.0, 400.0, 2000.0))
+
+
+@family
+def slow_pods(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
+    plan.pod_stop_s, plan.collects_s = rng.choice((10.0, 40.0, 60.0)), rng.choice((0.5, 5.0, 20.0))
+
+
+@family
+def finalizer_stuck(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
+    plan.finalizer_until = rng.choice((100.0, 400.0, 1500.0, FOREVER))
+
+
+@family
+def deleted_outside(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
+    plan.deleted_at, plan.deleted_how = _moment(rng, workload), rng.choice(("Foreground", "Background"))
+
+
+@family
+def replaced(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
+    plan.replaced_at = _moment(rng, workload)
+
+
+@family
+def job_hangs(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
+    plan.hangs = True
+
+
+@family
+def lost_posts(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
+    for kind in rng.sample(("jobsets", "configmaps"), rng.choice((1, 1, 2))):
+        plan.lost_posts[kind] = rng.choice((1, 1, 2))
+
+
+@family
+def late_posts(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
+    """The client gives up after 15 s, and the server has accepted it: it may take effect for a minute."""
+    plan.late_posts = [rng.uniform(5.0, 85.0) for _ in range(rng.choice((1, 1, 2, 5)))]
+
+
+@family
+def slow_posts(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
+    plan.slow_posts = rng.choice((5.0, 14.0))
+
+
+@family
+def nodes_gone(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
+    plan.nodes_gone_s = rng.choice((2.0, 60.0, 300.0))
+
+
+@family
+def api_server_upgraded(rng: Random, plan: ClusterPlan, workload: ClusterWorkload) -> None:
+    begin = _moment(rng, workload)
+    plan.cut.setdefault("api", []).append((begin, begin + rng.choice((60.0, 300.0, 900.0))))
+
+
+# -- from a seed to a world ------------------------------------------------------------------------------------------------
+
+
+def workload_of(rng: Random) -> ClusterWorkload:
+    kind = rng.choice(("run", "run", "failing", "submit", "submit"))
+    lasts_s = rng.choice((5.0, 20.0, 20.0, 60.0, 200.0)) if rng.random() < 0.9 else 400.0
+    submit, queued = kind == "submit", rng.random() < 0.75
+    job = Workload(
+        "run",
+        lasts_s=lasts_s,
+        rc=rng.choice((1, 7)) if kind == "failing" or (submit and rng.random() < 0.3) else 0,
+        timer_s=60.0 if rng.random() < 0.3 else None,
+        gc_every_s=600.0 if rng.random() < 0.3 else None,
+        collect_s=rng.choice((1.0, 1.0, 20.0)),
+        no_room_until=rng.choice((0.0, 0.0, 0.0, lasts_s + 60.0)),
+    )
+    hosts = rng.choice((1, 2, 2, 4))
+    attaches = tuple(rng.uniform(0.5, 2.5 * lasts_s + 30.0) for _ in range(rng.choice((0, 1, 1, 2)))) if submit else ()
+    if submit and rng.random() < 0.3:
+        attaches = (*attaches, rng.uniform(500.0, 3000.0))
+    return ClusterWorkload(
+        job,
+        detach=submit,
+        hosts=hosts,
+        slices=rng.choice((1, 1, 1, 2)),
+        wait_s=rng.choice((30.0, 60.0, 600.0)),
+        linger_s=rng.choice((30.0, 600.0, 3600.0)),
+        queued=queued,
+        fails_on=rng.randrange(hosts),
+        attach_at=attaches,
+        cancel_at=rng.uniform(1.0, 80.0) if rng.random() < (0.3 if submit else 0.1) else None,
+        second_at=rng.uniform(0.5, 15.0) if rng.random() < 0.1 else None,
+        foreign=rng.random() < 0.2,
+    )
+
+
+def cluster_world_of(
+    seed: int, *, without: frozenset[str] = frozenset(), trace: bool = False, layers: Layers | None = None
+) -> ClusterWorld:
+    """Return the world of a seed with a cluster."""
+    rng = Random(seed ^ 0xC1057E2)
+    workload, plan = workload_of(rng), ClusterPlan()
+    chosen = rng.sample(sorted(FAMILIES), rng.choice((0, 0, 1, 1, 1, 2, 3)))
+    others = rng.sample(OF_THIS_SIDE, rng.choice((0, 1, 1, 2, 3)))
+    if not set(others) & set(CRASHES) and rng.random() < 0.5:
+        others.append("crash")
+    plan.families = tuple(name for name in (*chosen, *others) if name not in without)
+    for name in plan.families:
+        if name in FAMILIES:
+            FAMILIES[name](rng, plan, workload)
+        else:
+            random_worlds.FAMILIES[name](rng, plan, workload.job)
+    if rng.random() < STEPPED and "clock_steps" not in without:
+        plan.families = (*plan.families, "clock_steps")
+        set_clock(rng, plan, workload.job)
+    if not workload.queued:
+        plan.evictions.clear()
+        workload = replace(workload, wait_s=min(workload.wait_s, 60.0))
+    return ClusterWorld(seed, workload, plan, layers=layers, trace=trace)
