@@ -4,7 +4,7 @@ PYTHON ?= python
 SOURCES = orchestrator payload tpujob tests docs bench setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install wheel test test-all test-fast sim sim-long kill-sweep stress lint format check docs transcript site bench constraints audit links size clean
+.PHONY: help install wheel test test-all cluster test-cluster test-fast sim sim-long kill-sweep stress lint format check docs transcript site bench constraints audit links size clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,18 +23,26 @@ test-all:  ## the default tests, then every variant: what a change has to pass
 	$(PYTHON) -m pytest -n $(JOBS)
 	$(PYTHON) -m pytest -n $(JOBS) -m exhaustive
 
+cluster:  ## build the control plane of the cluster tests into a cache (Go, kubectl): what is there is not built again
+	$(PYTHON) -m tests.cluster.build
+
+test-cluster:  ## the tests on that control plane: real Kubernetes, JobSet and Kueue, emulated nodes
+	$(PYTHON) -m pytest -n $(JOBS) -m cluster tests/cluster
+
 test-fast:  ## run the unit tests alone
 	$(PYTHON) -m pytest -n auto tests/unit
 
 WORLDS ?= 10000
 sim:  ## the guarantee in 10,000 simulated worlds, with a death at every step, and with every bug of the past
 	$(PYTHON) -m tests.simulation --worlds $(WORLDS) --processes 2
+	$(PYTHON) -m tests.simulation --cluster --worlds $(WORLDS) --processes 2
 	$(PYTHON) -m tests.simulation --deaths --processes 2
 	$(PYTHON) -m pytest -n auto tests/simulation
 
 sim-long:  ## the same in a million worlds: about an hour on two cores; continues where it was stopped
 	@mkdir -p build
 	$(PYTHON) -m tests.simulation --worlds 1000000 --processes 2 --keep-going --progress build/sim-long.json
+	$(PYTHON) -m tests.simulation --cluster --worlds 200000 --processes 2 --keep-going --progress build/sim-long-cluster.json
 
 kill-sweep:  ## SIGKILL before and after every effect of a run, with real processes: about 40 minutes on two cores
 	$(PYTHON) -m tests.e2e.deaths.crash_sweep

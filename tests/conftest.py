@@ -22,11 +22,14 @@ from orchestrator import peers  # noqa: E402
 from tests import evidence  # noqa: E402
 from tests.browser_fixture import browser  # noqa: E402
 from tests.cli_fixture import cli, clouds, tpujob  # noqa: E402
+from tests.cluster.fixture import cluster, own_cluster, shared_cluster  # noqa: E402
+from tests.cluster.gke_fixture import gke  # noqa: E402
 from tests.emulator_fixture import emulator, left_as_found, shared_emulator  # noqa: E402
 from tests.python310_fixture import python310, python310_with_torch  # noqa: E402
 from tests.waiting import HANG_S  # noqa: E402
 
-FIXTURES = (browser, cli, clouds, emulator, left_as_found, python310, python310_with_torch, shared_emulator, tpujob)
+FIXTURES = (browser, cli, clouds, cluster, emulator, left_as_found, python310, python310_with_torch, shared_cluster)
+FIXTURES += (gke, own_cluster, shared_emulator, tpujob)
 
 # Their rows, kills, builds, trainings and the docs site.
 IN_ONE_PIECE = (

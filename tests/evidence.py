@@ -13,7 +13,7 @@ from typing import Any
 from orchestrator.emulator.daemon import control
 
 LINES = 60
-LOGS = ("daemon.log", "guardian.log")
+LOGS = ("daemon.log", "guardian.log", "cluster.log")
 ROWS = {
     "lease": "select * from lease order by created_at",
     "attempt": "select * from attempt",
@@ -23,7 +23,8 @@ ROWS = {
 
 def of_test(fixtures: Mapping[str, Any]) -> str:
     """Of every directory that a test's fixtures name. Empty if nothing of the kind is there."""
-    return of(*_directories(fixtures.values()))
+    own = [value.left_to_read() for value in fixtures.values() if hasattr(value, "left_to_read")]
+    return "\n".join([*own, of(*_directories(fixtures.values()))])
 
 
 def of(*directories: Path) -> str:

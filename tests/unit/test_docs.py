@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import textwrap
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,8 +132,8 @@ def job_files() -> list[Any]:
     """Every YAML block of a page that is a job file, or a part of one."""
     found = []
     for path in PAGES:
-        blocks = re.findall(r"^```yaml\n(.*?)^```", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-        for number, text in enumerate(blocks, 1):
+        blocks = re.findall(r"^ *```yaml\n(.*?)^ *```", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+        for number, text in enumerate(map(textwrap.dedent, blocks), 1):
             if {"tpu", "command", "train", "matrix", "variants"} & set(re.findall(r"^(\w+):", text, re.MULTILINE)):
                 found.append(pytest.param(text, id=f"{path.relative_to(ROOT)}-{number}"))
     return found

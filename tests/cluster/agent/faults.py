@@ -1,0 +1,126 @@
+"""Faults as data: what a test posts to the agent as JSON, `{"kind": …}` and what belongs to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tests.cluster.agent import sandbox
+from tests.cluster.agent.gate import Gate, Way
+from tests.cluster.agent.kubelet import Kubelet, Running, Verdict
+from tests.cluster.agent.kubelet_server import Cut, KubeletServer
+from tests.cluster.agent.nodes import Node, Nodes
+from tests.cluster.agent.pools import Pools
+from tests.cluster.control_plane import ControlPlane
+
+EVICTED = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 92Mi. "
+SHUTDOWN = "Pod was terminated in response to imminent node shutdown."
+SHUTDOWN_GRACE_S = 2.0  # GKE: 15 s of the 30 s that a spot VM has
+BY_KUBELET = "TerminationByKubelet"
+
+
+class UnknownFault(Exception):
+    """A fault that is none, or is about something that is not there."""
+
+
+class Faults:
+    """Plays them: each kind is a method `play_…`, and its arguments are the fields."""
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        kubelet: Kubelet,
+        server: KubeletServer,
+        nodes: Nodes,
+        pools: Pools,
+        gates: dict[int, Gate],
+    ) -> None:
+        self._plane, self._kubelet, self._server = plane, kubelet, server
+        self._nodes, self._pools, self._gates = nodes, pools, gates
+
+    async def play(self, kind: str = "", **said: Any) -> None:
+        """Play one. Raises UnknownFault."""
+        player: Callable[..., Awaitable[None]] | None = getattr(self, f"play_{kind}", None)
+        if player is None:
+            raise UnknownFault(f"no fault {kind!r}")
+        try:
+            await player(**said)
+        except (TypeError, KeyError, ValueError) as error:
+            raise UnknownFault(f"{kind}: {error!r}") from error
+
+    async def play_evicted(self, namespace: str, pod: str) -> None:
+        """The kubelet evicts a pod, for memory of its node."""
+        self._pod(namespace, pod).end(Verdict(0, "Evicted", EVICTED, disruption=BY_KUBELET))
+
+    async def play_node_preempted(self, node: str) -> None:
+        """A spot VM is taken: its pods get a short notice, then the VM and its Node object go."""
+        taken, pods = self._node(node), self._kubelet.of_node(node)
+        for pod in pods:
+            pod.end(Verdict(SHUTDOWN_GRACE_S, "Terminated", SHUTDOWN, disruption=BY_KUBELET))
+        await asyncio.gather(*(pod.task for pod in pods if pod.task is not None))
+        await self._nodes.remove(taken, "preempted")
+
+    async def play_node_lost(self, node: str) -> None:
+        """A VM hangs or loses its network: no heartbeats, no logs, no status. It bills on."""
+        lost = self._node(node)
+        lost.alive = False
+        await lost.close()
+        for pod in self._kubelet.of_node(node):
+            pod.end(Verdict(0, silent=True))
+            if pod.process is not None:
+                sandbox.kill(pod.process)
+
+    async def play_node_removed(self, node: str) -> None:
+        """A VM and its Node object go without a notice, as a repair does it."""
+        gone = self._node(node)
+        await self.play_node_lost(node)
+        await self._nodes.remove(gone, "removed")
+
+    async def play_config_map_missing(self, namespace: str, name: str) -> None:
+        """The kubelet does not see this ConfigMap yet."""
+        self._kubelet.hidden_config_maps.add(f"{namespace}/{name}")
+
+    async def play_config_map_there(self, namespace: str, name: str) -> None:
+        """Now it does."""
+        self._kubelet.hidden_config_maps.discard(f"{namespace}/{name}")
+
+    async def play_log_cut(self, namespace: str, pod: str = "*", after_bytes: int = 0, times: int = 1) -> None:
+        """The next connections to these logs end in the middle."""
+        self._server.cuts.append(Cut(namespace, pod, after_bytes, times))
+
+    async def play_log_rotated(self, namespace: str, pod: str) -> None:
+        """What the pod has printed so far can be read no more."""
+        self._pod(namespace, pod).log.rotate()
+
+    async def play_no_capacity(self, namespace: str, shape: str = "*") -> None:
+        """No nodes of this shape can be had."""
+        self._pools.supply[namespace].none_left.add(shape)
+
+    async def play_capacity(self, namespace: str) -> None:
+        """They can be had again."""
+        self._pools.supply[namespace].none_left.clear()
+
+    async def play_way(self, gate: int, way: str, delay_s: float = 1.0) -> None:
+        """Of one user to the API server: open, closed, silent or slow."""
+        await self._gates[gate].turn(Way(way), delay_s)
+
+    async def play_server_killed(self) -> None:
+        """The API server dies, for all."""
+        self._plane.stop_server()
+
+    async def play_server_started(self) -> None:
+        """It starts again."""
+        self._plane.children.again("kube-apiserver")
+
+    def _pod(self, namespace: str, name: str) -> Running:
+        found = self._kubelet.find(namespace, name)
+        if found is None:
+            raise UnknownFault(f"no pod {namespace}/{name} on a node")
+        return found
+
+    def _node(self, name: str) -> Node:
+        found = self._nodes.find(name)
+        if found is None:
+            raise UnknownFault(f"no node {name}")
+        return found

@@ -1,0 +1,327 @@
+"""The kubelet of every node: pods that are bound to our nodes run as processes, and their status says how they do.
+
+One task for each pod goes from its binding to its end. What ends a pod early (`Verdict`): it is deleted, its deadline is over,
+or a fault takes its node or evicts it. Left out: probes; init containers, sidecars and restarts, and the pod says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import random
+import shutil
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.agent import environment, names, sandbox, volumes
+from tests.cluster.agent.api import Api, Object, Refused, place_of, timestamp
+from tests.cluster.agent.container_log import ContainerLog, capture
+from tests.cluster.agent.images import Images
+from tests.cluster.agent.nodes import Node, Nodes
+
+AGAIN_S = 0.2
+MESSAGE_BYTES = 4096
+NOTE = "/dev/termination-log"
+STRATEGIC = "application/strategic-merge-patch+json"
+DEADLINE = ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
+UNSUPPORTED = ("initContainers", "ephemeralContainers")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why a pod ends before its container does. No `reason`: it was deleted. `silent`: its node is gone, nothing is said."""
+
+    grace_s: float
+    reason: str = ""
+    message: str = ""
+    silent: bool = False
+    disruption: str = ""  # the reason of the condition DisruptionTarget
+
+
+@dataclass
+class Running:
+    """A pod on one of our nodes."""
+
+    pod: Object
+    address: str
+    directory: Path
+    verdict: asyncio.Future[Verdict]
+    log: ContainerLog = field(default_factory=ContainerLog)
+    process: asyncio.subprocess.Process | None = None
+    task: asyncio.Task[None] | None = None
+    waiting: str = "ContainerCreating"
+    ended: bool = False
+
+    @property
+    def name(self) -> str:
+        return str(self.pod["metadata"]["name"])
+
+    def end(self, verdict: Verdict) -> None:
+        if not self.verdict.done():
+            self.verdict.set_result(verdict)
+
+
+class Kubelet:
+    """All pods of the cluster: those of our nodes run here."""
+
+    def __init__(self, api: Api, images: Images, directory: Path, base: int, nodes: Nodes) -> None:
+        directory.mkdir()
+        self.pods: dict[str, Object] = {}  # every pod of the cluster, by uid
+        self.running: dict[str, Running] = {}
+        self.hidden_config_maps: set[str] = set()  # `namespace/name`
+        self._api, self._images, self._directory, self._base, self._nodes = api, images, directory, base, nodes
+        self._addresses = 0
+
+    async def watch(self) -> None:
+        """Follow the pods of the cluster, for ever."""
+        async for kind, pod in self._api.watch("/api/v1/pods"):
+            uid = pod["metadata"]["uid"]
+            if kind == "DELETED":
+                self.pods.pop(uid, None)
+                await self._forget(uid)
+                continue
+            self.pods[uid] = pod
+            self._notice(uid, pod)
+
+    def of_node(self, name: str) -> list[Running]:
+        return [each for each in self.running.values() if each.pod["spec"].get("nodeName") == name]
+
+    def find(self, namespace: str, name: str) -> Running | None:
+        wanted = (namespace, name)
+        return next((e for e in self.running.values() if (e.pod["metadata"]["namespace"], e.name) == wanted), None)
+
+    def _notice(self, uid: str, pod: Object) -> None:
+        node = self._nodes.find(pod["spec"].get("nodeName", ""))
+        if node is None or not node.alive:
+            return
+        running = self.running.get(uid)
+        if running is None:
+            ended = pod["status"].get("phase") in ("Succeeded", "Failed")
+            self._addresses += 1
+            high, low = divmod(self._addresses, 250)
+            own = f"127.{self._base}.{high % 250 + 1}.{low + 1}"
+            address = node.address if pod["spec"].get("hostNetwork") else own
+            verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+            running = self.running[uid] = Running(pod, address, self._directory / uid, verdict, ended=ended)
+            if not ended:
+                running.task = asyncio.create_task(self._run(running, node))
+        running.pod = pod
+        if "deletionTimestamp" in pod["metadata"]:
+            running.end(Verdict(pod["metadata"].get("deletionGracePeriodSeconds") or 0))
+            if running.ended:
+                running.task = asyncio.create_task(self._delete(running))
+
+    async def _forget(self, uid: str) -> None:
+        """The object is gone: so are the container, its log and its volumes."""
+        running = self.running.pop(uid, None)
+        if running is None:
+            return
+        running.end(Verdict(0, silent=True))
+        if running.process is not None:
+            sandbox.kill(running.process)
+            await running.process.wait()
+        shutil.rmtree(running.directory, ignore_errors=True)
+        self._write_hosts(running.pod["metadata"]["namespace"])
+
+    # -- the life of one pod -------------------------------------------------------------------------------------------
+
+    async def _run(self, running: Running, node: Node) -> None:
+        try:
+            await self._live(running, node)
+        except Refused:  # the object is gone
+            if running.process is not None:
+                sandbox.kill(running.process)
+        except Exception as error:  # said where the tests look, instead of nowhere
+            await self._api.event(running.pod, "AgentFailed", repr(error), warning=True)
+            raise
+
+    async def _live(self, running: Running, node: Node) -> None:
+        spec, began = running.pod["spec"], datetime.datetime.now(datetime.UTC)
+        await self._say(
+            running, "Pending", startTime=timestamp(began), hostIP=node.address, hostIPs=[{"ip": node.address}]
+        )
+        if (limit_s := spec.get("activeDeadlineSeconds")) is not None:
+            grace_s = spec.get("terminationGracePeriodSeconds", 30)
+            asyncio.get_running_loop().call_later(limit_s, running.end, Verdict(grace_s, *DEADLINE))
+        preparing = asyncio.ensure_future(self._prepare(running))
+        await asyncio.wait([preparing, running.verdict], return_when=asyncio.FIRST_COMPLETED)
+        if running.verdict.done():
+            preparing.cancel()
+            await asyncio.gather(preparing, return_exceptions=True)
+            await self._finish(running, running.verdict.result(), None)
+            return
+        container = preparing.result()
+        running.process = await sandbox.start(container)
+        assert running.process.stdout is not None
+        captured = asyncio.create_task(capture(running.process.stdout, running.log))
+        started = timestamp()
+        await self._say(running, "Running", {"running": {"startedAt": started}}, ready=True)
+        exited = asyncio.ensure_future(sandbox.exit_code(running.process, container))
+        await asyncio.wait([exited, running.verdict], return_when=asyncio.FIRST_COMPLETED)
+        verdict = None if exited.done() else running.verdict.result()
+        if verdict is not None:
+            await self._stop(running, verdict.grace_s, exited)
+        code = await exited
+        await captured
+        await self._finish(running, verdict, self._terminated(running, code, started))
+
+    async def _stop(self, running: Running, grace_s: float, exited: Awaitable[int]) -> None:
+        assert running.process is not None
+        if grace_s > 0:
+            sandbox.terminate(running.process)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(exited), grace_s)
+        if running.process.returncode is None:
+            sandbox.kill(running.process)
+
+    async def _finish(self, running: Running, verdict: Verdict | None, terminated: Object | None) -> None:
+        running.ended = True
+        running.log.end()
+        self._write_hosts(running.pod["metadata"]["namespace"])
+        if verdict is not None and verdict.silent:
+            return
+        failed = (verdict is not None and verdict.reason) or terminated is None or terminated["exitCode"] != 0
+        said: dict[str, Any] = (
+            {"reason": verdict.reason, "message": verdict.message} if verdict and verdict.reason else {}
+        )
+        if verdict and verdict.disruption:
+            said["conditions"] = [_condition("DisruptionTarget", True, verdict.disruption, verdict.message)]
+        state = {"terminated": terminated} if terminated else {"waiting": {"reason": running.waiting}}
+        await self._say(running, "Failed" if failed else "Succeeded", state, **said)
+        if "deletionTimestamp" in running.pod["metadata"]:
+            await self._delete(running)
+
+    async def _delete(self, running: Running) -> None:
+        """Confirm a deletion; finalizers may keep the object."""
+        body = {"gracePeriodSeconds": 0, "preconditions": {"uid": running.pod["metadata"]["uid"]}}
+        with contextlib.suppress(Refused):
+            await self._api.delete(place_of(running.pod), body)
+
+    def _terminated(self, running: Running, code: int, started: str) -> Object:
+        container = running.pod["spec"]["containers"][0]
+        with (running.directory / "note").open("rb") as note:
+            message = note.read(MESSAGE_BYTES).decode(errors="replace")
+        if not message and code and container.get("terminationMessagePolicy") == "FallbackToLogsOnError":
+            message = running.log.last(80)[-2048:].decode(errors="replace")
+        end = {
+            "exitCode": code,
+            "reason": "Completed" if code == 0 else "Error",
+            "startedAt": started,
+            "finishedAt": timestamp(),
+        }
+        return end | ({"message": message} if message else {})
+
+    # -- before it starts ----------------------------------------------------------------------------------------------
+
+    async def _prepare(self, running: Running) -> sandbox.Container:
+        """Return the container once its image and volumes are there, which may be never."""
+        pod, spec = running.pod, running.pod["spec"]
+        container = spec["containers"][0]
+        for key in UNSUPPORTED:
+            if spec.get(key) or len(spec["containers"]) > 1 or spec["restartPolicy"] != "Never":
+                await self._wait(
+                    running, "CreateContainerConfigError", "the node agent of the tests runs one container, once"
+                )
+                await asyncio.Future()
+        while (image := self._images.find(container["image"])) is None:
+            name = container["image"]
+            missing = f'Failed to pull image "{name}": rpc error: code = NotFound desc = failed to resolve "{name}": not found'
+            if running.waiting == "ContainerCreating":
+                await self._wait(running, "ErrImagePull", missing, "Failed")
+            else:
+                await self._wait(
+                    running, "ImagePullBackOff", f'Back-off pulling image "{name}": ErrImagePull: {missing}', "BackOff"
+                )
+            await asyncio.sleep(AGAIN_S)
+        running.directory.mkdir()
+        mounts = await self._patiently(
+            running, lambda: volumes.prepare(self._api, pod, running.directory, self.hidden_config_maps)
+        )
+        with contextlib.suppress(Refused):
+            running.pod = await self._say(running, "Pending", podIP=running.address, podIPs=[{"ip": running.address}])
+        env = await self._patiently(running, lambda: environment.variables(self._api, running.pod, image))
+        (running.directory / "note").touch()
+        (running.directory / "root").mkdir()
+        self._write_hosts(pod["metadata"]["namespace"])
+        words = [*(container.get("command") or ()), *(container.get("args") or ())]
+        return sandbox.Container(
+            [environment.expand(word, env) for word in words],
+            env,
+            environment.hostname(pod),
+            running.directory / "root",
+            running.directory / "said",
+            [*names.mounts(running.directory), _note(container, running.directory), *mounts],
+            image.lent,
+            container.get("workingDir") or "/",
+        )
+
+    async def _patiently(self, running: Running, attempt: Callable[[], Awaitable[Any]]) -> Any:
+        while True:
+            try:
+                return await attempt()
+            except volumes.NotThere as missing:
+                await self._api.event(running.pod, "FailedMount", str(missing), warning=True)
+                await asyncio.sleep(AGAIN_S)
+
+    async def _wait(self, running: Running, reason: str, message: str, event: str = "") -> None:
+        if running.waiting == reason:
+            return
+        running.waiting = reason
+        await self._say(running, "Pending", {"waiting": {"reason": reason, "message": message}})
+        if event:
+            await self._api.event(running.pod, event, message, warning=True)
+
+    async def _say(
+        self, running: Running, phase: str, state: Object | None = None, ready: bool = False, **said: Any
+    ) -> Object:
+        """Write the status of the pod. `said`: further fields."""
+        container = running.pod["spec"]["containers"][0]
+        state = state or {"waiting": {"reason": running.waiting}}
+        one = {"name": container["name"], "image": container["image"], "imageID": "", "restartCount": 0, "ready": ready}
+        one |= {"started": "running" in state, "state": state, "lastState": {}}
+        if "running" in state or "terminated" in state:
+            one["containerID"] = f"agent://{running.pod['metadata']['uid']}"
+        is_ready = [_condition(kind, ready, "" if ready else "PodCompleted" if "terminated" in state else "ContainersNotReady")
+                    for kind in ("ContainersReady", "Ready")]  # fmt: skip
+        conditions = [_condition("Initialized", True), _condition("PodReadyToStartContainers", True), *is_ready]
+        status = {
+            "phase": phase,
+            **said,
+            "conditions": [*conditions, *said.get("conditions", ())],
+            "containerStatuses": [one],
+        }
+        return await self._api.call("PATCH", f"{place_of(running.pod)}/status", {"status": status}, STRATEGIC)
+
+    # -- names ---------------------------------------------------------------------------------------------------------
+
+    def _write_hosts(self, namespace: str) -> None:
+        """Give every pod of a namespace the names of all that have an address, as the headless service of a JobSet does."""
+        here = [
+            e for e in self.running.values() if e.pod["metadata"]["namespace"] == namespace and e.directory.exists()
+        ]
+        named = [
+            names.line(each.pod, each.address) for each in here if each.pod["spec"].get("subdomain") and not each.ended
+        ]
+        for each in here:
+            own = f"127.0.0.1 localhost\n{each.address} {environment.hostname(each.pod)}\n"
+            path = each.directory / "hosts"
+            with path.open("r+b" if path.exists() else "wb") as file:  # in place: it is mounted
+                file.write("".join([own, *named]).encode())
+                file.truncate()
+
+
+def pick_base() -> int:
+    """Return the second number of the loopback addresses of one cluster, so that two clusters rarely meet."""
+    return random.SystemRandom().randrange(16, 127)
+
+
+def _note(container: Object, directory: Path) -> sandbox.Mount:
+    return sandbox.Mount(container.get("terminationMessagePath") or NOTE, directory / "note")
+
+
+def _condition(kind: str, is_true: bool, reason: str = "", message: str = "") -> Object:
+    said = {key: value for key, value in {"reason": reason, "message": message}.items() if value}
+    return {"type": kind, "status": str(is_true), "lastTransitionTime": timestamp(), **said}

@@ -1,0 +1,266 @@
+"""Start the real programs of a control plane on loopback: etcd, Kubernetes, JobSet and Kueue.
+
+Each has a certificate of the cluster's own authority. RBAC is on: JobSet and Kueue act as their service accounts, with the
+roles that they come with; `admin` may do everything. The webhooks are called by URL, at ports of 127.0.0.1. Some periods of the
+controllers are shorter than their defaults, so that tests need not wait: `CONTROLLERS`, `SERVER`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import ssl
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import requests
+import yaml
+
+from tests.cluster import controllers
+from tests.cluster.certificates import Authority, Pair
+from tests.cluster.processes import Children, free_ports
+from tests.cluster.versions import cache
+from tests.waiting import HANG_S
+
+ADMIN = "cluster-admin"
+LOST_AFTER_S = 10  # default 50: silence of a node after which it counts as lost
+EVICTED_AFTER_S = 3  # default 300: how long pods tolerate a lost node
+# Pods have addresses of loopback, which the API allows in no Endpoints: the node agent gives names to pods.
+NOT_HERE = ("endpoints-controller", "endpointslice-controller", "endpointslice-mirroring-controller")
+CONTROLLERS = (
+    f"--controllers=*,{','.join(f'-{name}' for name in NOT_HERE)}",
+    f"--node-monitor-grace-period={LOST_AFTER_S}s",
+    "--node-monitor-period=1s",
+)
+SERVER = (
+    f"--default-unreachable-toleration-seconds={EVICTED_AFTER_S}",
+    f"--default-not-ready-toleration-seconds={EVICTED_AFTER_S}",
+)
+AUDIT = {  # what users ask for, with the bodies that they send; not what controllers do
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived", "ResponseStarted"],
+    "rules": [
+        {"level": "None", "userGroups": ["system:masters"]},
+        {"level": "Request", "userGroups": ["tpujob-users"]},
+        {"level": "None"},
+    ],
+}
+
+
+class ControlPlane:
+    """The programs of one cluster, which end with it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.authority = Authority(directory / "certificates")
+        self.children = Children(directory / "logs")
+        self.audit_log = directory / "logs" / "audit.log"
+        self._etcd, self._etcd_peer, self.port, *self._ports = free_ports(9)
+        self._of_controllers = {"jobset": self._ports[2:4], "kueue": self._ports[4:6]}  # webhook, health
+        self.url = f"https://127.0.0.1:{self.port}"
+        self._admin = self.authority.issue(ADMIN, ["system:masters"])
+        self._session: requests.Session | None = None
+
+    def start(self) -> None:
+        """Start everything, and return once the webhooks answer. Raises RuntimeError with the log of what failed."""
+        self._start_etcd()
+        self._start_server()
+        self._wait(self._server_is_ready, "the API server")
+        manifests = {name: controllers.manifests(name) for name in controllers.NAMES}
+        every = [document for documents in manifests.values() for document in documents]
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(self.apply, [each for each in every if each["kind"] == "Namespace"]))
+            list(
+                pool.map(
+                    self.apply, [each for each in every if each["kind"] not in (*controllers.LEFT_OUT, "Namespace")]
+                )
+            )
+        for document in every:
+            if document["kind"] == "CustomResourceDefinition":
+                self._wait(lambda name=document["metadata"]["name"]: self._is_established(name), "the CRDs")  # type: ignore[misc]
+        self._start("kube-controller-manager", self._controller_manager())  # it looks for new CRDs twice a minute only
+        self._start("kube-scheduler", self._scheduler())
+        for name, documents in manifests.items():
+            self._start_controller(name, documents)
+        for name, documents in manifests.items():
+            webhook, health = self._of_controllers[name]
+            self._wait(lambda port=health: _answers(port, "/readyz"), name)  # type: ignore[misc]
+            for document in documents:
+                if document["kind"] in controllers.WEBHOOKS:
+                    self.apply(controllers.by_url(document, webhook, self.authority.certificate.read_bytes()))
+
+    def kubeconfig(
+        self, path: Path, user: str, groups: Sequence[str] = (), url: str = "", namespace: str = "default"
+    ) -> Path:
+        """Write a kubeconfig for a user with a certificate of its own."""
+        pair = self._admin if user == ADMIN else self.authority.issue(user, groups, folder=f"user-{path.stem}")
+        cluster = {"server": url or self.url, "certificate-authority": str(self.authority.certificate)}
+        keys = {"client-certificate": str(pair.certificate), "client-key": str(pair.key)}
+        context = {"cluster": "test", "user": user, "namespace": namespace}
+        path.touch(mode=0o600)
+        path.write_text(
+            yaml.safe_dump(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "clusters": [{"name": "test", "cluster": cluster}],
+                    "users": [{"name": user, "user": keys}],
+                    "contexts": [{"name": "test", "context": context}],
+                    "current-context": "test",
+                }
+            )
+        )
+        return path
+
+    def admin_tls(self) -> ssl.SSLContext:
+        """Return a client context of the administrator, which the node agent is."""
+        context = ssl.create_default_context(cafile=str(self.authority.certificate))
+        context.load_cert_chain(self._admin.certificate, self._admin.key)
+        return context
+
+    def stop_server(self) -> None:
+        """The API server dies."""
+        self.children.kill("kube-apiserver")
+
+    def start_server(self) -> None:
+        """It starts again, on the same port."""
+        self.children.again("kube-apiserver")
+        self._wait(self._server_is_ready, "the API server")
+
+    def apply(self, document: dict[str, Any]) -> None:
+        """Create an object as the administrator."""
+        path = _collection(document)
+        answer = self._ask("POST", path, document)
+        if answer.status_code not in (200, 201, 409):
+            raise RuntimeError(f"{path} {document['metadata'].get('name')}: {answer.status_code} {answer.text}")
+
+    def close(self) -> None:
+        self.children.close()
+
+    def _ask(self, method: str, path: str, body: Any = None) -> requests.Response:
+        if self._session is None:
+            self._session = requests.Session()
+            self._session.verify = str(self.authority.certificate)
+            self._session.cert = (str(self._admin.certificate), str(self._admin.key))
+            self._session.trust_env = False
+        return self._session.request(method, self.url + path, json=body, timeout=60)
+
+    def _start(self, name: str, flags: Sequence[str | Path]) -> None:
+        self.children.start(name, [cache() / name, *flags])
+
+    def _start_etcd(self) -> None:
+        client, peer = f"http://127.0.0.1:{self._etcd}", f"http://127.0.0.1:{self._etcd_peer}"
+        self._start(
+            "etcd",
+            [
+                f"--data-dir={self.directory / 'etcd'}", f"--listen-client-urls={client}", f"--advertise-client-urls={client}",
+                f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}", f"--initial-cluster=default={peer}",
+                "--unsafe-no-fsync", "--log-level=warn",
+            ],
+        )  # fmt: skip
+
+    def _start_server(self) -> None:
+        policy = self.directory / "audit.yaml"
+        policy.write_text(yaml.safe_dump(AUDIT))
+        serving = self.authority.issue("kube-apiserver", addresses=["127.0.0.1"])
+        to_nodes = self.authority.issue("kube-apiserver-kubelet-client", ["system:masters"])
+        signing = self.authority.service_account_key()
+        self._signing = signing
+        self._start(
+            "kube-apiserver",
+            [
+                f"--etcd-servers=http://127.0.0.1:{self._etcd}", "--bind-address=127.0.0.1", f"--secure-port={self.port}",
+                "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none", *_serving(serving),
+                f"--client-ca-file={self.authority.certificate}", "--authorization-mode=RBAC", "--allow-privileged=true",
+                f"--kubelet-certificate-authority={self.authority.certificate}",
+                f"--kubelet-client-certificate={to_nodes.certificate}", f"--kubelet-client-key={to_nodes.key}",
+                "--kubelet-preferred-address-types=InternalIP",
+                f"--service-account-key-file={signing}", f"--service-account-signing-key-file={signing}",
+                "--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=10.96.0.0/16",
+                f"--audit-policy-file={policy}", f"--audit-log-path={self.audit_log}", "--profiling=false", *SERVER,
+            ],
+        )  # fmt: skip
+
+    def _controller_manager(self) -> list[str | Path]:
+        own = self._kubeconfig_of("kube-controller-manager", "system:kube-controller-manager")
+        serving = self._server_pair("kube-controller-manager")
+        return [
+            f"--kubeconfig={own}", f"--authentication-kubeconfig={own}", f"--authorization-kubeconfig={own}",
+            "--bind-address=127.0.0.1", f"--secure-port={self._ports[0]}", *_serving(serving),
+            f"--service-account-private-key-file={self._signing}", f"--root-ca-file={self.authority.certificate}",
+            "--use-service-account-credentials=true", "--leader-elect=false", "--profiling=false", *CONTROLLERS,
+        ]  # fmt: skip
+
+    def _scheduler(self) -> list[str | Path]:
+        own = self._kubeconfig_of("kube-scheduler", "system:kube-scheduler")
+        return [
+            f"--kubeconfig={own}", f"--authentication-kubeconfig={own}", f"--authorization-kubeconfig={own}",
+            "--bind-address=127.0.0.1", f"--secure-port={self._ports[1]}", *_serving(self._server_pair("kube-scheduler")),
+            "--leader-elect=false", "--profiling=false",
+        ]  # fmt: skip
+
+    def _start_controller(self, name: str, documents: list[Any]) -> None:
+        """Start JobSet or Kueue with the configuration that it comes with, moved to loopback and to our certificates."""
+        webhook, health = self._of_controllers[name]
+        serving = self._server_pair(name)
+        config = self.directory / f"{name}.yaml"
+        config.write_text(yaml.safe_dump(controllers.config_of(name, documents, serving, webhook, health)))
+        own = self._kubeconfig_of(name, f"system:serviceaccount:{name}-system:{name}-controller-manager")
+        words: list[str | Path] = [cache() / name, f"--config={config}"]
+        if name == "kueue":  # it wants a certificate for its metrics at a fixed place, even where they are off
+            words = controllers.with_files_at("/etc/kueue/metrics/certs", serving, words)
+        self.children.start(name, words, {"KUBECONFIG": str(own)})
+
+    def _is_established(self, crd: str) -> bool:
+        body = self._ask("GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd}").json()
+        return any(
+            each["type"] == "Established" and each["status"] == "True"
+            for each in body["status"].get("conditions") or ()
+        )
+
+    def _kubeconfig_of(self, name: str, user: str) -> Path:
+        return self.kubeconfig(self.directory / f"{name}.kubeconfig", user)
+
+    def _server_pair(self, name: str) -> Pair:
+        return self.authority.issue(name, addresses=["127.0.0.1"], folder=f"{name}-server")
+
+    def _server_is_ready(self) -> bool:
+        with contextlib.suppress(requests.ConnectionError, requests.Timeout):
+            return self._ask("GET", "/readyz").status_code == 200
+        return False
+
+    def _wait(self, question: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + HANG_S
+        while not question():
+            self.children.check()
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{what} did not become ready; its log is in {self.children.logs}")
+            time.sleep(0.05)
+
+
+def _serving(pair: Pair) -> Iterator[str]:
+    yield f"--tls-cert-file={pair.certificate}"
+    yield f"--tls-private-key-file={pair.key}"
+
+
+def _answers(port: int, path: str) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+def _collection(document: dict[str, Any]) -> str:
+    version, namespace = document["apiVersion"], document["metadata"].get("namespace")
+    place = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    kind = document["kind"].lower()
+    plural = kind[:-1] + "ies" if kind.endswith("y") else kind + ("es" if kind.endswith("s") else "s")
+    return f"{place}/namespaces/{namespace}/{plural}" if namespace else f"{place}/{plural}"

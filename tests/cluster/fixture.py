@@ -1,0 +1,262 @@
+"""The fixture `cluster`: one real control plane for all tests of a session, also where xdist plays them in several processes.
+
+Where the binaries are not in the cache (`make cluster`), tests that use it are skipped. TPUJOB_TEST_KUBECONFIG names a cluster
+of yours instead, such as kind's, with JobSet, Kueue, the flavors of `queue.py`, and nodes that have the labels and the chips
+of `agent/shapes.py`: there nothing bills, and no fault can be played.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import yaml
+
+from tests import ROOT
+from tests.cluster import queue
+from tests.cluster.agent import sandbox
+from tests.cluster.versions import cache, missing
+from tests.waiting import HANG_S, until
+
+GIVEN = "TPUJOB_TEST_KUBECONFIG"
+RBAC = "rbac.authorization.k8s.io"
+
+
+@dataclass
+class Faults:
+    """Plays faults: `tests/cluster/agent/faults.py` has them all."""
+
+    _agent: str
+    _gate: int
+
+    def play(self, kind: str, **said: Any) -> None:
+        request(self._agent, "POST", "/faults", {"kind": kind, **said})
+
+    def way(self, way: str, delay_s: float = 1.0) -> None:
+        """Of this test's user to the API server: `open`, `closed`, `silent` or `slow`."""
+        self.play("way", gate=self._gate, way=way, delay_s=delay_s)
+
+    def supply(self, namespace: str, **settings: float) -> None:
+        """`boot_s`: how long nodes take to come; `idle_s`: how long they stay once no pod runs on them."""
+        request(self._agent, "PATCH", "/supply", {"namespace": namespace, **settings})
+
+
+@dataclass
+class Meter:
+    """The bill of the nodes."""
+
+    _agent: str
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return every node so far: node, pool, shape, namespace, began_at, ended_at (None: it bills), why, seconds."""
+        return list(request(self._agent, "GET", "/meter"))
+
+    def of(self, nodes: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the rows of these nodes."""
+        return [row for row in self.rows() if row["node"] in nodes]
+
+
+@dataclass
+class Cluster:
+    """A cluster, and a user of it. `directory`: its logs, where it is ours."""
+
+    kubeconfig: Path
+    directory: Path | None = None
+    _agent: str = ""
+    _gate: int = 0
+    _spaces: list[str] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    @property
+    def faults(self) -> Faults:
+        return Faults(self._own(), self._gate)
+
+    @property
+    def meter(self) -> Meter:
+        return Meter(self._own())
+
+    def kubectl(self, *words: str, given: Any = None, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run kubectl, with `given` as YAML on its stdin. AssertionError with what it said if it fails and `check` is set."""
+        text = None if given is None else yaml.safe_dump_all(given if isinstance(given, list | tuple) else [given])
+        line = ["kubectl", f"--kubeconfig={self.kubeconfig}", *words]
+        done = subprocess.run(line, input=text, capture_output=True, text=True, check=False)
+        assert done.returncode == 0 or not check, f"kubectl {' '.join(words)}: {done.stderr}"
+        return done
+
+    def get(self, *words: str) -> Any:
+        """Return what `kubectl get … -o json` prints; of a list, its items. None: not found."""
+        done = self.kubectl("get", *words, "-o", "json", check=False)
+        if done.returncode and "NotFound" in done.stderr:
+            return None
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        return found["items"] if found["kind"] == "List" else found
+
+    def delete(self, place: str, options: dict[str, Any]) -> dict[str, Any]:
+        """Send a DELETE with these options. Return the object that goes, or the Status that says why not."""
+        config = yaml.safe_load(self.kubeconfig.read_text())
+        user = config["users"][0]["user"]
+        own, authority = config["clusters"][0]["cluster"], "certificate-authority"
+        with requests.Session() as session:
+            session.trust_env = False
+            session.verify, session.cert = own[authority], (user["client-certificate"], user["client-key"])
+            return dict(session.delete(own["server"] + place, json=options, timeout=HANG_S).json())
+
+    def namespace(self, quota: int = queue.QUOTA) -> str:
+        """Return a new namespace with a queue `tpu` of so many chips of each accelerator. It is deleted after the test."""
+        name = f"test-{os.getpid()}-{next(self._numbers)}-{time.time_ns() % 10**6}"
+        self.kubectl("create", "namespace", name)
+        self._spaces.append(name)
+        self.kubectl("apply", "-f", "-", given=queue.queues(name, quota))
+        until(lambda: self.get("serviceaccount", "default", "-n", name), "the namespace's service account")
+        return name
+
+    def user(self, namespace: str, rules: Sequence[dict[str, Any]]) -> Path:
+        """Return a kubeconfig of a user who may do only this in the namespace."""
+        name = f"user-{next(self._numbers)}"
+        meta = {"name": name, "namespace": namespace}
+        subjects = [{"kind": "ServiceAccount", **meta}]
+        role = {"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": meta, "rules": list(rules)}
+        binding = {"apiVersion": f"{RBAC}/v1", "kind": "RoleBinding", "metadata": meta, "subjects": subjects}
+        binding["roleRef"] = {"apiGroup": RBAC, "kind": "Role", "name": name}
+        self.kubectl("create", "serviceaccount", name, "-n", namespace)
+        self.kubectl("apply", "-f", "-", given=[role, binding])
+        token = self.kubectl("create", "token", name, "-n", namespace).stdout.strip()
+        config = yaml.safe_load(self.kubeconfig.read_text())
+        config["users"] = [{"name": name, "user": {"token": token}}]
+        config["contexts"][0]["context"] |= {"user": name, "namespace": namespace}
+        return _written(self.kubeconfig.with_name(f"{name}.kubeconfig"), config)
+
+    def requests(self, namespace: str) -> list[dict[str, Any]]:
+        """Return what users asked for in a namespace, as the API server's audit log has it, with the bodies that were sent."""
+        self._own()
+        assert self.directory is not None
+        lines = (self.directory / "logs" / "audit.log").read_text().splitlines()
+        return [each for each in map(json.loads, lines) if each.get("objectRef", {}).get("namespace") == namespace]
+
+    def tidy(self) -> None:
+        """Let go of the namespaces: the control plane empties them."""
+        if self._agent:
+            self.faults.way("open")
+        for name in self._spaces:
+            self.kubectl("delete", "namespace", name, "--wait=false", check=False)
+            self.kubectl("delete", "clusterqueue", f"tpu-{name}", "--wait=false", check=False)
+        self._spaces.clear()
+
+    def left_to_read(self) -> str:
+        """Return what is in the namespaces of a test that failed."""
+        found = [f"the logs of the control plane: {self.directory}"]
+        if self._agent:
+            self.faults.way("open")
+        for name in self._spaces:
+            for what in (("jobsets,jobs,pods,workloads", "-o", "wide"), ("events",)):
+                found.append(self.kubectl("get", *what, "-n", name, check=False).stdout)
+        return "\n".join(found)
+
+    def _own(self) -> str:
+        if not self._agent:
+            pytest.skip(f"the cluster of {GIVEN} has no node agent of ours: no faults, no meter")
+        return self._agent
+
+
+def request(agent: str, method: str, path: str, body: Any = None) -> Any:
+    """Ask the agent. RuntimeError with its words if it refuses."""
+    data = None if body is None else json.dumps(body).encode()
+    asked = urllib.request.Request(agent + path, data, {"Content-Type": "application/json"}, method=method)
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked, timeout=HANG_S) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as refused:
+        raise RuntimeError(refused.read().decode()) from None
+
+
+@dataclass(frozen=True)
+class Started:
+    """A cluster that runs. `agent`: empty for one that was given."""
+
+    kubeconfig: Path
+    directory: Path | None = None
+    agent: str = ""
+    pid: int = 0
+
+    def for_one_test(self, place: Path) -> Cluster:
+        """Return it with a way to its API server that no other test has, and a kubeconfig for it."""
+        if not self.agent:
+            return Cluster(self.kubeconfig)
+        gate = int(request(self.agent, "POST", "/gates")["gate"])
+        config = yaml.safe_load(self.kubeconfig.read_text())
+        config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{gate}"
+        return Cluster(_written(place / "kubeconfig", config), self.directory, self.agent, gate)
+
+
+def start(directory: Path, while_pid: int) -> Started:
+    """Start one, or return that which runs there already. It ends with the process of that number."""
+    said, log = directory / "cluster.json", directory / "cluster.log"
+    if not said.exists():
+        directory.mkdir()
+        words = [sys.executable, "-m", "tests.cluster", f"--directory={directory}", f"--while-pid={while_pid}"]
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                words, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            )
+        until(lambda: said.exists() or process.poll() is not None, f"the cluster; its logs are in {directory}")
+        assert said.exists(), f"the cluster did not start: {log.read_text()}"
+    found = json.loads(said.read_text())
+    return Started(Path(found["kubeconfig"]), directory, f"http://127.0.0.1:{found['agent']}", found["pid"])
+
+
+def _written(path: Path, config: Any) -> Path:
+    path.touch(mode=0o600)
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def _skip_where_none_can_run() -> None:
+    if missing():
+        pytest.skip(f"{', '.join(missing())} not in {cache()}: make cluster")
+    if sandbox.how() is None:
+        pytest.skip("this machine lets no process have namespaces of its own (unshare): no pod can run here")
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Started:
+    """One for all processes of xdist; it ends with the process that started them."""
+    if given := os.environ.get(GIVEN):
+        return Started(Path(given))
+    _skip_where_none_can_run()
+    alone = worker_id == "master"
+    base = tmp_path_factory.getbasetemp() if alone else tmp_path_factory.getbasetemp().parent
+    with (base / "cluster.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return start(base / "cluster", os.getpid() if alone else os.getppid())
+
+
+@pytest.fixture
+def cluster(shared_cluster: Started, tmp_path: Path) -> Iterator[Cluster]:
+    """The cluster, with namespaces, faults and a way to its API server that are this test's alone."""
+    one = shared_cluster.for_one_test(tmp_path)
+    yield one
+    one.tidy()
+
+
+@pytest.fixture
+def own_cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster for one test, which may do what all others would notice: kill its API server."""
+    _skip_where_none_can_run()
+    started = start(tmp_path / "cluster", os.getpid())
+    yield started.for_one_test(tmp_path)
+    os.kill(started.pid, signal.SIGTERM)

@@ -1,0 +1,147 @@
+"""The real CLI on the real control plane: with a state directory, a namespace and a way to the API server of a test's own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cli_fixture import Cli, Said, kill_all, sandbox
+from tests.cluster.fixture import Cluster, Started
+from tests.cluster.jobsets import IMAGE
+from tests.waiting import until
+
+OURS = "tpujob=1"
+KINDS = "jobsets,jobs,pods,configmaps,secrets"
+WATCHES = "billed until the cluster deletes them"  # what a command says of its nodes, once its JobSet is gone
+HOLD = "echo begun\nwhile [ ! -e /tpujob/run/go ]; do sleep 0.1; done\n"  # until `let_go`
+TYPES = {1: "v5p-8", 2: "v5p-16"}  # by pods, of which each asks for 4 chips
+ONE_POD = 4
+WITH_IDS = (  # a `tpujob` that finds these ids instead of random ones
+    "import sys; from orchestrator.cli import main; from orchestrator.core.text import names; "
+    "ids = iter(sys.argv.pop(1).split()); names.new_run_id = lambda bits: next(ids); main.main()"
+)
+
+
+@dataclass
+class Command:
+    """A `tpujob` that goes on; what it says is in two files."""
+
+    process: subprocess.Popen[Any]
+    files: tuple[Path, Path]
+
+    @property
+    def out(self) -> str:
+        return self.files[0].read_text(errors="replace")
+
+    @property
+    def err(self) -> str:
+        return self.files[1].read_text(errors="replace")
+
+    def until(self, words: str) -> None:
+        """Wait until it says this, on either stream."""
+        until(lambda: words in self.out + self.err or self.process.poll() is not None, f"{words!r}")
+        assert words in self.out + self.err, f"{words!r} never came: {self.out}\n{self.err}"
+
+    def press(self, number: int = signal.SIGINT) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> Said:
+        self.process.wait()
+        return Said(self.process.args, self.process.returncode, self.out, self.err)
+
+
+@dataclass
+class Gke(Cli):
+    """`tpujob` in a directory of its own. `way`: the same cluster, by the network that its commands go through."""
+
+    cluster: Cluster = field(kw_only=True)
+    way: Cluster = field(kw_only=True)
+    space: str = field(kw_only=True)
+    _begun: int = 0
+
+    def __call__(self, *words: str, env: dict[str, str] | None = None, timeout_s: float | None = None) -> Said:
+        """Run a command to its end. The nodes of its job go as soon as it watches them."""
+        return self.end(self.begin(*words, env=env))
+
+    def begin(self, *words: str, env: dict[str, str] | None = None) -> Command:
+        self._begun += 1
+        files = self.directory / f"{self._begun}.out", self.directory / f"{self._begun}.err"
+        with files[0].open("wb") as out, files[1].open("wb") as err:
+            return Command(self.start(*words, env=env, stdout=out, stderr=err), files)
+
+    def end(self, command: Command) -> Said:
+        until(lambda: WATCHES in command.err or command.process.poll() is not None, "the end of the command")
+        self.cluster.faults.supply(self.space, idle_s=0)
+        return command.end()
+
+    def write(self, command: str, *, name: str = "job", pods: int = 1, queue: str | None = "tpu", **keys: Any) -> str:
+        """Write a job file, and return its name. `keys`: of the job; those of `tpu` and `gke` are added to the usual ones."""
+        gke = {"image": IMAGE, "namespace": self.space, "queue": queue, **keys.pop("gke", {})}
+        tpu = {"accelerator": TYPES[pods], "wait": "10m", **keys.pop("tpu", {})}
+        job = {"name": name, "on": "gke", "gke": gke, "tpu": tpu, "limits": {"max_duration": "10m"}, **keys}
+        return self.job(yaml.safe_dump({**job, **({"command": command} if command else {})}), f"{name}.yaml")
+
+    def run(self, command: str, *words: str, env: dict[str, str] | None = None, **keys: Any) -> Said:
+        """Run a job to its end; `keys` as for `write`."""
+        return self("run", self.write(command, **keys), *words, env=env)
+
+    def running(self, command: str, *words: str, env: dict[str, str] | None = None, **keys: Any) -> Command:
+        """Begin to run a job that says `begun`, and return once it has."""
+        begun = self.begin("run", self.write(command, **keys), *words, env=env)
+        begun.until("begun")
+        return begun
+
+    def submit(self, command: str, env: dict[str, str] | None = None, **keys: Any) -> str:
+        """Submit a job without a process that collects, and return its run."""
+        done = self("submit", self.write(command, **keys), env={"TPUJOB_COLLECTOR": "off", **(env or {})})
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def with_ids(self, run: str, lease: str) -> Cli:
+        """Return a `tpujob` whose next run and lease have these ids."""
+        return Cli(self.directory, self.env, (sys.executable, "-c", WITH_IDS, f"{run} {lease}"))
+
+    def let_go(self) -> None:
+        """Let the jobs that `HOLD` end."""
+        assert self.cluster.directory is not None
+        for pod in self.pods():
+            place = self.cluster.directory / "pods" / pod["metadata"]["uid"] / "volumes" / "run"
+            (place / "go").touch()
+
+    def pods(self) -> list[dict[str, Any]]:
+        """Return the pods of the namespace, ordered by name."""
+        return list(self.cluster.get("pods", "-n", self.space, "--sort-by=.metadata.name"))
+
+    def jobsets(self) -> list[dict[str, Any]]:
+        return list(self.cluster.get("jobsets", "-n", self.space))
+
+    def left(self) -> list[str]:
+        """Return what there is of tpujob in the namespace."""
+        found = self.cluster.get(KINDS, "-n", self.space, "-l", OURS)
+        return [f"{each['kind']}/{each['metadata']['name']}" for each in found]
+
+    def directory_of_run(self) -> Path:
+        (only,) = (self.directory / "runs").iterdir()
+        return only
+
+
+@pytest.fixture
+def gke(shared_cluster: Started, cluster: Cluster, tmp_path: Path) -> Iterator[Gke]:
+    directory, of_way = tmp_path / "cli", tmp_path / "way"
+    directory.mkdir()
+    of_way.mkdir()
+    way = shared_cluster.for_one_test(of_way)
+    env = {**sandbox(directory), "KUBECONFIG": str(way.kubeconfig), "PATH": os.environ["PATH"]}
+    started = Gke(directory, env, cluster=cluster, way=way, space=cluster.namespace())
+    cluster.faults.supply(started.space, boot_s=0)
+    yield started
+    kill_all(started.local())

@@ -1,0 +1,113 @@
+"""JobSets as one would write them by hand, to see what the control plane makes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.cluster.fixture import Cluster
+from tests.waiting import until
+
+IMAGE = "registry.example/torch-xla:2.9"
+API = "jobset.x-k8s.io/v1alpha2"
+
+
+def jobset(
+    name: str,
+    script: str,
+    *,
+    slices: int = 1,
+    hosts: int = 2,
+    accelerator: str = "tpu-v5p-slice",
+    topology: str = "2x2x2",
+    chips: int = 4,
+    image: str = IMAGE,
+    queue: str = "",
+    pod_limit_s: int | None = None,
+    job_limit_s: int | None = None,
+    ttl_s: int | None = None,
+    grace_s: int = 5,
+    labels: dict[str, str] | None = None,
+    selector: dict[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return a JobSet whose pods run a shell script. With a `queue`, it is Kueue's."""
+    of_queue = {"kueue.x-k8s.io/queue-name": queue} if queue else {}
+    place = {"cloud.google.com/gke-tpu-accelerator": accelerator, "cloud.google.com/gke-tpu-topology": topology}
+    container = {
+        "name": "job",
+        "image": image,
+        "command": ["sh", "-c", script],
+        "resources": {"requests": {"google.com/tpu": chips}, "limits": {"google.com/tpu": chips}},
+    }
+    pod = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": grace_s,
+        "nodeSelector": place | (selector or {}),
+        "tolerations": [{"key": "google.com/tpu", "operator": "Exists", "effect": "NoSchedule"}],
+        "containers": [container],
+        **_given(activeDeadlineSeconds=pod_limit_s),
+    }
+    job = {
+        "parallelism": hosts,
+        "completions": hosts,
+        "completionMode": "Indexed",
+        "backoffLimit": 0,
+        "template": {"spec": pod},
+        **_given(activeDeadlineSeconds=job_limit_s),
+    }
+    return {
+        "apiVersion": API,
+        "kind": "JobSet",
+        "metadata": {"name": name, "labels": of_queue | (labels or {})},
+        "spec": {
+            "suspend": bool(queue),
+            "failurePolicy": {"maxRestarts": 0},
+            "coordinator": {"replicatedJob": "slice", "jobIndex": 0, "podIndex": 0},
+            "replicatedJobs": [{"name": "slice", "replicas": slices, "template": {"spec": job}}],
+            **_given(ttlSecondsAfterFinished=ttl_s),
+        },
+    }
+
+
+def submit(cluster: Cluster, namespace: str, document: dict[str, Any]) -> str:
+    """Create it, and return its UID."""
+    cluster.kubectl("create", "-n", namespace, "-f", "-", given=document)
+    return str(cluster.get("jobset", document["metadata"]["name"], "-n", namespace)["metadata"]["uid"])
+
+
+def ended(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]:
+    """Wait for the end of a JobSet, and return the condition that says it."""
+
+    def end() -> dict[str, Any] | None:
+        return condition(cluster.get("jobset", name, "-n", namespace), "Completed", "Failed")
+
+    return until(end, f"the end of the JobSet {name}") or {}
+
+
+def condition(found: dict[str, Any] | None, *kinds: str) -> dict[str, Any] | None:
+    """Return the first condition of these kinds that is true."""
+    conditions = ((found or {}).get("status") or {}).get("conditions") or ()
+    return next((each for each in conditions if each["type"] in kinds and each["status"] == "True"), None)
+
+
+def pods(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
+    """Return the pods, ordered by name."""
+    return list(cluster.get("pods", "-n", namespace, "--sort-by=.metadata.name"))
+
+
+def phases(cluster: Cluster, namespace: str) -> list[str]:
+    return [pod["status"]["phase"] for pod in pods(cluster, namespace)]
+
+
+def running(cluster: Cluster, namespace: str, count: int = 2) -> list[dict[str, Any]]:
+    """Wait until so many pods run, and return them."""
+    until(lambda: phases(cluster, namespace), "the pods to run", lambda found: found == ["Running"] * count)
+    return pods(cluster, namespace)
+
+
+def events(cluster: Cluster, namespace: str) -> set[str]:
+    """Return the reasons of all events."""
+    return {each["reason"] for each in cluster.get("events", "-n", namespace)}
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}

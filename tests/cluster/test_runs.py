@@ -1,0 +1,76 @@
+"""`tpujob run` on the real control plane: from the objects that are created to the proof that none is left."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.gke_fixture import HOLD, Gke
+
+pytestmark = pytest.mark.cluster
+
+HELLO = """
+echo worker $TPUJOB_WORKER of $TPUJOB_WORKERS
+echo "result $TPUJOB_WORKER" > "$TPUJOB_ARTIFACTS/result.txt"
+"""
+
+
+def test_a_job_of_two_pods_comes_back_with_logs_results_and_a_page_and_leaves_nothing(gke: Gke) -> None:
+    done = gke.run(HELLO, pods=2, name="hello")
+    assert done.returncode == 0, done.text
+    assert sorted(done.stdout.splitlines()[:2]) == [f"worker{each} | worker {each} of 2" for each in (0, 1)]
+    directory = gke.directory_of_run()
+    for each in (0, 1):
+        assert (directory / f"logs/worker{each}.log").read_text() == f"worker {each} of 2\n"
+        assert (directory / f"worker{each}/artifacts/result.txt").read_text() == f"result {each}\n"
+    assert "succeeded" in (directory / "report.html").read_text()
+    assert "absent (checked" in done.text and gke.left() == []
+    nodes = [row for row in gke.cluster.meter.rows() if row["namespace"] == gke.space]
+    assert len(nodes) == 2 and all(row["ended_at"] for row in nodes)
+    assert "all 2 nodes are gone" in done.stderr and all(row["node"] in done.stderr for row in nodes)
+
+
+def test_what_is_sent_is_what_the_run_keeps_and_what_export_prints(gke: Gke) -> None:
+    assert gke.run("true", env={"GREETING": "hi"}, name="hello").returncode == 0
+    shown, sent = gke.only_run(), posted(gke)
+    kept = (gke.directory_of_run() / "jobset.yaml").read_text()
+    owners = [body["metadata"].pop("ownerReferences", None) for body in sent]
+    assert [each and each[0]["name"] for each in owners] == [None, shown["lease"]["node"]]
+    documents = list(yaml.safe_load_all(kept))
+    gke.cluster.kubectl("create", "--dry-run=server", "-f", "-", given=documents)
+    assert sent == posted(gke)[len(sent) :], "the server reads the same, whoever sends it"
+    printed = gke.with_ids(shown["run"], shown["lease"]["id"])("export", "hello.yaml", "--to", "jobset")
+    assert without_comment(printed.stdout) == without_comment(kept)
+
+
+def test_kubectl_shows_what_status_and_show_do(gke: Gke) -> None:
+    command = gke.running(HOLD, pods=2)
+    shown = gke.only_run()
+    (listed,) = json.loads(gke("status", "--json").stdout)["slices"]
+    node = shown["lease"]["node"]
+    assert (listed["node"], listed["state"], listed["run"], shown["lease"]["state"]) == (
+        node,
+        "Running",
+        shown["run"],
+        "ready",
+    )
+    (jobset,), (workload,) = gke.jobsets(), gke.cluster.get("workloads", "-n", gke.space)
+    assert jobset["metadata"]["name"] == workload["metadata"]["ownerReferences"][0]["name"] == node
+    assert jobset["metadata"]["labels"]["tpujob-run"] == shown["run"]
+    assert [pod["metadata"]["labels"]["jobset.sigs.k8s.io/jobset-name"] for pod in gke.pods()] == [node] * 2
+    gke.let_go()
+    assert gke.end(command).returncode == 0
+
+
+def posted(gke: Gke) -> list[dict[str, Any]]:
+    """Return the bodies of what was created as tpujob's, in their order, as the server has read them."""
+    rows = [each for each in gke.cluster.requests(gke.space) if each["verb"] == "create"]
+    bodies = [each["requestObject"] for each in rows]
+    return [body for body in bodies if "tpujob" in (body["metadata"].get("labels") or {})]
+
+
+def without_comment(text: str) -> str:
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
