@@ -48,6 +48,10 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"remote/ssh/dial", r"instance"),
         (r"clouds/google/os_login|client/reach", r"OS Login|profile|key"),
     ),
+    "A cluster: JobSet, Kueue and pods": (
+        (r"clouds/gke/|core/cluster/|engine/cluster/|client/cluster/|remote/pods/|clouds/google/objects", r""),
+        (r"engine/jobs/monitor", r"sent back to its queue"),
+    ),
     "No usable credentials": (
         (r"clouds/google/(credentials|os_login)", r""),
         (r"clouds/google/config", r"CREDENTIALS|default credentials|cannot be read"),
@@ -70,7 +74,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "The type, the zone or the price does not fit": (
         (r"clouds/google/known_errors", r"does not offer|TPU Node"),
         (r"core/planning/|clouds/google/storage", r""),
-        (r"client/slices/offers", r"--type|--zone"),
+        (r"client/slices/offers|report/cluster_offers", r"--type|--zone"),
         (r"client/guarantee/gc|clouds/tpu/calls", r"not a zone"),
     ),
     "SSH cannot connect": (
