@@ -9,7 +9,7 @@ import itertools
 import textwrap
 import typing
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 import typer.main
@@ -121,7 +121,10 @@ class _Conversion:
             return None
         if param.type_descriptor.annotation == list[str]:
             return list(value or ()) or None  # every list of ours has None as its default
-        if type(value) is param.type_descriptor.annotation and not param.type_descriptor.is_ranged:
+        annotation = param.type_descriptor.annotation
+        if type(value) is annotation and not param.type_descriptor.is_ranged:
+            return value
+        if typing.get_origin(annotation) is Literal and value in typing.get_args(annotation):
             return value
         try:
             return self._typers_own().coerce(value, param=param, ctx=ctx)

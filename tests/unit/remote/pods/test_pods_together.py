@@ -102,25 +102,25 @@ def test_results_of_any_size_go_through_the_bucket(
 ) -> None:
     script = "cd $TPUJOB_ARTIFACTS; head -c 3000000 /dev/urandom >big; echo small >small; sha256sum big"
     node.run(
-        request(("main", script), inline_bytes=1000, bucket="gs://results/runs"),
+        request(("main", script), inline_bytes=1000, bucket="gs://all-sizes/runs"),
         STORAGE_EMULATOR_HOST=shared_emulator.url,
     )
     objects = Objects(emulator=shared_emulator.url)
-    seen = followed(store=RunResults(objects, "gs://results/runs/r1"))
+    seen = followed(store=RunResults(objects, "gs://all-sizes/runs/r1"))
     assert seen.end().rc == 0
     found = seen.collect()
     assert not found.problems and {file.path for file in found.files} == {"artifacts/big", "artifacts/small"}
     assert f"{found.files[0].sha256}  big\n".encode() == seen.log
-    names = [each.name for each in objects.list("gs://results/runs/r1/")]
+    names = [each.name for each in objects.list("gs://all-sizes/runs/r1/")]
     assert names == ["runs/r1/worker0/artifacts/big", "runs/r1/worker0/artifacts/small"]
-    objects.delete("gs://results/runs/r1/worker0/artifacts/big")
-    again = followed(store=RunResults(objects, "gs://results/runs/r1"))
+    objects.delete("gs://all-sizes/runs/r1/worker0/artifacts/big")
+    again = followed(store=RunResults(objects, "gs://all-sizes/runs/r1"))
     again.place = tmp_path / "again"
     again.place.mkdir()
     again.end()
     found = again.collect()
     assert [str(problem) for problem in found.waiting] == [
-        "worker0: artifacts/big: it is in the bucket of the job: gs://results/runs/r1/worker0/artifacts/big does not exist"
+        "worker0: artifacts/big: it is in the bucket of the job: gs://all-sizes/runs/r1/worker0/artifacts/big does not exist"
     ]
     assert [file.path for file in found.files] == ["artifacts/small"]
 

@@ -1,0 +1,55 @@
+"""`jobs/mnist-gke.yaml` on the real control plane, through Kueue: torch_xla in two pods, with the losses of a slice."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.emulator.daemon import control
+from tests import ROOT
+from tests.cluster.gke_fixture import Gke
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.torch,
+    pytest.mark.skipif(importlib.util.find_spec("torch_xla") is None, reason="needs the `local` extra"),
+]
+NO_NETWORK = {"OMP_NUM_THREADS": "1", "https_proxy": "http://127.0.0.1:9", "no_proxy": ""}
+
+
+def mnist() -> dict[str, Any]:
+    """Return the job of the repository, on fewer images."""
+    job: dict[str, Any] = yaml.safe_load((ROOT / "jobs" / "mnist-gke.yaml").read_text(encoding="utf-8"))
+    job["train"] |= {"fallback": "sample", "emulated": {"cores": 2, "examples": 768, "epochs": 1}}
+    return {**job, "env": NO_NETWORK}
+
+
+def losses(directory: Path) -> list[Any]:
+    text = (directory / "worker0" / "artifacts" / "metrics.jsonl").read_text()
+    rows = [json.loads(line) for line in text.splitlines()]
+    return [(row.get("step"), row.get("loss"), row.get("accuracy")) for row in rows]
+
+
+def test_two_pods_train_with_the_losses_of_the_same_job_on_a_slice(gke: Gke) -> None:
+    job = mnist()
+    job["gke"] |= {"namespace": gke.space, "queue": "tpu"}
+    done = gke("run", gke.job(yaml.safe_dump(job), "mnist-gke.yaml"))
+    assert done.returncode == 0, done.text
+    on_cluster = gke.directory_of_run()
+    jobset = next(yaml.safe_load_all((on_cluster / "jobset.yaml").read_text()))
+    assert jobset["spec"]["suspend"] and jobset["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "tpu"
+    assert "absent (checked" in done.text and gke.left() == []
+    del job["gke"], job["on"]
+    job["tpu"] = {"accelerator": job["tpu"]["accelerator"], "zone": "us-central1-a"}
+    try:
+        there = gke("run", gke.job(yaml.safe_dump({**job, "name": "slice"}), "slice.yaml"))
+    finally:
+        control.stop(gke.emulator_directory)
+    assert there.returncode == 0, there.text
+    (on_slice,) = [each for each in (gke.directory / "runs").iterdir() if each != on_cluster]
+    assert len(losses(on_cluster)) > 2 and losses(on_cluster) == losses(on_slice)
