@@ -87,11 +87,15 @@ def one_of(found: list[Lease]) -> Lease | None:
 
 
 def require(session: Session, handle: str | None) -> Lease:
-    """Return the lease of this name. Raises UserError when there is none, or several are meant."""
-    for each in named(session, handle, on_clusters=True):
-        refuse_cluster(each)
-    lease = held(session, handle)
+    """Return the lease of this name. Raises UserError when there is none, or several are meant.
+
+    Jobs on clusters count only where no slice has the name: both may have it.
+    """
+    found = named(session, handle, on_clusters=True)
+    lease = one_of([each for each in found if each.cloud != GKE and each.state is not LeaseState.DOWN])
     if lease is None:
+        for each in found:
+            refuse_cluster(each)
         what = f"no slice named {handle!r}" if handle else "no slice"
         raise UserError(f"there is {what} on the {session.target.kind} cloud", hint="`tpujob up` creates one")
     return lease

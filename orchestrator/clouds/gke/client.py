@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.clouds.gke import views
 from orchestrator.clouds.gke.errors import NotFound
-from orchestrator.clouds.gke.kube_api import KubeApi, Rows, path_of
+from orchestrator.clouds.gke.kube_api import KUEUE, KubeApi, Rows, path_of
 from orchestrator.clouds.gke.plugins import PLUGIN_S
 from orchestrator.clouds.gke.pods import JobSetPods
 from orchestrator.core.cluster.nodes import NodeView
@@ -113,22 +113,29 @@ class ClusterCloud:
 
     def _workload(self, name: SliceName, jobset: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, str]:
         """The Workload that Kueue made for the JobSet, None if there is none; and why it cannot be read, else empty."""
-        place, made_for = path_of("workloads", name.zone), f"kueue.x-k8s.io/job-uid={views.uid_of(jobset)}"
-        try:
-            return next(iter(self.api(name.project).list(place, labels=made_for).items), None), ""
-        except AuthError as error:
-            return None, f"why may not be read: {error.message}"
-        except BadRequest:
-            return None, "the cluster does not know Workloads: is Kueue installed?"
+        api, made_for = self.api(name.project), f"kueue.x-k8s.io/job-uid={views.uid_of(jobset)}"
+        for version in KUEUE:
+            place = path_of("workloads", name.zone, kueue=version)
+            try:
+                return next(iter(api.list(place, labels=made_for).items), None), ""
+            except AuthError as error:
+                return None, f"why may not be read: {error.message}"
+            except (BadRequest, NotFound):  # it does not serve this version
+                continue
+        return None, "the cluster does not know Workloads: is Kueue installed?"
 
     def _left(self, name: SliceName) -> dict[str, tuple[dict[str, Any], ...]]:
         """What carries the label of the lease though the JobSet is gone, by kind."""
         return {kind: self._listed(name.project, kind, name.zone, _of_lease(name)).items for kind in KINDS[1:]}
 
     def _listed(self, project: str, kind: str, namespace: str, labels: str) -> Rows:
-        """Return the objects of a kind. Few may list Secrets: what needs no TPU and may not be read is taken for none."""
+        """Return the objects of a kind. Few may list Secrets: what needs no TPU and may not be read is taken for none.
+
+        What it holds, a MiB each, is not fetched: where it is and whose it is stand in its metadata.
+        """
+        contents = kind not in NEED_NO_TPU
         try:
-            return self.api(project).list(path_of(kind, namespace), labels=labels)
+            return self.api(project).list(path_of(kind, namespace), labels=labels, contents=contents)
         except AuthError:
             if kind in NEED_NO_TPU:
                 return Rows((), None)

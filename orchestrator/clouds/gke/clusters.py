@@ -7,6 +7,7 @@ pointed at another server is another cluster, and an absence there proves nothin
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +67,7 @@ def open_api(found: str, environ: Mapping[str, str]) -> KubeApi:
     config, bearer = leads_to.config, None
     if config.user is not None and config.user.exec is not None:
         bearer = _signed(PluginToken(config.user.exec, config.fname and config.fname.parent))
-    return connect(config, bearer, leads_to.proxy)
+    return connect(config, bearer, leads_to.proxy, leads_to.tls_name)
 
 
 def _of_google(name: str, bearer: Bearer, ask: Callable[..., dict[str, Any]] = json_call) -> KubeApi:
@@ -89,15 +90,23 @@ def _config(name: str, endpoint: str, authority: str) -> SingleConfig:
 
 
 def _signed(bearer: Bearer) -> httpx2.Auth:
-    """Return what signs requests with a token that is renewed in time, and once more after a 401."""
+    """Return what signs requests with a token that is renewed in time, and once more after a 401.
+
+    Many threads follow pods, and their tokens expire at once: the first one renews for all.
+    """
     import httpx2
+
+    lock = threading.Lock()
 
     class Signed(httpx2.Auth):
         def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response, None]:
-            request.headers["Authorization"] = f"Bearer {bearer.token()}"
+            token = bearer.token()
+            request.headers["Authorization"] = f"Bearer {token}"
             response = yield request
             if response.status_code == 401 and bearer.renewable:
-                bearer.renew()
+                with lock:
+                    if bearer.token() == token:
+                        bearer.renew()
                 request.headers["Authorization"] = f"Bearer {bearer.token()}"
                 yield request
 

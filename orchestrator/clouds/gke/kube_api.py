@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 TIMEOUT_S = 15.0
 PAGE_ROWS = 500
 MAX_PAGES = 1000
+METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+KUEUE = ("v1beta1", "v1beta2")  # of its API, the older one first: 0.14 serves no other
 LOG_SILENCE_S = 3600.0  # a job may be silent for long; the end of the connection is noticed by TCP keep-alive
 
 _log = logging.getLogger("tpujob.gke")
@@ -58,15 +60,16 @@ class KubeApi:
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy, "preconditions": {"uid": uid}}
         self._object("DELETE", path, body)
 
-    def list(self, path: str, *, labels: str = "", fields: str = "") -> Rows:
-        """Return every object, from all pages of a consistent list."""
+    def list(self, path: str, *, labels: str = "", fields: str = "", contents: bool = True) -> Rows:
+        """Return every object, from all pages of a consistent list. Without `contents` they have nothing but metadata."""
         items: list[dict[str, Any]] = []
         query: dict[str, str] = {"limit": str(PAGE_ROWS)}
         query |= {"labelSelector": labels} if labels else {}
         query |= {"fieldSelector": fields} if fields else {}
+        headers = {} if contents else {"Accept": METADATA_ONLY}
         first: float | None = None
         for page in range(MAX_PAGES):
-            response = self._send("GET", path, None, query)
+            response = self._send("GET", path, None, query, headers)
             found = _parsed(response.content, self.server)
             rows = found.get("items")
             if rows is None:
@@ -102,14 +105,19 @@ class KubeApi:
         self._http.close()
 
     def _object(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        return _parsed(self._send(method, path, body, {}).content, self.server)
+        return _parsed(self._send(method, path, body, {}, {}).content, self.server)
 
     def _send(
-        self, method: str, path: str, body: Mapping[str, Any] | None, query: Mapping[str, str]
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
     ) -> httpx2.Response:
         content = None if body is None else json.dumps(body).encode()
-        headers = {} if body is None else {"Content-Type": "application/json"}
-        request = self._http.build_request(method, path, params=dict(query), content=content, headers=headers)
+        sent = {**headers} if body is None else {**headers, "Content-Type": "application/json"}
+        request = self._http.build_request(method, path, params=dict(query), content=content, headers=sent)
         with translated(self.server):
             response = self._http.send(request)
         _log.debug("%s %s %s", method, path, response.status_code)
@@ -148,9 +156,10 @@ class translated:
                 raise AuthError(f"signing in to {self._server} failed: {error}", hint=errors.SIGN_IN) from error
 
 
-def connect(config: SingleConfig, bearer: Any = None, proxy: str | None = None) -> KubeApi:
+def connect(config: SingleConfig, bearer: Any = None, proxy: str | None = None, tls_name: str | None = None) -> KubeApi:
     """Return the API of a configured cluster, by this proxy, else by that of the environment.
 
+    `tls_name`: whose certificate the server has to have; None: that of the host of its address.
     Connects to nothing yet. Raises ConfigError for files that are missing, and for a proxy that cannot be used.
     """
     import httpx2
@@ -168,19 +177,24 @@ def connect(config: SingleConfig, bearer: Any = None, proxy: str | None = None) 
         raise ConfigError(
             f"the proxy to {server} cannot be used: {error}", hint="for a socks proxy: pip install 'httpx2[socks]'"
         ) from error
-    except (Unusable, OSError, ValueError) as error:
+    except (Unusable, OSError, ValueError, httpx2.InvalidURL) as error:
         raise ConfigError(f"context {config.context_name!r} of your kubeconfig cannot be used: {error}") from error
     if bearer is not None:
         http.auth = bearer
+    if tls_name is not None:
+        http.event_hooks = {"request": [lambda request: request.extensions.update(sni_hostname=tls_name)]}
     return KubeApi(http, server.partition("://")[2].rstrip("/"))
 
 
-def path_of(kind: str, namespace: str, name: str = "") -> str:
-    """Return the path of an object, or without a name of a collection. `kind`: such as `pods`, `jobsets`."""
+def path_of(kind: str, namespace: str, name: str = "", *, kueue: str = KUEUE[0]) -> str:
+    """Return the path of an object, or without a name of a collection. `kind`: such as `pods`, `jobsets`.
+
+    `kueue`: the version of its API, for `workloads`.
+    """
     group = {
         "jobsets": "/apis/jobset.x-k8s.io/v1alpha2",
         "jobs": "/apis/batch/v1",
-        "workloads": "/apis/kueue.x-k8s.io/v1beta1",
+        "workloads": f"/apis/kueue.x-k8s.io/{kueue}",
         "events": "/api/v1",
     }.get(kind, "/api/v1")
     place = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""

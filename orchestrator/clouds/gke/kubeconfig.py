@@ -6,6 +6,7 @@ lightkube reads the files, and signs in with certificates and tokens; `plugins` 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +18,21 @@ if TYPE_CHECKING:
     from lightkube.config.kubeconfig import SingleConfig
 
 INSTALL = "install it with: pip install 'tpujob[gke]'"
+_ADDRESS = re.compile(r"https?://[^/]", re.IGNORECASE)
+_IMPERSONATION = ("as", "as-uid", "as-groups", "as-user-extra")
 _HINT = "`kubectl config get-contexts` lists the contexts of your kubeconfig"
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """What a context leads to. `proxy`: that of the cluster (`proxy-url`), which outranks those of the environment."""
+    """What a context leads to. `proxy`: that of the cluster (`proxy-url`), which outranks those of the environment.
+
+    `tls_name`: of the server's certificate (`tls-server-name`); None: the host of its address.
+    """
 
     config: SingleConfig
     proxy: str | None = None
+    tls_name: str | None = None
 
     @property
     def server(self) -> str:
@@ -41,12 +48,13 @@ def load(context: str | None, environ: Mapping[str, str]) -> Connection:
     except ModuleNotFoundError as error:
         raise ConfigError(f"`on: gke` needs the Python package {error.name}", hint=INSTALL) from error
     found: list[Any] = []
-    proxies: dict[str, str] = {}
+    clusters: dict[str, Mapping[str, Any]] = {}
+    users: dict[str, Mapping[str, Any]] = {}
     for path in _files(environ):
         try:
-            text = yaml.safe_load(path.read_bytes())
+            text = _complete(yaml.safe_load(path.read_bytes()))
             found.append(KubeConfig.from_dict(text, fname=path))
-            proxies = _proxies(text) | proxies
+            clusters, users = _named_in(text, "cluster") | clusters, _named_in(text, "user") | users
         except (Unusable, OSError, KeyError, TypeError, ValueError, AttributeError, yaml.YAMLError) as error:
             raise ConfigError(f"{path} cannot be used as a kubeconfig: {error}", hint=_HINT) from error
     if not found:
@@ -70,7 +78,10 @@ def load(context: str | None, environ: Mapping[str, str]) -> Connection:
             if user is None:
                 raise ConfigError(f"context {name!r} of your kubeconfig names no user", hint=_HINT)
             config = SingleConfig(context_name=name, context=chosen, cluster=cluster, user=user, fname=each.fname)
-            return Connection(config, proxies.get(chosen.cluster) or None)
+            plain = clusters[chosen.cluster]
+            _refuse_unusable(name, str(plain.get("server") or ""), str(chosen.user), users[str(chosen.user)])
+            proxy, tls_name = (str(plain.get(key) or "") or None for key in ("proxy-url", "tls-server-name"))
+            return Connection(config, proxy, tls_name)
     raise ConfigError(f"your kubeconfig has no context {name!r}", hint=_HINT)
 
 
@@ -78,9 +89,29 @@ def _first(found: list[Any], kind: str, name: str) -> Any:
     return next((getattr(each, kind)[name] for each in found if name in getattr(each, kind)), None)
 
 
-def _proxies(text: Any) -> dict[str, str]:
-    """Return the proxies of a file by their clusters, "" for none; lightkube leaves them out."""
-    return {each["name"]: str(each["cluster"].get("proxy-url") or "") for each in text["clusters"]}
+def _complete(text: Any) -> Any:
+    """Return what a file says, with empty lists for what it leaves out: kubectl takes an empty file, too."""
+    found = {} if text is None else text
+    return {**found, **{key: found.get(key) or [] for key in ("clusters", "contexts", "users")}}
+
+
+def _named_in(text: Any, kind: str) -> dict[str, Mapping[str, Any]]:
+    """Return the clusters or the users of a file by their names, with the keys that lightkube leaves out."""
+    return {each["name"]: each[kind] for each in text[f"{kind}s"]}
+
+
+def _refuse_unusable(context: str, server: str, name: str, user: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a server that cannot be asked, and for a user as whom tpujob does not sign in."""
+    if _ADDRESS.match(server) is None:
+        raise ConfigError(
+            f"the server of context {context!r} of your kubeconfig is {server!r}, which is no address with https://",
+            hint="`kubectl config set-cluster CLUSTER --server=https://…` corrects it",
+        )
+    if acting := [key for key in _IMPERSONATION if user.get(key)]:
+        raise ConfigError(
+            f"user {name!r} of your kubeconfig acts as another ({', '.join(acting)}), which tpujob does not support",
+            hint="name a context whose user signs in as itself: `gke: {context: NAME}`",
+        )
 
 
 def _named(environ: Mapping[str, str]) -> list[Path]:

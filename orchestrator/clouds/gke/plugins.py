@@ -36,7 +36,10 @@ class PluginToken:
         self._lock = threading.Lock()  # many threads follow pods
 
     def token(self) -> str:
-        """Return the token; run the plugin if there is none yet. Raises AuthError, CloudUnavailable."""
+        """Return the token; run the plugin if there is none yet.
+
+        Raises AuthError; CloudUnavailable for a plugin that does not end, or that fails though it gave a token before.
+        """
         with self._lock:
             if self._token is None:
                 self._token = self._given()
@@ -52,7 +55,10 @@ class PluginToken:
         rc, output, complaint = self._run()
         if rc != 0:
             said = " ".join(complaint.decode("utf-8", "replace").split())[-SHOWN_CHARS:]
-            raise AuthError(f"{name}, which signs in to the cluster, ended with code {rc}: {said}", hint=TRY_IT)
+            why = f"{name}, which signs in to the cluster, ended with code {rc}: {said}"
+            if self._token is not None:  # it can sign in: a network that is away for a moment must not end a job
+                raise CloudUnavailable(why, hint=TRY_IT)
+            raise AuthError(why, hint=TRY_IT)
         try:
             token = json.loads(output)["status"]["token"]
         except (ValueError, KeyError, TypeError):

@@ -94,8 +94,8 @@ class Question(KubeApi):
     def delete(self, path: str, uid: str, *, foreground: bool = True) -> None:
         self._ask("delete", {"path": path, "uid": uid, "foreground": foreground})
 
-    def list(self, path: str, *, labels: str = "", fields: str = "") -> Rows:
-        found = self._ask("list", {"path": path, "labels": labels})
+    def list(self, path: str, *, labels: str = "", fields: str = "", contents: bool = True) -> Rows:
+        found = self._ask("list", {"path": path, "labels": labels, "contents": contents})
         assert isinstance(found, Rows)
         return found
 
@@ -163,7 +163,10 @@ class Question(KubeApi):
             case "get":
                 return cluster.get(asked["path"])
             case "list":
-                return cluster.list(asked["path"], asked["labels"])
+                rows = cluster.list(asked["path"], asked["labels"])
+                if asked["contents"]:
+                    return rows
+                return Rows(tuple({"metadata": row["metadata"]} for row in rows.items), rows.server_now)
             case "post":
                 return cluster.post(asked["path"], asked["body"])
         process = self.process

@@ -78,6 +78,8 @@ class Store:
             or (path.count("/") == 4 and place.endswith(f"/{kind}/" + place.rpartition("/")[2]))
             if all((found["metadata"].get("labels") or {}).get(key) == value for key, value in wanted.items())
         ]
+        if "as=PartialObjectMetadataList" in request.headers.get("accept", "").replace(" ", ""):
+            rows = [{"metadata": found["metadata"]} for found in rows]
         begin = int(query.get("continue", ["0"])[0])
         page, rest = rows[begin : begin + self.page_rows], rows[begin + self.page_rows :]
         metadata = {"continue": str(begin + self.page_rows)} if rest else {}

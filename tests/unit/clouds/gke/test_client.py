@@ -81,6 +81,30 @@ def test_a_workload_that_may_not_be_read_is_said(cloud: ClusterCloud, store: Sto
         assert seen is not None and seen.state is SliceState.QUEUED and said in seen.native_state
 
 
+def test_a_workload_is_read_in_the_version_that_kueue_serves(cloud: ClusterCloud, store: Store) -> None:
+    store.put(PLACE, jobset(suspend=True, labels={**LABELS, "kueue.x-k8s.io/queue-name": "tpu"}))
+    reserved = condition("QuotaReserved", status="False", message="insufficient quota")
+    made = {"name": "w", "namespace": "team", "labels": {"kueue.x-k8s.io/job-uid": "uid-1"}}
+    store.put(
+        "/apis/kueue.x-k8s.io/v1beta2/namespaces/team/workloads/w",
+        {"metadata": made, "status": {"conditions": [reserved]}},
+    )
+    for unserved in (httpx2.Response(404, text="404 page not found\n"), refusal(404, "NotFound")):
+        store.instead = lambda call, answer=unserved: answer if "kueue.x-k8s.io/v1beta1" in str(call.url) else None
+        seen = cloud.get(NAME)
+        assert seen is not None and "insufficient quota" in seen.native_state
+
+
+def test_what_config_maps_and_secrets_hold_is_not_fetched_with_their_lists(cloud: ClusterCloud, store: Store) -> None:
+    asked: dict[str, str] = {}
+    store.instead = lambda call: asked.__setitem__(call.url.path.rpartition("/")[2], call.headers["accept"])
+    cloud.list(NAME.project, "team")
+    assert cloud.get(NAME) is None
+    metadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+    assert {kind for kind, accept in asked.items() if accept == metadata} == {"configmaps", "secrets"}
+    assert all("Partial" not in asked[kind] for kind in ("jobsets", "jobs", "pods"))
+
+
 def test_a_jobset_that_is_made_while_the_lists_are_read_is_never_shown_as_gone(
     cloud: ClusterCloud, store: Store
 ) -> None:

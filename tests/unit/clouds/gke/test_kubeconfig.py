@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import ssl
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from orchestrator.clouds.gke import clusters, kubeconfig
-from orchestrator.errors import ConfigError
+from orchestrator.clouds.gke.kube_api import KubeApi, read_log
+from orchestrator.errors import CloudUnavailable, ConfigError
 
 CLUSTER = "projects/p/locations/us-central1/clusters/one"
 
@@ -55,6 +61,9 @@ def test_a_cluster_that_is_named_needs_no_kubeconfig(tmp_path: Path) -> None:
         ({"contexts": [{"name": "one", "context": {"cluster": "one"}}]}, "names no user"),
         ({"contexts": "x"}, "cannot be used as a kubeconfig"),
         ({"contexts": []}, "no context 'one'"),
+        ({"contexts": None}, "no context 'one'"),
+        ({"clusters": None}, "the cluster of context 'one' is missing"),
+        ({"users": None}, "the user of context 'one' is missing"),
     ],
 )
 def test_what_a_kubeconfig_lacks_is_said(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
@@ -63,11 +72,71 @@ def test_what_a_kubeconfig_lacks_is_said(tmp_path: Path, changes: dict[str, Any]
         kubeconfig.load(None, {"KUBECONFIG": str(path)})
 
 
-@pytest.mark.parametrize("text", ["", "- 1", "{", "\x00"])
+@pytest.mark.parametrize("text", ["- 1", "[]", "no", "{", "\x00"])
 def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "config").write_text(text)
     with pytest.raises(ConfigError, match="config cannot be used as a kubeconfig"):
         kubeconfig.load(None, {"KUBECONFIG": str(tmp_path / "config")})
+
+
+def test_files_that_have_only_a_part_are_merged(tmp_path: Path) -> None:
+    for name, text in {
+        "empty": "",
+        "comment": "# nothing yet\n",
+        "nulls": "{clusters: null, contexts: null, users: null, current-context: ''}",
+        "current": "current-context: two",
+    }.items():
+        (tmp_path / name).write_text(text)
+    written(tmp_path / "both", "one")
+    second = written(tmp_path / "rest", "two", "https://127.0.0.2:6443")
+    environ = {
+        "KUBECONFIG": ":".join(str(tmp_path / each) for each in ("empty", "comment", "nulls", "current", "both"))
+    }
+    environ["KUBECONFIG"] += f":{second}"
+    assert clusters.identity(None, None, environ) == "two@https://127.0.0.2:6443"
+    assert clusters.identity("one", None, environ) == "one@https://127.0.0.1:6443"
+
+
+@pytest.mark.parametrize("text", ["", "{clusters: null, contexts: null, users: null}"])
+def test_an_empty_file_has_no_current_context(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config").write_text(text)
+    with pytest.raises(ConfigError, match="no current context"):
+        kubeconfig.load(None, {"KUBECONFIG": str(tmp_path / "config")})
+
+
+@pytest.mark.parametrize("key", ["as", "as-uid", "as-groups", "as-user-extra"])
+def test_a_user_who_acts_as_another_is_refused_in_words(tmp_path: Path, key: str) -> None:
+    value = {"as-groups": ["admins"], "as-user-extra": {"reason": ["x"]}}.get(key, "jane")
+    path = written(tmp_path / "config", "one", users=[{"name": "one", "user": {"token": "t", key: value}}])
+    with pytest.raises(ConfigError, match=rf"user 'one' of your kubeconfig acts as another \({key}\)"):
+        clusters.identity(None, None, {"KUBECONFIG": str(path)})
+
+
+def test_a_user_who_acts_as_another_is_in_nobodys_way_in_another_context(tmp_path: Path) -> None:
+    users = [{"name": "one", "user": {"token": "t"}}, {"name": "other", "user": {"token": "t", "as": "jane"}}]
+    path = written(tmp_path / "config", "one", users=users)
+    assert clusters.identity(None, None, {"KUBECONFIG": str(path)}) == "one@https://127.0.0.1:6443"
+
+
+@pytest.mark.parametrize(
+    "server", ["127.0.0.1:6443", "api.example", "//api.example", "ftp://api.example", "https://", ""]
+)
+def test_a_server_that_is_no_web_address_is_refused_before_it_is_asked(tmp_path: Path, server: str) -> None:
+    path = written(tmp_path / "config", "one", server)
+    with pytest.raises(ConfigError, match=r"the server of context 'one' of your kubeconfig is .*, which is no address"):
+        clusters.identity(None, None, {"KUBECONFIG": str(path)})
+
+
+def test_a_cluster_without_a_server_is_not_taken_for_one_on_this_machine(tmp_path: Path) -> None:
+    path = written(tmp_path / "config", "one", clusters=[{"name": "one", "cluster": {}}])
+    with pytest.raises(ConfigError, match="the server of context 'one' of your kubeconfig"):
+        clusters.identity(None, None, {"KUBECONFIG": str(path)})
+
+
+def test_a_server_whose_address_cannot_be_read_is_refused_in_words(tmp_path: Path) -> None:
+    environ = {"KUBECONFIG": str(written(tmp_path / "config", "one", "https://127.0.0.1:port"))}
+    with pytest.raises(ConfigError, match="context 'one' of your kubeconfig cannot be used"):
+        clusters.open_api(clusters.identity(None, None, environ), environ)
 
 
 def test_no_kubeconfig_at_all_says_what_writes_one(tmp_path: Path) -> None:
@@ -136,6 +205,59 @@ def test_no_variable_names_a_proxy_for_a_cluster_on_this_machine(
     environ = {"KUBECONFIG": str(written(tmp_path / "config", "one", url))}
     clusters.open_api(clusters.identity(None, None, environ), environ).get("/api")
     assert asked == [b"GET /api HTTP/1.1"]
+
+
+def test_a_certificate_is_compared_with_the_name_that_the_kubeconfig_gives(tmp_path: Path) -> None:
+    def asked(**changes: str) -> KubeApi:
+        cluster = {"server": f"https://127.0.0.1:{server.server_port}", "certificate-authority": "ca.pem", **changes}
+        path = written(tmp_path / "config", "one", clusters=[{"name": "one", "cluster": cluster}])
+        environ = {"KUBECONFIG": str(path)}
+        return clusters.open_api(clusters.identity(None, None, environ), environ)
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        context = certified(tmp_path / "ca.pem", "api.internal")
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            named = asked(**{"tls-server-name": "api.internal"})
+            assert named.get("/api") == {}
+            assert b"".join(read_log(named.stream("/log", {}), named.server)) == b"{}"
+            named.close()
+            with pytest.raises(CloudUnavailable, match="cannot be trusted"):
+                asked().get("/api")
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def certified(path: Path, host: str) -> ssl.SSLContext:
+    """Return a server's TLS context for a host; write the certificate that vouches for it to the path."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    name, day = x509.Name([]), timedelta(days=1)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now - day, now + day)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=True)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    path.write_bytes(made.public_bytes(pem))
+    private = path.with_suffix(".key")
+    private.write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path, private)
+    return context
 
 
 def test_a_proxy_for_which_a_package_is_missing_is_refused_in_words(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +15,16 @@ import psutil
 import pytest
 
 from orchestrator.clouds.gke import clusters, plugins
+from orchestrator.clouds.gke.kube_api import KubeApi
 from orchestrator.errors import AuthError, CloudUnavailable
 from tests.unit.clouds.gke.test_kubeconfig import written
-from tests.waiting import until
+from tests.waiting import HANG_S, until
+
+COUNT = 'echo x >> "$0.runs"; n=$(wc -l < "$0.runs" | tr -d " ")'
 
 
-def ask(tmp_path: Path, script: str, **changes: Any) -> list[str]:
-    """Ask a server twice, which refuses the first token, with a plugin that is this script; return what signed the requests."""
+def opened(tmp_path: Path, script: str, answer: Callable[[httpx2.Request], httpx2.Response], **changes: Any) -> KubeApi:
+    """Return the API of a server that answers so, with a plugin that is this script."""
     plugin = tmp_path / "bin" / "plugin"
     plugin.parent.mkdir(exist_ok=True)
     plugin.write_text(f"#!/bin/sh\n{script}\n")
@@ -27,13 +33,19 @@ def ask(tmp_path: Path, script: str, **changes: Any) -> list[str]:
     path = written(tmp_path / "config", "one", users=[{"name": "one", "user": {"exec": asked}}])
     environ = {"KUBECONFIG": str(path)}
     api = clusters.open_api(clusters.identity(None, None, environ), environ)
+    api._http._transport = httpx2.MockTransport(answer)
+    return api
+
+
+def ask(tmp_path: Path, script: str, **changes: Any) -> list[str]:
+    """Ask a server twice, which refuses the first token, with a plugin that is this script; return what signed the requests."""
     seen: list[str] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         seen.append(request.headers["Authorization"])
         return httpx2.Response(401 if len(seen) == 1 else 200, json={"kind": "Status"})
 
-    api._http._transport = httpx2.MockTransport(answer)
+    api = opened(tmp_path, script, answer, **changes)
     api.get("/api")
     api.get("/api")
     return seen
@@ -41,13 +53,44 @@ def ask(tmp_path: Path, script: str, **changes: Any) -> list[str]:
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
 def test_a_token_is_kept_until_it_is_refused(tmp_path: Path, version: str) -> None:
-    count = 'echo x >> "$0.runs"; n=$(wc -l < "$0.runs" | tr -d " ")'
-    script = f'{count}; printf \'{{"status": {{"token": "t%s-%s"}}}}\' "$n" "$GIVEN"'
+    script = f'{COUNT}; printf \'{{"status": {{"token": "t%s-%s"}}}}\' "$n" "$GIVEN"'
     changes = {
         "apiVersion": f"client.authentication.k8s.io/{version}",
         "env": [{"name": "GIVEN", "value": "by-env"}],
     }
     assert ask(tmp_path, script, **changes) == ["Bearer t1-by-env", "Bearer t2-by-env", "Bearer t2-by-env"]
+
+
+def test_a_token_that_many_threads_used_is_replaced_once(tmp_path: Path) -> None:
+    threads = 8
+    together = threading.Barrier(threads)
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.headers["Authorization"] != "Bearer t1":
+            return httpx2.Response(200, json={})
+        together.wait(HANG_S)  # all have signed with the token that is refused
+        return httpx2.Response(401, json={})
+
+    api = opened(tmp_path, f'{COUNT}; printf \'{{"status": {{"token": "t%s"}}}}\' "$n"', answer)
+    with ThreadPoolExecutor(threads) as pool:
+        assert list(pool.map(api.get, ["/api"] * threads)) == [{}] * threads
+    assert (tmp_path / "bin" / "plugin.runs").read_text().count("x") == 2
+
+
+def test_a_plugin_that_gave_a_token_before_and_fails_is_asked_again(tmp_path: Path) -> None:
+    script = (
+        f'''{COUNT}; [ "$n" = 2 ] && {{ echo no route >&2; exit 3; }}; printf '{{"status": {{"token": "t%s"}}}}' "$n"'''
+    )
+    refused = {"Bearer t1"}
+    api = opened(
+        tmp_path,
+        script,
+        lambda sent: httpx2.Response(401 if sent.headers["Authorization"] in refused else 200, json={}),
+    )
+    with pytest.raises(CloudUnavailable, match="ended with code 3: no route") as raised:
+        api.get("/api")
+    assert raised.value.hint == plugins.TRY_IT
+    assert api.get("/api") == {}
 
 
 def test_a_plugin_knows_that_it_can_ask_for_nothing(tmp_path: Path) -> None:
