@@ -1,8 +1,8 @@
 """The fixture `cluster`: one real control plane for all tests of a session, also where xdist plays them in several processes.
 
-Where the binaries are not in the cache (`make cluster`), tests that use it are skipped. TPUJOB_TEST_KUBECONFIG names a cluster
-of yours instead, such as kind's, with JobSet, Kueue, the flavors of `queue.py`, and nodes that have the labels and the chips
-of `agent/shapes.py`: there nothing bills, and no fault can be played.
+Tests that use it are skipped without kubectl, and where the binaries are not in the cache (`make cluster`).
+TPUJOB_TEST_KUBECONFIG names a cluster of yours instead, such as kind's, with JobSet, Kueue, the flavors of `queue.py`, and
+nodes that have the labels and the chips of `agent/shapes.py`: there nothing bills, and no fault can be played.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import fcntl
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -145,7 +146,8 @@ class Cluster:
         """Return what users asked for in a namespace, as the API server's audit log has it, with the bodies that were sent."""
         self._own()
         assert self.directory is not None
-        lines = (self.directory / "logs" / "audit.log").read_text().splitlines()
+        whole, _, _ = (self.directory / "logs" / "audit.log").read_bytes().rpartition(b"\n")  # the rest is half written
+        lines = whole.splitlines()
         return [each for each in map(json.loads, lines) if each.get("objectRef", {}).get("namespace") == namespace]
 
     def tidy(self) -> None:
@@ -225,7 +227,13 @@ def _written(path: Path, config: Any) -> Path:
     return path
 
 
+def _skip_without_kubectl() -> None:
+    if shutil.which("kubectl") is None:
+        pytest.skip("this machine has no kubectl")
+
+
 def _skip_where_none_can_run() -> None:
+    _skip_without_kubectl()
     if missing():
         pytest.skip(f"{', '.join(missing())} not in {cache()}: make cluster")
     if sandbox.how() is None:
@@ -236,6 +244,7 @@ def _skip_where_none_can_run() -> None:
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Started:
     """One for all processes of xdist; it ends with the process that started them."""
     if given := os.environ.get(GIVEN):
+        _skip_without_kubectl()
         return Started(Path(given))
     _skip_where_none_can_run()
     alone = worker_id == "master"

@@ -20,6 +20,12 @@ from tests.waiting import until
 pytestmark = pytest.mark.cluster
 FIXTURES = (world,)
 
+PRINTED = (
+    "TPUJOB_WORKER",
+    "GREETING",
+    *(f"MEGASCALE_{each}" for each in ("NUM_SLICES", "SLICE_ID", "COORDINATOR_ADDRESS")),
+)
+
 SMALLEST = {
     (form.accelerator, form.machine_type): form.kind.name for name in reversed(gke.types()) for form in gke.slices(name)
 }
@@ -55,7 +61,7 @@ def test_kubectl_takes_an_export_as_json(cluster: Cluster, world: World) -> None
 
 def test_what_is_exported_runs_and_its_comment_says_how_to_delete_it(cluster: Cluster, world: World) -> None:
     space = cluster.namespace()
-    world.write("import os\nprint('worker', os.environ['TPUJOB_WORKER'], os.environ['GREETING'])\n", "src/hello.py")
+    world.write(f"import os\nprint(*(os.environ[name] for name in {PRINTED}))\n", "src/hello.py")
     text = (
         "on: gke\nname: hello\ntpu: {accelerator: v5p-16, slices: 2}\ncode: src\nenv: {GREETING: hi}\n"
         f"command: python3 hello.py\ngke: {{image: 'python:3.12', namespace: {space}, queue: tpu}}\n"
@@ -66,7 +72,8 @@ def test_what_is_exported_runs_and_its_comment_says_how_to_delete_it(cluster: Cl
     assert ended(cluster, space, name)["type"] == "Completed"
     logs = [cluster.kubectl("logs", pod["metadata"]["name"], "-n", space).stdout for pod in pods(cluster, space)]
     lines = [line for log in logs for line in log.splitlines() if not line.startswith("::tpujob ")]
-    assert lines == [f"worker {number} hi" for number in range(4)]
+    first = f"{name}-slice-0-0.{name}"  # the pod that all find
+    assert lines == [f"{number} hi 2 {number // 2} {first}" for number in range(4)]
     (delete,) = [line.partition("kubectl ")[2] for line in found.comment if "kubectl delete" in line]
     cluster.kubectl(*delete.split())
     label = f"tpujob-run={found.run}"

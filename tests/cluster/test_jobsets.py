@@ -33,26 +33,47 @@ def test_two_slices_complete_and_each_pod_knows_its_place(cluster: Cluster) -> N
     assert used[0] == used[1] != used[2] == used[3], "each slice is a node pool"
 
 
-def test_a_pod_ends_at_its_own_deadline_and_keeps_its_log(cluster: Cluster) -> None:
+def test_a_pod_ends_at_its_own_deadline_and_stays(cluster: Cluster) -> None:
     space = cluster.namespace()
     submit(cluster, space, jobset("j", WAITS, hosts=1, topology="2x2x1", pod_limit_s=2))
     assert ended(cluster, space, "j")["type"] == "Failed"
     (pod,) = pods(cluster, space)
     assert (pod["status"]["phase"], pod["status"]["reason"]) == ("Failed", "DeadlineExceeded")
-    assert pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 9
-    assert cluster.kubectl("logs", pod["metadata"]["name"], "-n", space).stdout == "begun\nasked to end\n"
+
+
+def test_a_pod_that_is_deleted_is_asked_to_end_and_has_its_code_and_its_log_while_a_finalizer_keeps_it(
+    cluster: Cluster,
+) -> None:
+    space = cluster.namespace()
+    document = jobset("j", WAITS, hosts=1, topology="2x2x1", grace_s=30)
+    template = document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    template["metadata"] = {"finalizers": ["tests.example/stuck"]}
+    submit(cluster, space, document)
+    (pod,) = running(cluster, space, 1)
+    name = pod["metadata"]["name"]
+    until(lambda: cluster.kubectl("logs", name, "-n", space).stdout == "begun\n", "its first line")
+    cluster.kubectl("delete", "pod", name, "-n", space, "--wait=false")
+    until(lambda: phases(cluster, space) == ["Failed"], "its end")
+    (left,) = pods(cluster, space)
+    assert left["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 9
+    assert cluster.kubectl("logs", name, "-n", space).stdout == "begun\nasked to end\n"
+    cluster.kubectl("patch", "pod", name, "-n", space, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+    until(lambda: cluster.get("pod", name, "-n", space) is None, "the pod to go")
 
 
 def test_the_deadline_of_a_job_counts_while_its_pods_are_pending_and_deletes_them(cluster: Cluster) -> None:
     space = cluster.namespace()
     cluster.faults.play("no_capacity", namespace=space)
-    submit(cluster, space, jobset("j", WAITS, hosts=4, accelerator="tpu-v6e-slice", topology="4x4", job_limit_s=3))
-    until(lambda: phases(cluster, space), "the pods", lambda found: found == ["Pending"] * 4)
+    submit(cluster, space, jobset("j", WAITS, hosts=4, accelerator="tpu-v6e-slice", topology="4x4", job_limit_s=600))
+    until(lambda: "FailedScaleUp" in events(cluster, space), "the autoscaler's word")
+    assert set(phases(cluster, space)) == {"Pending"}
+    (job,) = cluster.get("jobs", "-n", space)
+    sooner = '{"spec":{"activeDeadlineSeconds":1}}'  # from the same beginning on
+    cluster.kubectl("patch", "job", job["metadata"]["name"], "-n", space, "--type=merge", "-p", sooner)
     assert ended(cluster, space, "j")["type"] == "Failed"
     (job,) = cluster.get("jobs", "-n", space)
     assert (condition(job, "Failed") or {})["reason"] == "DeadlineExceeded"
     assert pods(cluster, space) == []
-    assert "FailedScaleUp" in events(cluster, space)
 
 
 def test_one_failed_pod_ends_the_others_and_their_objects(cluster: Cluster) -> None:

@@ -46,7 +46,6 @@ def test_the_longest_time_of_execution_suspends_a_jobset_for_good(cluster: Clust
     space = cluster.namespace()
     limit = {"kueue.x-k8s.io/max-exec-time-seconds": "4"}
     submit(cluster, space, jobset("j", WAITS, queue="tpu", labels=limit, ttl_s=0))
-    running(cluster, space)
     over = until(lambda: condition(workload(cluster, space, "j"), "Evicted"), "the end of its time") or {}
     assert over["reason"] == "DeactivatedDueToMaximumExecutionTimeExceeded"
     until(lambda: not pods(cluster, space), "the pods to go")

@@ -23,7 +23,7 @@ def test_nodes_bill_from_the_scale_up_to_the_late_scale_down(cluster: Cluster) -
     rows = cluster.meter.of(nodes)
     assert len(rows) == 2 and {row["why"] for row in rows} == {"scaled down"}
     assert all(row["seconds"] >= 2 for row in rows), "they billed on after the JobSet had ended"
-    assert all(cluster.get("node", node) is None for node in nodes)
+    until(lambda: all(cluster.get("node", node) is None for node in nodes), "the Node objects to go")
 
 
 def test_a_spot_request_gets_spot_nodes(cluster: Cluster) -> None:
@@ -69,6 +69,7 @@ def test_an_evicted_pod_fails_with_that_reason_and_takes_its_jobset_along(cluste
     first, _ = running(cluster, space)
     cluster.faults.play("evicted", namespace=space, pod=first["metadata"]["name"])
     assert ended(cluster, space, "j")["type"] == "Failed"
+    until(lambda: len(pods(cluster, space)) == 1, "the other pod to go")
     (left,) = pods(cluster, space)
     assert (left["metadata"]["name"], left["status"]["reason"]) == (first["metadata"]["name"], "Evicted")
     assert (condition(left, "DisruptionTarget") or {})["reason"] == "TerminationByKubelet"
@@ -82,6 +83,7 @@ def test_a_preempted_node_ends_its_pod_with_a_notice_and_its_bill(cluster: Clust
     (row,) = cluster.meter.of([node])
     assert row["why"] == "preempted" and row["ended_at"] and cluster.get("node", node) is None
     assert ended(cluster, space, "j")["type"] == "Failed"
+    until(lambda: len(pods(cluster, space)) == 1, "the other pod to go")
     (left,) = pods(cluster, space)
     assert (left["spec"]["nodeName"], left["status"]["reason"]) == (node, "Terminated")
 

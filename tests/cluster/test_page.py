@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,7 +25,16 @@ def block(word: str) -> list[Any]:
     return list(yaml.safe_load_all(textwrap.dedent(found)))
 
 
-def test_a_user_with_the_rights_and_the_queue_of_the_page_has_a_first_run(gke: Gke) -> None:
+@pytest.fixture
+def own(gke: Gke) -> Iterator[str]:
+    """A name for what is in no namespace. It is deleted after the test."""
+    name = f"page-{gke.space}"
+    yield name
+    for kind in ("clusterqueue", "resourceflavor"):
+        gke.cluster.kubectl("delete", kind, name, "--ignore-not-found", "--wait=false")
+
+
+def test_a_user_with_the_rights_and_the_queue_of_the_page_has_a_first_run(gke: Gke, own: str) -> None:
     namespace, *documents = block("kind: ClusterQueue")
     (job,) = block("name: mnist-gke")
     text = yaml.safe_dump_all(documents).replace(
@@ -32,7 +42,6 @@ def test_a_user_with_the_rights_and_the_queue_of_the_page_has_a_first_run(gke: G
     )
     documents = list(yaml.safe_load_all(text))
     by_kind = {each["kind"]: each for each in documents}
-    own = f"page-{gke.space}"  # of what is in no namespace
     for each in documents:
         if each["kind"] in ("ResourceFlavor", "ClusterQueue"):
             each["metadata"]["name"] = own

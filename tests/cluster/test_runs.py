@@ -34,16 +34,20 @@ def test_a_job_of_two_pods_comes_back_with_logs_results_and_a_page_and_leaves_no
 
 
 def test_what_is_sent_is_what_the_run_keeps_and_what_export_prints(gke: Gke) -> None:
-    assert gke.run("true", env={"GREETING": "hi"}, name="hello").returncode == 0
+    file, mine = gke.write("true", name="hello", env={"GREETING": "${env:GREETING}"}), {"GREETING": "hi"}
+    assert gke("run", file, env=mine).returncode == 0
     shown, sent = gke.only_run(), posted(gke)
     kept = (gke.directory_of_run() / "jobset.yaml").read_text()
     owners = [body["metadata"].pop("ownerReferences", None) for body in sent]
-    assert [each and each[0]["name"] for each in owners] == [None, shown["lease"]["node"]]
-    documents = list(yaml.safe_load_all(kept))
+    assert [each and each[0]["name"] for each in owners] == [None, *[shown["lease"]["node"]] * 2]
+    ids = shown["run"], shown["lease"]["id"]
+    whole = gke.with_ids(*ids)("export", file, "--to", "jobset", "--with-secrets", env=mine)
+    documents = list(yaml.safe_load_all(whole.stdout))
+    assert [each["stringData"] for each in documents if each["kind"] == "Secret"] == [mine]
     gke.cluster.kubectl("create", "--dry-run=server", "-f", "-", given=documents)
     assert sent == posted(gke)[len(sent) :], "the server reads the same, whoever sends it"
-    printed = gke.with_ids(shown["run"], shown["lease"]["id"])("export", "hello.yaml", "--to", "jobset")
-    assert without_comment(printed.stdout) == without_comment(kept)
+    printed = gke.with_ids(*ids)("export", file, "--to", "jobset")
+    assert without_comment(printed.stdout) == without_comment(kept) and "kind: Secret" not in kept
 
 
 def test_kubectl_shows_what_status_and_show_do(gke: Gke) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -188,8 +189,9 @@ def creates_are_not_continued() -> Iterator[None]:
         yield
 
 
-def _without(change: Callable[[dict[str, Any]], None]) -> Any:
-    """Patch the manifests of all jobs."""
+@contextmanager
+def _without(change: Callable[[dict[str, Any]], None]) -> Iterator[None]:
+    """Patch the manifests of all jobs, of which the scenarios keep some."""
     real = clusters.documents
 
     def changed(job: Any) -> tuple[dict[str, Any], ...]:
@@ -198,7 +200,11 @@ def _without(change: Callable[[dict[str, Any]], None]) -> Any:
         return made
 
     clusters._objects.cache_clear()
-    return patch.object(clusters, "documents", changed)
+    try:
+        with patch.object(clusters, "documents", changed):
+            yield
+    finally:
+        clusters._objects.cache_clear()
 
 
 def _job(jobset: dict[str, Any]) -> dict[str, Any]:
@@ -210,21 +216,18 @@ def _job(jobset: dict[str, Any]) -> dict[str, Any]:
 def pods_without_a_deadline() -> Iterator[None]:
     with _without(lambda jobset: _job(jobset)["template"]["spec"].pop("activeDeadlineSeconds")):
         yield
-    clusters._objects.cache_clear()
 
 
 @mutant("Jobs have no deadline: pods that start late end late", "left_to_the_control_plane")
 def jobs_without_a_deadline() -> Iterator[None]:
     with _without(lambda jobset: _job(jobset).pop("activeDeadlineSeconds")):
         yield
-    clusters._objects.cache_clear()
 
 
 @mutant("Kueue may admit a job again and again", "left_to_the_control_plane")
 def no_limit_over_evictions() -> Iterator[None]:
     with _without(lambda jobset: jobset["metadata"]["labels"].pop("kueue.x-k8s.io/max-exec-time-seconds", None)):
         yield
-    clusters._objects.cache_clear()
 
 
 # -- mutants: how a job is said to have ended ------------------------------------------------------------------------------

@@ -20,8 +20,7 @@ import pytest
 
 from orchestrator.core.text.environments import Environment
 from orchestrator.remote.ssh import agent
-from orchestrator.vm import pod
-from tests.pods_fixture import request
+from tests.pods_fixture import Leap, request
 from tests.unit.vm.conftest import python  # noqa: F401 - the Python of a worker, or that of TPU VM images
 from tests.waiting import HANG_S, until
 
@@ -188,8 +187,10 @@ def test_scripts_find_the_agent_and_environments_are_made_as_on_a_worker(contain
 
 def test_a_stdout_that_nothing_reads_ends_neither_the_job_nor_its_time_limit(container: Container) -> None:
     script = 'yes | head -c 1000000; echo >"$TPUJOB_ARTIFACTS/done"; sleep 1000'
-    process = container.popen(request(("main", script), max_duration_s=5.0))
+    leap = Leap(container.place.with_name("clock"), to_s=3541.0)  # of 3600 s, the last 60 s are for the end
+    process = container.popen(request(("main", script), max_duration_s=3600.0), PYTHONPATH=leap.path)
     until(lambda: container.path("artifacts", "done").exists(), "the job")
+    leap.now()
     until(lambda: container.path("main", "exit.json").exists(), "the end of the job by its time limit")
     assert json.loads(container.path("main", "exit.json").read_text())["stopped"]
     assert process.poll() is None
@@ -268,34 +269,3 @@ def test_an_end_that_cannot_be_written_down_is_told_with_its_cause(container: Co
     assert container.note["detail"].startswith(
         "the supervisor of main ended: IsADirectoryError: [Errno 21] Is a directory"
     )
-
-
-@pytest.mark.parametrize(
-    ("phases", "rc", "code", "why"),
-    [(("main",), 3, 3, None), (("main",), 0, 0, None), (("setup", "main"), 0, 143, "stopped")],
-)
-def test_a_phase_that_has_ended_by_itself_keeps_its_code_whatever_ends_the_pod_while_its_log_is_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phases: tuple[str, ...], rc: int, code: int, why: str | None
-) -> None:
-    class Exited:
-        """A supervisor whose phase has ended when SIGTERM arrives."""
-
-        def __init__(self, *_: object) -> None:
-            program.limits.why = "stopped"
-
-        def status(self) -> dict[str, Any]:
-            return {"state": "exited", "rc": rc, "stopped": False}
-
-        def stop(self, grace_s: float) -> None:
-            pass
-
-    monkeypatch.setattr(pod, "_Supervisor", Exited)
-    monkeypatch.setenv("TPUJOB_TERMINATION_LOG", str(tmp_path / "note"))
-    (tmp_path / "request.json").write_text(json.dumps(request(*((name, "") for name in phases))))
-    before = signal.getsignal(signal.SIGTERM)
-    program = pod.Program(str(tmp_path), str(tmp_path / "run"))
-    signal.signal(signal.SIGTERM, before)
-    program.output.fd = os.open(os.devnull, os.O_WRONLY)
-    assert program.execute() == code
-    os.close(program.output.fd)
-    assert json.loads((tmp_path / "note").read_text())["why"] == why

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from orchestrator.remote.fleet.follow import WorkerState
-from tests.pods_fixture import Node, code, request
+from tests.pods_fixture import Leap, Node, code, request
 from tests.unit.remote.pods.conftest import Followed
 from tests.waiting import until
 
@@ -110,13 +110,17 @@ def test_a_setup_that_fails_is_told_and_main_never_begins(node: Node, followed: 
     assert (end.state, end.rc, end.why, late.log) == (WorkerState.EXITED, 3, "setup", b"")
 
 
-def test_the_time_limit_is_kept_in_the_pod_and_its_results_come(node: Node, followed: Make) -> None:
+def test_the_time_limit_is_kept_in_the_pod_and_its_results_come(node: Node, followed: Make, tmp_path: Path) -> None:
     script = (
         "echo so far >$TPUJOB_ARTIFACTS/saved; trap 'echo ending; exit 0' TERM; echo up; while true; do sleep 0.1; done"
     )
-    pod = node.run(request(("main", script), max_duration_s=4.0))
+    leap = Leap(tmp_path / "clock", to_s=3541.0)  # of 3600 s, the last 60 s are for the end
+    pod = node.run(request(("main", script), max_duration_s=3600.0), PYTHONPATH=leap.path)
     seen = followed()
-    end = seen.end()
+    seen.follow()
+    until(lambda: seen.log == b"up\n", "the job")
+    leap.now()
+    end = seen.ended().workers[0]
     assert (end.state, end.rc, end.stopped, end.why) == (WorkerState.EXITED, 124, True, "deadline")
     assert seen.log.startswith(b"up\n") and seen.log.endswith(b"ending\n")
     assert not seen.collect().problems and seen.result("artifacts/saved") == b"so far\n"
