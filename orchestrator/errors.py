@@ -143,7 +143,8 @@ class UnexpectedReply(CloudError):
 class SliceLost(CloudError):
     """The slice is not usable any more, and the job is not the cause. A new attempt may follow if the job allows it.
 
-    `reason` is one of preempted, maintenance, host-failure, unreachable (READY by the API, but SSH is dead), hung.
+    `reason` is one of preempted, maintenance, host-failure, unreachable (READY by the API, but SSH is dead), hung, and
+    not-begun (a pod could not begin the job).
     """
 
     exit_code = 71

@@ -30,8 +30,12 @@ def draft_of(
     project: str,
     run: str,
     lease_id: str,
+    detach: bool,
 ) -> Draft:
-    """Return the lease and the request of one attempt. `project`: the identity of the cluster."""
+    """Return the lease and the request of one attempt. `project`: the identity of the cluster.
+
+    `detach`: nothing may follow the job at its end, so its results stay for `limits.linger`.
+    """
     deadlines, now = job.deadlines, session.now(GKE)
     name = SliceName(project, job.target.namespace, job.name, queued=True)
     location = clusters.location(project)
@@ -46,7 +50,7 @@ def draft_of(
         runtime_version="",
         spot=tpu.effective_provisioning.spot,
         owner=session.owner,
-        deadline=now + deadlines.life_s + GRACE_S - deadlines.wait_s,
+        deadline=now + deadlines.life_s + GRACE_S - deadlines.wait_s + (deadlines.kept_s if detach else 0.0),
         created_at=now,
         provisioning=str(tpu.effective_provisioning),
         usd_per_hour=None if location is None else price(job, location)[0],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
@@ -60,7 +60,16 @@ def run_there(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
         target = made.job.target
         project = clusters.identity(target.context, target.cluster, os.environ)
         documents = made.documents()
-        draft = draft_of(session, spec, made.job, documents, project=project, run=record.id, lease_id=lease_id)
+        draft = draft_of(
+            session,
+            spec,
+            made.job,
+            documents,
+            project=project,
+            run=record.id,
+            lease_id=lease_id,
+            detach=options.detach,
+        )
         record = replace(record, spec={**record.spec, "cluster": _about(made)})
         shown_logs.check("--logs", options.logs, made.job.pods)
         bucket.check(session, spec, target.location or clusters.location(project))
@@ -83,6 +92,7 @@ def run_there(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
             max_duration_s=spec.limits.max_duration_s,
             sink=output,
             metrics=output.metrics,
+            upload=_upload(session, made),
             detach=options.detach,
         )
 
@@ -91,8 +101,6 @@ def run_there(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
             return run_on_cluster(job, capabilities)
 
         with pages.reported_if_it_raises(session, record):
-            if made.upload is not None:
-                bucket.upload(session.reporter, made.upload, made.code_object)
             outcome = session.on_cloud(program, GKE)
     if not outcome.detached:
         bucket.remove_code(session.reporter, record)
@@ -148,6 +156,11 @@ def _about(made: Prepared) -> dict[str, Any]:
     """What the record of a run says of its objects, for later commands."""
     phases = [each["name"] for each in made.job.program.request["phases"]]
     return {"phases": phases, "pods": made.job.pods, "code_object": made.code_object}
+
+
+def _upload(session: Session, made: Prepared) -> Callable[[], None] | None:
+    """Return what stores the code that no ConfigMap holds; None if there is none."""
+    return None if made.upload is None else partial(bucket.upload, session.reporter, made.upload, made.code_object)
 
 
 def _phases(found: RunRecord) -> tuple[str, ...]:

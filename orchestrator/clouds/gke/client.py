@@ -7,7 +7,7 @@ that of the JobSet and of everything that was made for it: Jobs, Pods, the Confi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.clouds.gke import views
@@ -28,7 +28,16 @@ from orchestrator.core.lease.cloud_api import (
     WorkerAddress,
 )
 from orchestrator.core.text import names
-from orchestrator.errors import AlreadyExists, AuthError, BadRequest, CloudUnavailable, Vanished, WrongState
+from orchestrator.errors import (
+    AlreadyExists,
+    AuthError,
+    BadRequest,
+    CloudError,
+    CloudUnavailable,
+    ConfigError,
+    Vanished,
+    WrongState,
+)
 
 OURS = f"{names.PREFIX}=1"
 NEED_NO_TPU = ("configmaps", "secrets")
@@ -51,9 +60,12 @@ class ClusterCloud:
         )
 
     def api(self, project: str) -> KubeApi:
-        """Return the connection to a cluster. Raises ConfigError, CloudError."""
+        """Return the connection to a cluster. Raises CloudError, also where the kubeconfig has that cluster no more."""
         if project not in self._apis:
-            self._apis[project] = self._open(project)
+            try:
+                self._apis[project] = self._open(project)
+            except ConfigError as error:  # of one lease: those on other clusters are not concerned
+                raise CloudError(error.message, hint=error.hint, exit_code=error.exit_code) from error
         return self._apis[project]
 
     def create(self, request: SliceRequest) -> Operation:
@@ -98,18 +110,27 @@ class ClusterCloud:
         workload, unread = self._workload(name, jobset) if _label(jobset, "kueue.x-k8s.io/queue-name") else (None, "")
         failed = views.has_failed(jobset)
         jobs = api.list(path_of("jobs", name.zone), labels=_of_lease(name)).items if failed else ()
-        homeless = views.homeless_pod(pods.items)
-        events = self._events(name, homeless) if homeless is not None and not failed else ()
+        events = () if failed else self._events_about_waiting(name, jobset, pods.items)
         seen = views.Seen(jobset, pods.items, jobs, events, workload, unread, pods.server_now)
         return views.slice_view(seen, name)
 
-    def _events(self, name: SliceName, pod: str) -> tuple[dict[str, Any], ...]:
-        """The events about a pod; nothing if they may not be read."""
-        place, about = path_of("events", name.zone), f"involvedObject.kind=Pod,involvedObject.name={pod}"
+    def _events_about_waiting(
+        self, name: SliceName, jobset: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]
+    ) -> tuple[dict[str, Any], ...]:
+        """The events about a pod that has not started, or about Jobs whose pods are refused; none if they may not be read."""
+        if (late := views.waiting_pod(pods)) is not None:
+            about = f"involvedObject.kind=Pod,involvedObject.name={late}"
+        elif len(pods) < views.pods_of(jobset):
+            about = "involvedObject.kind=Job,reason=FailedCreate"
+        else:
+            return ()
         try:
-            return self.api(name.project).list(place, fields=about).items
+            found = self.api(name.project).list(path_of("events", name.zone), fields=about).items
         except (AuthError, BadRequest):
             return ()
+        if late is not None:
+            return found
+        return tuple(each for each in found if str(each["involvedObject"].get("name")).startswith(f"{name.node}-"))
 
     def _workload(self, name: SliceName, jobset: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, str]:
         """The Workload that Kueue made for the JobSet, None if there is none; and why it cannot be read, else empty."""

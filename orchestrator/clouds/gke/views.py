@@ -43,7 +43,7 @@ class Seen:
     jobset: Mapping[str, Any]
     pods: Sequence[Mapping[str, Any]] = ()
     jobs: Sequence[Mapping[str, Any]] = ()  # of a JobSet that failed: they say why
-    events: Sequence[Mapping[str, Any]] = ()  # about a pod that has no node
+    events: Sequence[Mapping[str, Any]] = ()  # about a pod that has not started, or about Jobs that get no pods
     workload: Mapping[str, Any] | None = None  # of Kueue; None: none, or Kueue is not used
     unread: str = ""  # why the Workload cannot be read
     server_now: float | None = None
@@ -58,6 +58,8 @@ def slice_view(seen: Seen, name: SliceName) -> SliceView:
     labels = _texts(_at(jobset, "metadata", "labels"))
     life_s = _number(annotations.get(LIFE))
     deadline = created + life_s if created is not None and life_s else None
+    if deadline is not None and _ended(jobset):  # its results may be collected until it is deleted
+        deadline += _number(_at(jobset, "spec", "ttlSecondsAfterFinished"))
     if deadline is not None:
         # The control plane ends it by then. No label holds a time, so that `export` and `run` make the same object.
         labels = {**labels, names.DEADLINE: str(int(deadline)), names.CLAIMED_UNTIL: str(int(deadline))}
@@ -73,7 +75,15 @@ def slice_view(seen: Seen, name: SliceName) -> SliceView:
         deadline=deadline,
         hosts=tuple(str(_at(pod, "metadata", "name")) for pod in seen.pods),
         error=error,
+        nodes=tuple(dict.fromkeys(node for pod in seen.pods if (node := str(_at(pod, "spec", "nodeName") or "")))),
+        running_s=_running_s(seen) if state is SliceState.READY else None,
     )
+
+
+def _running_s(seen: Seen) -> float | None:
+    """Seconds since the last of the pods that are there started, by the server's clock."""
+    started = [pod.started_at for pod in (pod_view(each, 1) for each in seen.pods) if pod.started_at is not None]
+    return max(seen.server_now - max(started), 0.0) if started and seen.server_now is not None else None
 
 
 def leftovers_view(name: SliceName, left: Mapping[str, Sequence[Mapping[str, Any]]], lease_id: str) -> SliceView:
@@ -147,10 +157,15 @@ def has_failed(jobset: Mapping[str, Any]) -> bool:
     return _condition(jobset, "Failed") is not None
 
 
-def homeless_pod(pods: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return the name of a pod that has no node; None: all have one."""
-    found = (str(_at(pod, "metadata", "name")) for pod in pods if not _at(pod, "spec", "nodeName"))
-    return next(found, None)
+def _ended(jobset: Mapping[str, Any]) -> bool:
+    return _condition(jobset, "Completed") is not None or has_failed(jobset)
+
+
+def waiting_pod(pods: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the name of a pod that has no node, or else of one that has not started; None: all have."""
+    late = [pod for pod in pods if pod_view(pod, 1).started_at is None]
+    late.sort(key=lambda pod: bool(_at(pod, "spec", "nodeName")))
+    return str(_at(late[0], "metadata", "name")) if late else None
 
 
 def uid_of(found: Mapping[str, Any]) -> str:
@@ -169,7 +184,7 @@ def _state(seen: Seen) -> tuple[SliceState, str, CloudError | None]:
     if (taken := next((pod for pod in pods if _was_taken(pod)), None)) is not None:
         text = f"worker{taken.worker} was taken away: {taken.reason}{': ' + taken.message if taken.message else ''}"
         return SliceState.TOMBSTONE, taken.reason, Preempted(text)
-    ended = _condition(jobset, "Completed") is not None or has_failed(jobset)
+    ended = _ended(jobset)
     if _at(jobset, "spec", "suspend") and not ended:  # also of pods that Kueue is stopping
         if (over := _condition(seen.workload or {}, "Evicted")) and MAX_EXECUTION in str(over.get("reason")):
             lost = SliceLost(f"Kueue ended it: {over.get('message')}", reason="deadline")
@@ -222,6 +237,8 @@ def _waiting(seen: Seen, pods: Sequence[PodView]) -> tuple[SliceState, str, Clou
         )
     slow = next((pod for pod in pods if pod.started_at is None), None)
     why = slow.reason if slow is not None and slow.reason else "ContainerCreating"
+    if said := waiting.for_start(seen.events):
+        why = f"{why}: {said}"
     return SliceState.CREATING, f"Starting ({started} of {total} pods run: {why})", None
 
 

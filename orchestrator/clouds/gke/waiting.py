@@ -10,6 +10,7 @@ from typing import Any
 _OTHER_FLAVOR = re.compile(r"flavor \S+ doesn't match node affinity")
 # Of the words of the scheduler, what preemption would not change.
 _NO_PREEMPTION = re.compile(r"\.? (no new claims to deallocate, )?preemption: .*", re.DOTALL)
+_REFUSED = "FailedCreate"  # by an admission rule, a quota, or for a service account that does not exist
 _AUTOSCALER = ("NotTriggerScaleUp", "FailedScaleUp", "TriggeredScaleUp")
 NOT_SEEN = "Kueue has not seen it: is there a LocalQueue of that name in this namespace?"
 
@@ -34,12 +35,21 @@ def _of_flavors(message: str) -> str:
 
 
 def for_nodes(scheduler: str, events: Sequence[Mapping[str, Any]]) -> str:
-    """Return why a pod has no node. `scheduler`: the message of its condition; `events`: about the pod, in any order."""
+    """Return why a pod has no node, or does not exist.
+
+    `scheduler`: the message of its condition; `events`: about the pod, or about its Job, in any order.
+    """
     said = [_NO_PREEMPTION.sub("", scheduler)] if scheduler else []
-    asked = [event for event in events if event.get("reason") in _AUTOSCALER]
+    asked = [event for event in events if event.get("reason") in (*_AUTOSCALER, _REFUSED)]
     if asked:
         said.append(str(max(asked, key=_time).get("message") or ""))
     return "; ".join(filter(None, said))
+
+
+def for_start(events: Sequence[Mapping[str, Any]]) -> str:
+    """Return why a pod that has a node does not start, such as a volume that cannot be mounted; empty if nothing is said."""
+    warned = [event for event in events if event.get("type") == "Warning" and event.get("reason") != "FailedScheduling"]
+    return str(max(warned, key=_time).get("message") or "") if warned else ""
 
 
 def _time(event: Mapping[str, Any]) -> str:

@@ -107,6 +107,10 @@ class SliceView:
     deadline: float | None = None  # when the cloud itself deletes it, if it does; unix seconds, the server's clock
     hosts: tuple[str, ...] = ()  # addresses in worker order; empty before READY
     error: CloudError | None = None  # why its queued request failed
+    nodes: tuple[str, ...] = ()  # of a cluster, on which its pods are
+    running_s: float | None = (
+        None  # since the last of its pods started; None: they have not, or it is no job on a cluster
+    )
 
 
 @dataclass(frozen=True)

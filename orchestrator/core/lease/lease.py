@@ -121,6 +121,11 @@ class Lease:
         """Whether the claim rests on a job that goes on, or waits for its start, without a process here."""
         return self.detached_at is not None and self.state in (LeaseState.CREATING, LeaseState.READY)
 
+    def is_waited_out(self, now: float) -> bool:
+        """Return whether its detached job was to be admitted by now, though that is not known yet. `now`: ledger time."""
+        waits = self.runs_detached and self.state is LeaseState.CREATING
+        return waits and self.ready_by is not None and now >= self.ready_by
+
     @property
     def ends_at(self) -> float:
         """When its claim ends at the latest, as far as is known now."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from orchestrator.core.cluster.pod_api import OWN_ENDS
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import WorkerEnd
-from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, RemoteError, SliceLost, TpujobError
+from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, SliceLost, TpujobError
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.follow import WorkerStatus
@@ -42,7 +42,9 @@ def verdict(lease: Lease, status: FleetStatus, run: str) -> TpujobError | None:
             text = f"the job on worker{first.index} was killed: it took more memory than there is (OOMKilled)"
             return PayloadFailed(text, hint=hint, workers=ends)
         case "failed" | "ContainerCannotRun" | "StartError":
-            return RemoteError(f"worker{first.index} could not begin the job: {_why(first)}", hint=hint)
+            return SliceLost(
+                f"worker{first.index} could not begin the job: {_why(first)}", reason="not-begun", hint=hint
+            )
         case why:
             lost = Preempted if why in TAKEN else SliceLost
             return lost(f"worker{first.index} of {lease.name.node} was lost: {_why(first)}")

@@ -12,20 +12,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from orchestrator.core.lease.cloud_api import Capabilities, SliceState
-from orchestrator.core.lease.lease import Detached, Lease, LeaseState, NotAllowed, Ready
+from orchestrator.core.lease.cloud_api import Capabilities
+from orchestrator.core.lease.lease import Detached, Lease, NotAllowed
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, Began, Leased, Moved, RunRecord
-from orchestrator.core.text.durations import format_duration
-from orchestrator.engine.effects.base import Lock, Now, ReadLease, Record, Report, Shield, Sleep
-from orchestrator.engine.effects.cloud import Get, Workers
-from orchestrator.engine.effects.workers import Connect, FollowPhase, WaitForWorkers
+from orchestrator.engine.cluster.start import connected, started
+from orchestrator.engine.effects.base import Lock, Now, Record, Report, Shield
+from orchestrator.engine.effects.cluster import UploadCode
+from orchestrator.engine.effects.workers import FollowPhase, WaitForWorkers
 from orchestrator.engine.jobs import collection, monitor
 from orchestrator.engine.jobs.finish import capture, finish
 from orchestrator.engine.jobs.progress import AT_LIMIT, LIMIT, JobProgress, Outcome, what_ended_it
 from orchestrator.engine.leases.release import try_record
 from orchestrator.engine.provision.acquire import create_slice
 from orchestrator.engine.provision.drafts import Draft
-from orchestrator.engine.runtime import retry
 from orchestrator.errors import (
     ArtifactError,
     CapacityError,
@@ -34,20 +33,15 @@ from orchestrator.errors import (
     DeadlineExceeded,
     Interrupted,
     PayloadFailed,
-    Preempted,
-    RemoteError,
     SliceLost,
     TpujobError,
     Vanished,
-    WrongState,
 )
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.port import FleetPort
     from orchestrator.remote.transfer.collect import CollectRequest
 
-CONNECT_S = 60.0
-OUTAGE_S = 600.0  # an API server that is upgraded is away for minutes, and the pods run on
 LATE_S = 60.0  # a pod ends its job by itself; for so long this waits for it
 
 # Errors of an `attach` after which the job does not go on, or never began. After all others it may.
@@ -68,6 +62,7 @@ class ClusterRun:
     max_duration_s: float
     sink: Sink
     metrics: Sink | None = None
+    upload: Callable[[], None] | None = None  # stores code that no ConfigMap holds
     detach: bool = False  # end once the JobSet is submitted
 
 
@@ -114,6 +109,8 @@ async def attach_on_cluster(to: ClusterAttachment, capabilities: Capabilities) -
 async def _submitted(job: ClusterRun, capabilities: Capabilities, progress: JobProgress) -> None:
     await progress.enter("wait")
     lease, node = job.draft.lease, job.draft.lease.name.node
+    if job.upload is not None:
+        await UploadCode(job.upload)
     await Report("create", f"JobSet {node}", passing=True)
     progress.owed.lease = lease
     try:
@@ -144,96 +141,20 @@ async def _to_the_end(
     job: ClusterRun | ClusterAttachment, lease: Lease, capabilities: Capabilities, progress: JobProgress
 ) -> None:
     try:
-        lease = await _started(lease, capabilities, progress)
-        await _follow(job, lease, progress)
+        lease, began = await started(lease, capabilities, progress)
+        await _follow(job, lease, began, progress)
     except SliceLost as lost:
         raise what_ended_it(lost) from lost
 
 
-async def _started(lease: Lease, capabilities: Capabilities, progress: JobProgress) -> Lease:
-    """Return the lease once all pods have started.
-
-    Raises CapacityError for a JobSet that is not admitted in time, and what the cluster says of one that cannot start.
-    """
-    await progress.enter("wait")
-    if lease.state is LeaseState.READY:
-        lease, _ = await monitor.check_slice(lease)
-        return lease
-    began = await Now()
-    give_up_at = min((lease.ready_by or began) + capabilities.timings.provision_s, lease.deadline)
-    for pause_s in retry.pauses(first_s=0.05, longest_s=10.0):
-        state = await _look(lease, progress)
-        if state is None:
-            break
-        now = await Now()
-        if now >= give_up_at:
-            raise CloudUnavailable(f"{lease.name.node} was still {state} after {format_duration(now - began)}")
-        await Report("wait", f"{lease.name.node}: {state}, {format_duration(now - began)}", passing=True)
-        await Sleep(pause_s, lease_id=lease.id)
-    await Report("ready", f"{lease.name.node}: every pod runs, after {format_duration(await Now() - began)}")
-    lease = await ReadLease(lease.id)
-    progress.lease = lease
-    if progress.owed.lease is not None:
-        progress.owed.lease = lease
-    return lease
-
-
-async def _look(lease: Lease, progress: JobProgress) -> str | None:
-    """Return what the JobSet waits for; None once all its pods have started, which is then recorded."""
-    await monitor.check_lease(lease)
-    try:
-        view = await Get(lease.name)
-    except CloudUnavailable as error:
-        return f"unknown ({error.message})"
-    if view is None or view.state is SliceState.DELETING:
-        # What the cluster has accepted is visible at once: it was there.
-        raise Vanished(f"{lease.name.node} was deleted before its pods ran, or before they were followed")
-    if view.state is SliceState.TOMBSTONE:
-        progress.detached = False
-        raise view.error or Preempted(f"{lease.name.node} was taken away ({view.native_state})")
-    now = await Now()
-    if view.state is SliceState.READY:
-        try:
-            await Record(Ready(lease.id, now), Leased(progress.attempt.id, now, lease.id))
-        except NotAllowed as error:  # while the API was asked
-            raise Vanished(f"{lease.name.node} was released meanwhile") from error
-        return None
-    if view.state is SliceState.QUEUED and lease.ready_by is not None and now >= lease.ready_by:
-        raise CapacityError(
-            f"{lease.name.node} was not admitted, or got no nodes, in time: it is still {view.native_state}"
-        )
-    return view.native_state
-
-
-async def _connected(lease: Lease) -> FleetPort:
-    """Connect to the pods, all of which have started. Raises ArtifactError if the job has ended and they are gone."""
-    give_up_at = await Now() + CONNECT_S
-    for pause_s in retry.pauses(first_s=0.5, longest_s=10.0):
-        try:
-            workers = await retry.until(await Now() + OUTAGE_S, Workers(lease.name))
-            return await Connect(lease, workers, CONNECT_S)
-        except (WrongState, RemoteError) as error:  # not all are there
-            await monitor.check_slice(lease)
-            view = await Get(lease.name)
-            if view is not None and view.state is SliceState.READY:
-                gone = f"the job has ended ({view.native_state}), and what its pods wrote is gone with them: {error.message}"
-                raise ArtifactError(
-                    gone, hint="a cluster deletes ended pods with their nodes: attach earlier"
-                ) from error
-            if await Now() >= give_up_at:
-                raise SliceLost(f"{lease.name.node}: {error.message}") from error
-            await Sleep(pause_s, lease_id=lease.id)
-    raise AssertionError("pauses() never ends")
-
-
-async def _follow(job: ClusterRun | ClusterAttachment, lease: Lease, progress: JobProgress) -> None:
-    """Follow the pods through every phase and collect the results. Raises what made the job fail."""
+async def _follow(job: ClusterRun | ClusterAttachment, lease: Lease, began: float, progress: JobProgress) -> None:
+    """Follow the pods through every phase and collect the results. Raises what made the job fail. `began`: when they did."""
     await progress.enter("connect")
-    fleet = progress.fleet = await _connected(lease)
-    progress.nodes = tuple(dict.fromkeys(worker.instance for worker in fleet.workers if worker.instance))
+    fleet = progress.fleet = await connected(lease)
+    of_workers = (worker.instance for worker in fleet.workers if worker.instance)
+    progress.nodes = tuple(dict.fromkeys((*progress.nodes, *of_workers)))
     await monitor.report_workers(fleet, job.run)
-    ready_at = lease.ready_at or await Now()
-    end = monitor.End(min(lease.deadline, ready_at + job.max_duration_s + LATE_S), LIMIT, movable=False)
+    end = monitor.End(min(lease.deadline, began + job.max_duration_s + LATE_S), LIMIT, movable=False)
     failure: TpujobError | None = None
     for phase in job.phases:
         await progress.enter(phase)
@@ -241,7 +162,7 @@ async def _follow(job: ClusterRun | ClusterAttachment, lease: Lease, progress: J
         await try_record(Moved(progress.attempt.id, await Now(), state))
         await FollowPhase(fleet, progress.attempt.id, phase, job.sink, job.metrics)
         try:
-            await _watch(lease, fleet, phase, end, job.run.id, ready_at)
+            await _watch(lease, fleet, phase, end, job.run.id, began)
         except DeadlineExceeded as error:
             failure = error
         except PayloadFailed as error:
@@ -268,10 +189,10 @@ async def _follow(job: ClusterRun | ClusterAttachment, lease: Lease, progress: J
     collection.check_collected(progress.collected)
 
 
-async def _watch(lease: Lease, fleet: FleetPort, phase: str, end: monitor.End, run: str, ready_at: float) -> None:
+async def _watch(lease: Lease, fleet: FleetPort, phase: str, end: monitor.End, run: str, began: float) -> None:
     """Monitor a phase. Of pods that do not answer at `end`, or that have ended by then, only the cluster knows how."""
-    bill = monitor.Bill(lease.billed_from or ready_at)
-    watch = partial(monitor.monitor, lease, fleet, phase, run=run, bill=bill, began=ready_at, patience_s=math.inf)
+    bill = monitor.Bill(lease.billed_from or began)
+    watch = partial(monitor.monitor, lease, fleet, phase, run=run, bill=bill, began=began, patience_s=math.inf)
     try:
         return await watch(end=end)
     except DeadlineExceeded:

@@ -1,7 +1,8 @@
-"""Effects on what only a cluster has: its nodes."""
+"""Effects on what only a job on a cluster has: its nodes, and its code in a bucket."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -24,3 +25,13 @@ class GetNodes(Effect[tuple[NodeView, ...]]):
 
     def perform(self, world: World) -> tuple[NodeView, ...]:
         return cast(ClusterPort, world.cloud).nodes(self.project, self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class UploadCode(Effect[None]):
+    """Store the code of a run in its bucket. Raises CloudError."""
+
+    upload: Callable[[], None]
+
+    def perform(self, world: World) -> None:
+        self.upload()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from orchestrator.core.lease.lease import release_reason
+from orchestrator.core.lease.lease import Lease, LeaseState, release_reason
 from orchestrator.engine.effects.base import Effect, IsLocked, Now, OpenLeases, Report, Sleep, World
 from orchestrator.errors import TpujobError
 
@@ -80,7 +80,16 @@ async def due() -> float | None:
     if not leases:
         return None
     for lease in leases:
-        if release_reason(lease, now=now[lease.cloud], owner_alive=await IsLocked(lease.id)) is not None:
+        alive = await IsLocked(lease.id)
+        if release_reason(lease, now=now[lease.cloud], owner_alive=alive) is not None:
             return 0.0
+        if not alive and lease.is_waited_out(now[lease.cloud]):
+            return 0.0  # the cloud is asked whether it waits still
     # A lease that a living process or the job on a VM claims is not overdue before its end.
-    return max(min(lease.ends_at - now[lease.cloud] for lease in leases), 1.0)
+    return max(min(_next(lease, now[lease.cloud]) - now[lease.cloud] for lease in leases), 1.0)
+
+
+def _next(lease: Lease, now: float) -> float:
+    """Return when the lease has to be looked at."""
+    waits = lease.runs_detached and lease.state is LeaseState.CREATING and lease.ready_by is not None
+    return min(lease.ready_by, lease.ends_at) if waits and lease.ready_by is not None else lease.ends_at

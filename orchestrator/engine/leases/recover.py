@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from orchestrator.core.lease.cloud_api import Capabilities, SliceState
-from orchestrator.core.lease.lease import Lease, LeaseState, release_reason
+from orchestrator.core.lease.cloud_api import Capabilities, SliceState, SliceView
+from orchestrator.core.lease.lease import Lease, LeaseState, Ready, release_reason
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState
 from orchestrator.engine.effects.base import IsLocked, Lock, Now, OpenAttempts, OpenLeases, ReadLease, Report, Unlock
 from orchestrator.engine.effects.cloud import Get
 from orchestrator.engine.jobs.progress import state_after, what_ended_it
 from orchestrator.engine.leases.release import Released, latest_lease, release_all, try_record
-from orchestrator.errors import CloudError, SliceLost, UnknownLease
+from orchestrator.errors import CapacityError, CloudError, SliceLost, UnknownLease
 
 
 class Overdue(NamedTuple):
@@ -30,7 +30,7 @@ async def overdue(cloud: str, *, spare: str | None = None, look: bool = False) -
     """Return the open leases of this cloud whose claim is over.
 
     `spare`: leave out this handle, which `up` takes over. `look`: also ask the cloud whether slices without a process still
-    exist; their watchdog may have deleted them.
+    exist; their watchdog may have deleted them. Of a detached job that was to be admitted by now, it is asked in any case.
     """
     found = []
     now = await Now()
@@ -40,14 +40,24 @@ async def overdue(cloud: str, *, spare: str | None = None, look: bool = False) -
         alive = await IsLocked(lease.id)
         why = release_reason(lease, now=now, owner_alive=alive)
         each = None if why is None else Overdue(lease, why)
-        if look and each is None and not alive and (lease.state is LeaseState.READY or lease.runs_detached):
-            each = await _gone_already(lease)
+        looks = look and (lease.state is LeaseState.READY or lease.runs_detached)
+        if each is None and not alive and (looks or lease.is_waited_out(now)) and not await _is_followed(lease):
+            each = await _ended_already(lease, now)
         if each is not None and not (lease.handle == spare and lease.down_at is None and now < lease.deadline):
             found.append(each)
     return found
 
 
-async def _gone_already(lease: Lease) -> Overdue | None:
+async def _is_followed(lease: Lease) -> bool:
+    """Return whether another command follows the detached job of a lease: it sees itself how that ends."""
+    return any([each.lease_id == lease.id and await IsLocked(each.id) for each in await OpenAttempts()])
+
+
+async def _ended_already(lease: Lease, now: float) -> Overdue | None:
+    """Return how the claim of a slice without a process has ended, if the cloud says that it has.
+
+    Of a detached job whose pods run, it is recorded since when.
+    """
     try:
         view = await Get(lease.name)
     except CloudError:
@@ -58,7 +68,19 @@ async def _gone_already(lease: Lease) -> Overdue | None:
         if view.error is not None:
             return Overdue(lease, view.error.message, view.error)
         return Overdue(lease, f"it was taken away while its job ran ({view.native_state})")
+    if view.state is SliceState.QUEUED and lease.is_waited_out(now):
+        error = CapacityError(
+            f"{lease.name.node} was not admitted, or got no nodes, in time: it is {view.native_state}"
+        )
+        return Overdue(lease, error.message, error)
+    if view.state is SliceState.READY and lease.state is LeaseState.CREATING:
+        await try_record(Ready(lease.id, ready_at(lease, view, now)))
     return None  # a held slice is replaced by `up`, with the user's consent
+
+
+def ready_at(lease: Lease, view: SliceView, now: float) -> float:
+    """Return since when the slice is READY, in ledger time: nobody may have looked at a job on a cluster when it began."""
+    return now if view.running_s is None else max(lease.sent_at or lease.created_at, now - view.running_s)
 
 
 async def recover(

@@ -283,7 +283,9 @@ class ClusterOracle:
         if claim.detached_at is not None:
             waited = now >= began + claim.wait_s * 0.97 and fate.ran_at is None
             late = fate.ran_at is not None and now >= fate.ran_at + (claim.max_s + LATE_S) * 0.97
-            return not (process in self.attached and (waited or late or clocks))
+            if waited or (clocks and fate.ran_at is None):
+                return False  # any command releases what was not admitted in time
+            return not (process in self.attached and (late or clocks))
         if process is claim.owner:
             return False
         owner = claim.owner

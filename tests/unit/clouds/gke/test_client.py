@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.clouds.gke import client
 from orchestrator.clouds.gke.client import ClusterCloud
+from orchestrator.clouds.gke.errors import NotFound
 from orchestrator.clouds.gke.kube_api import path_of
 from orchestrator.core.lease.claim_labels import read_claim
 from orchestrator.core.lease.cloud_api import EVERYWHERE, SliceName, SliceRequest, SliceState
@@ -19,6 +20,7 @@ from orchestrator.errors import (
     BadRequest,
     CloudError,
     CloudUnavailable,
+    ConfigError,
     QuotaError,
     UnexpectedReply,
     Vanished,
@@ -79,6 +81,26 @@ def test_a_workload_that_may_not_be_read_is_said(cloud: ClusterCloud, store: Sto
         store.instead = lambda call, answer=answer: answer if "workloads" in str(call.url) else None
         seen = cloud.get(NAME)
         assert seen is not None and seen.state is SliceState.QUEUED and said in seen.native_state
+
+
+def test_pods_that_are_refused_say_why_by_the_events_of_their_job(cloud: ClusterCloud, store: Store) -> None:
+    store.put(PLACE, jobset())
+    why = 'pods "x" is forbidden: violates PodSecurity "baseline:latest": privileged'
+    other = {"reason": "FailedCreate", "message": "of another job", "involvedObject": {"name": "other-slice-0"}}
+    mine = {"reason": "FailedCreate", "message": why, "involvedObject": {"name": f"{NODE}-slice-0"}}
+    for number, event in enumerate((mine, other)):
+        store.put(path_of("events", "team", f"e{number}"), {"metadata": {"name": f"e{number}"}, **event})
+    seen = cloud.get(NAME)
+    assert seen is not None and seen.native_state == f"Pending: 2 of 2 pods have no node: {why}"
+
+
+def test_a_cluster_that_the_kubeconfig_does_not_have_any_more_is_a_failed_call_of_its_leases_alone() -> None:
+    def gone(project: str) -> Any:
+        raise ConfigError("no context a", hint="add it")
+
+    with pytest.raises(CloudError, match="no context a") as refused:
+        ClusterCloud(gone).get(NAME)
+    assert not isinstance(refused.value, NotFound) and (refused.value.exit_code, refused.value.hint) == (64, "add it")
 
 
 def test_a_workload_is_read_in_the_version_that_kueue_serves(cloud: ClusterCloud, store: Store) -> None:

@@ -23,6 +23,7 @@ from tests.unit.clouds.gke.objects import (
     waiting,
 )
 
+CREATED_S = SERVER_NOW - 300.0
 NAME = SliceName("kind@https://127.0.0.1:1", "team", NODE, queued=True)
 
 
@@ -62,6 +63,29 @@ def test_pods_without_a_node_wait_as_in_a_queue_and_say_what_the_scheduler_says(
     seen = view(jobset(), homeless(0, "0/3 nodes are available: 3 node(s) didn't match"), homeless(1))
     assert seen.state is SliceState.QUEUED
     assert seen.native_state == "Pending: 2 of 2 pods have no node: 0/3 nodes are available: 3 node(s) didn't match"
+
+
+def test_a_pod_that_has_a_node_and_does_not_start_says_why() -> None:
+    mount = {"type": "Warning", "reason": "FailedMount", "message": 'secret "x" not found', "lastTimestamp": CREATED}
+    placed = {"type": "Warning", "reason": "FailedScheduling", "message": "0/3 nodes are available"}
+    seen = view(jobset(), waiting(0), running(1), events=[placed, mount])
+    assert seen.native_state == 'Starting (1 of 2 pods run: ContainerCreating: secret "x" not found)'
+
+
+def test_since_when_all_pods_run_and_on_which_nodes_they_are_is_said() -> None:
+    seen = view(jobset(), running(0), running(1, node="node-0"))
+    assert (seen.running_s, seen.nodes) == (300.0, ("node-0",))
+    starting = view(jobset(), running(0), homeless(1))
+    assert (starting.running_s, starting.nodes) == (None, ("node-0",))
+
+
+def test_the_claim_of_a_jobset_that_has_ended_goes_on_until_the_cluster_deletes_it() -> None:
+    found = jobset(condition("Completed"))
+    found["spec"]["ttlSecondsAfterFinished"] = 600
+    life_s = 3600
+    assert view(found, ended(0), ended(1)).deadline == CREATED_S + life_s + 600
+    found["status"]["conditions"] = []
+    assert view(found, running(0), running(1)).deadline == CREATED_S + life_s
 
 
 def test_pods_that_do_not_exist_yet_wait_as_well() -> None:

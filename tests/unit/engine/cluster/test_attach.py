@@ -11,6 +11,7 @@ import pytest
 from orchestrator.core.lease.lease import LeaseState
 from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.engine.cluster.run import attach_on_cluster, run_on_cluster
+from orchestrator.engine.guardian.loop import due
 from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.leases.recover import close_attempts, recover
 from orchestrator.remote.transfer.collect import Problem
@@ -141,6 +142,62 @@ def test_a_job_that_was_not_admitted_in_time_ends_with_69_and_cannot_start_later
     world.time += WAIT_S + 60
     outcome = attach(world)
     assert outcome.exit_code == 69 and KUEUE in str(outcome.error) and nothing_is_left(world, cluster)
+
+
+def test_a_job_that_is_not_admitted_in_time_is_deleted_by_the_guardian_and_ends_with_69(made: Made) -> None:
+    world, cluster = made
+    cluster.queue_s = 1e9
+    begun = world.time
+    due_in_s = world.drive(due())
+    assert due_in_s == pytest.approx(WAIT_S, abs=1.0)
+    world.time += due_in_s
+    assert world.drive(due()) == 0.0
+    world.drive(recover("gke", CAN, budget_s=7200))
+    assert nothing_is_left(world, cluster) and world.time < begun + WAIT_S + 60.0
+    assert attempt_of(world).exit_code == 69
+
+
+def test_a_job_that_is_admitted_in_time_is_left_alone_at_the_end_of_the_wait_and_billed_from_its_start(
+    made: Made,
+) -> None:
+    world, cluster = made
+    (jobset,) = cluster.jobsets.values()
+    started_at = cluster.started_at(jobset)
+    world.time += WAIT_S + 5
+    world.drive(recover("gke", CAN, budget_s=7200))
+    (lease,) = world.ledger.open_leases()
+    assert cluster.jobsets and lease.state is LeaseState.READY
+    assert lease.billed_from == started_at and world.drive(due()) == pytest.approx(lease.deadline - world.time)
+
+
+def test_a_cluster_that_does_not_answer_at_the_end_of_the_wait_is_asked_again(made: Made) -> None:
+    world, cluster = made
+    cluster.queue_s = 1e9
+    world.time += WAIT_S + 5
+    cluster.away = [(world.time, world.time + 100.0)]
+    world.drive(recover("gke", CAN, budget_s=7200))
+    assert cluster.jobsets and world.drive(due()) == 0.0
+    world.time += 200.0
+    world.drive(recover("gke", CAN, budget_s=7200))
+    assert nothing_is_left(world, cluster)
+
+
+def test_a_job_that_another_command_follows_is_not_judged_by_recovery(made: Made) -> None:
+    world, cluster = made
+    cluster.no_image = True
+    world.time += 60.0
+    world.locks.held.add(attempt_of(world).id)
+    world.drive(recover("gke", CAN, budget_s=7200, look=True))
+    assert cluster.jobsets and world.ledger.open_leases()
+
+
+@pytest.mark.parametrize("why", ["failed", "StartError"])
+def test_a_job_that_could_not_begin_ends_with_71_and_leaves_nothing(made: Made, why: str) -> None:
+    world, cluster = made
+    pods(world).ends = [PodEnd(50.0, None, why), PodEnd(51.0, None, "stopped")]
+    world.time += 600.0
+    outcome = attach(world)
+    assert (outcome.exit_code, outcome.detached) == (71, False) and nothing_is_left(world, cluster)
 
 
 @pytest.mark.parametrize("seen", [False, True], ids=["never seen running", "seen running"])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.engine.cluster.pod_ends import verdict
-from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, RemoteError, SliceLost, TpujobError
+from orchestrator.errors import DeadlineExceeded, PayloadFailed, Preempted, SliceLost, TpujobError
 from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
 from orchestrator.remote.fleet.steps import FleetStatus
 from tests.unit.engine.virtual import lease_and_request
@@ -35,7 +35,7 @@ NODE = LEASE.name.node
         (ended(0, 3, "setup"), PayloadFailed, 3, "the setup failed on worker0 with code 3"),
         (ended(0, why="stalled"), SliceLost, 71, "the job printed nothing for `limits.stall` and was stopped"),
         (ended(0, why="OOMKilled"), PayloadFailed, 63, OOM),
-        (ended(0, why="failed", detail="no room"), RemoteError, 71, "worker0 could not begin the job: no room"),
+        (ended(0, why="failed", detail="no room"), SliceLost, 71, "worker0 could not begin the job: no room"),
         (ended(0, why="gone", detail="its pod was deleted"), SliceLost, 71, f"worker0 of {NODE} was lost: its pod was deleted"),
         (ended(0, why="Evicted", detail="low on disk"), Preempted, 71, f"worker0 of {NODE} was lost: Evicted: low on disk"),
     ],
@@ -68,5 +68,5 @@ def test_a_pod_that_the_cluster_stops_beside_one_that_has_ended_is_not_the_cause
 @pytest.mark.parametrize("why", ["ContainerCannotRun", "StartError"])
 def test_a_container_that_cannot_start_is_no_loss_of_its_pod(why: str) -> None:
     error = of(ended(0, why="stopped"), ended(1, why=why, detail="python3: no such file"))
-    assert type(error) is RemoteError
+    assert type(error) is SliceLost and error.reason == "not-begun"
     assert error.message == f"worker1 could not begin the job: {why}: python3: no such file"

@@ -13,7 +13,7 @@ from orchestrator.engine.cluster.run import run_on_cluster
 from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.leases.cancellation import record_cancel
 from orchestrator.engine.leases.recover import close_attempts, recover
-from orchestrator.errors import BadRequest, QuotaError
+from orchestrator.errors import BadRequest, QuotaError, Unreachable
 from tests.unit.engine.cluster.virtual_cluster import (
     CAN,
     KUEUE,
@@ -129,6 +129,31 @@ def test_a_jobset_that_is_not_admitted_in_time_ends_with_69_and_says_what_kueue_
     assert outcome.exit_code == 69 and KUEUE in str(outcome.error)
     assert WAIT_S <= world.time - began < WAIT_S + 60 and nothing_is_left(world, cluster)
     assert attempt_of(world).lease_id, "show has the JobSet that it waited for"
+
+
+def test_pods_that_got_no_nodes_until_the_deadline_of_their_job_end_with_69_and_the_reason(made: Made) -> None:
+    world, cluster = made
+    cluster.queue_s, cluster.start_s = 5.0, 1e9
+    cluster.ended_by = at_deadline(300.0)
+    outcome = play(world)
+    assert outcome.exit_code == 69 and "0 of 2 pods run" in str(outcome.error) and nothing_is_left(world, cluster)
+    assert outcome.nodes == ("node-0", "node-1"), "they are billed, though no pod ran"
+
+
+def test_an_api_server_that_is_away_while_pods_are_connected_to_ends_nothing(made: Made) -> None:
+    world, cluster = made
+    connect = world.connect
+
+    def connect_after_an_outage(*of: Any) -> Any:
+        world.connect = connect  # type: ignore[method-assign]
+        cluster.away = [(world.time, world.time + 300.0)]
+        world.time += 60.0
+        raise Unreachable("worker0 of 2: the API server does not answer, for 60 s")
+
+    world.connect = connect_after_an_outage  # type: ignore[method-assign]
+    pods(world).ends = [PodEnd(2000.0)] * 2
+    outcome = play(world)
+    assert outcome.exit_code == 0 and cluster.away and nothing_is_left(world, cluster), outcome.error
 
 
 def test_pods_that_do_not_start_after_the_admission_are_given_up(made: Made) -> None:

@@ -138,7 +138,19 @@ class VirtualCluster:
     def _view(self, found: JobSet) -> SliceView:
         now, request = self.world.time, found.request
         state, native, error = self._state(found, now)
-        return SliceView(request.name, state, native, "v5litepod-8", "", dict(request.labels), error=error)
+        admitted = now >= found.made_at + self.queue_s
+        running_s = now - self.started_at(found) if state is SliceState.READY else None
+        return SliceView(
+            request.name,
+            state,
+            native,
+            "v5litepod-8",
+            "",
+            dict(request.labels),
+            error=error,
+            nodes=("node-0", "node-1") if admitted else (),
+            running_s=running_s,
+        )
 
     def _state(self, found: JobSet, now: float) -> tuple[SliceState, str, CloudError | None]:
         if found.deleted_at is not None:
