@@ -11,12 +11,14 @@ import json
 import os
 import sys
 import threading
+import time
 
 from .frames import reply
 from .phase import PhaseFiles
 from .supervisor import SHUTDOWN_GRACE_S, Supervisor, inherit_orphans, unpack
 
 REQUEST_BYTES = 64 << 20
+LOOK_S = 0.001
 
 
 def local() -> None:
@@ -24,7 +26,7 @@ def local() -> None:
     request = json.loads(sys.stdin.buffer.readline(REQUEST_BYTES))
     phase = PhaseFiles(request["attempt"], request["phase"], request["runs"])
     os.makedirs(phase.dir)  # noqa: PTH103 - as in `phase`
-    phase.lock(fcntl.LOCK_EX)  # as long as this process lives
+    _lock(phase)  # as long as this process lives
     inherit_orphans()
     unpack(phase, request["manifest"], place=request["store"])
     supervisor = Supervisor(phase, request, remote=request.get("remote", False))
@@ -37,6 +39,12 @@ def local() -> None:
         reply({"error": f"{type(error).__name__}: {error}"})
     finally:
         os._exit(code)  # the thread may still be reading, and Python would wait for it
+
+
+def _lock(phase: PhaseFiles) -> None:
+    """Take the lock of the phase, which whoever looks at it holds for a moment."""
+    while phase.lock(fcntl.LOCK_EX) is None:
+        time.sleep(LOOK_S)
 
 
 def _read_stop_request(supervisor: Supervisor) -> None:

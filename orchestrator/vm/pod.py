@@ -75,6 +75,7 @@ METRICS_BYTES = 16384  # before compression
 NOTABLE_S = 5.0  # a wait that the user is told of
 NOTE_BYTES = 4096  # Kubernetes keeps no more
 MOST_CHARS = 500
+MOST_SERVERS, PLAIN_CHARS = 8, 200  # that a failed phase names: what it prints decides their length
 
 
 def pod(inside: str, run: str) -> NoReturn:
@@ -111,7 +112,7 @@ class Program:
         try:
             self._note()
             self._job()
-        except (CodeRefused, OSError, ValueError, KeyError) as error:
+        except Exception as error:  # a bug, too, is told
             self.why, self.detail = "failed", _sentence(error)
         self.limits.job_ended()
         self.why = self.why or self.limits.why
@@ -183,7 +184,7 @@ class Program:
         if ended["state"] == "exited" and not ended.get("stopped") and (last or self.rc != 0):
             self.limits.job_ended(by_itself=True)
         how = {"stopped": bool(ended.get("stopped")), "why": self.why or self.limits.why, "signal": ended.get("signal")}
-        servers = [str(server)[:MOST_CHARS] for server in ended.get("unreachable", [])[:8]]
+        servers = [_plain(str(server)) for server in ended.get("unreachable", [])[:MOST_SERVERS]]
         self.output.flush()
         self.output.control(ended=name, rc=self.rc, unreachable=servers, log_bytes=self.output.at, **how)
         self._note()
@@ -239,6 +240,8 @@ class Program:
             note["left_out_files"] += results.unlisted
         while len(json.dumps(note)) > NOTE_BYTES and note["left_out"]:
             note["left_out"].pop()
+        if len(json.dumps(note)) > NOTE_BYTES and note["detail"]:
+            note["detail"] = _plain(note["detail"])
         try:
             _write_in_place(self.environ.get("TPUJOB_TERMINATION_LOG", "/dev/termination-log"), json.dumps(note))
         except OSError:
@@ -345,6 +348,11 @@ def _pieces(path: str, offset: int) -> Any:
                 return
             yield piece
             left_bytes -= len(piece)
+
+
+def _plain(text: str) -> str:
+    """Return the beginning of a text in ASCII: of other characters one takes up to 12 bytes of a line."""
+    return text[:PLAIN_CHARS].encode("ascii", "backslashreplace").decode()[:PLAIN_CHARS]
 
 
 def _sentence(error: BaseException) -> str:

@@ -203,12 +203,11 @@ class PodFleet:
                 except CloudError:
                     continue
                 for follower in self._following.followers:
-                    view, silent_s = views.get(follower.index), time.monotonic() - follower.moved_at
+                    view = views.get(follower.index)
                     over = view is None or view.phase.ended
                     if not over:
                         follower.seen_alive()
-                    if silent_s > (SETTLE_S if over else SILENT_S):
-                        follower.moved_at = time.monotonic()
+                    if follower.silent_s > (SETTLE_S if over else SILENT_S):
                         follower.close_stream()
         except FanOutAbandoned:
             return

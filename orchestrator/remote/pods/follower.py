@@ -16,7 +16,7 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from orchestrator.core.cluster.pod_api import LogStream, PodApi, PodPhase, PodVi
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.core.text import json_text
 from orchestrator.core.text.terminal import printable
-from orchestrator.errors import CloudError
+from orchestrator.errors import CloudError, CloudUnavailable
 from orchestrator.remote.fleet.follow import MOST_SERVERS, SERVER_CHARS, WorkerState, WorkerStatus
 from orchestrator.remote.pods.log_lines import Control
 from orchestrator.remote.pods.pod_views import PodViews
@@ -33,7 +33,8 @@ from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup
 
 PHASES = ("setup", "main")
 RETRY_FIRST_S, RETRY_MOST_S = 0.2, 3.0
-LAST_TRIES = 4  # for the log of a pod that has ended
+OUTAGE_S = 600.0  # without anything new of a pod that has ended, while the API server or its node is away
+LAST_TRIES = 4  # for its log, where the cluster answers that there is none
 FATE_S = 15.0  # for the API to say why a pod was stopped
 RESULTS = 256  # control lines that wait for a collection
 NOTICES = 20  # of one pod
@@ -63,7 +64,6 @@ class Follower:
         self.index = worker.index
         self.changes = 0  # how often the state changed
         self.error: Exception | None = None  # what ended the following itself
-        self.moved_at = time.monotonic()  # when something came
         self.results: deque[Control] = deque()
         self.finished = False  # nothing comes any more
         self.thread = threading.Thread(target=self._run, name=f"follow-worker{worker.index}", daemon=True)
@@ -71,6 +71,9 @@ class Follower:
         self._log = PodLog()
         self._pod = ""
         self._stream: LogStream | None = None
+        self._moved_at = time.monotonic()  # when something came, or was done with
+        self._is_busy = False  # with what came: the connection is not read
+        self._news = 0  # how often something came that was new
         self._notices = NOTICES
         self._phase = ""  # which is attached
         self._begun: set[str] = set()  # the phases of which something came, or that were left out
@@ -104,6 +107,11 @@ class Follower:
         """Return whether the last line of the pod has come."""
         return self._has_said_end
 
+    @property
+    def silent_s(self) -> float:
+        """Return for how long the connection has brought nothing, though it is read."""
+        return 0.0 if self._is_busy else time.monotonic() - self._moved_at  # in this order: see `_take`
+
     def can_attach(self, phase: str) -> bool:
         """Return whether nothing of the phase has been passed over."""
         return phase not in self._begun and self.error is None
@@ -128,6 +136,7 @@ class Follower:
 
     def close_stream(self) -> None:
         """End the connection. The next one continues where this one was."""
+        self._moved_at = time.monotonic()
         stream = self._stream  # its own thread may forget it meanwhile
         if stream is not None:
             stream.close()
@@ -141,35 +150,39 @@ class Follower:
             return
         except Exception as error:  # a full disk under the sink: `PodFleet.wait` raises it
             self.error = error
+            self._finish()
+
+    def _finish(self) -> None:
         with self._wakeup.changed:
             self.finished = True
             self._wakeup.changed.notify_all()
 
     def _follow(self) -> None:
-        pause_s, tries = RETRY_FIRST_S, 0
+        pause_s, patience = RETRY_FIRST_S, _Patience()
         view: PodView | None = None
         while True:
-            came = self.moved_at
+            news = self._news
+            failed: CloudError | None = None
             try:
                 self._wait(lambda: True)  # unless it is closed
                 view = self._view()
                 if view is not None and view.phase is not PodPhase.PENDING:
                     self._read(view.name)
-                whole = True
             except CloudError as error:
                 self._reach(error)
-                whole = False
+                failed = error
             if self._note:
                 break
-            ended = view is not None and view.phase.ended
-            if ended and whole and self._log.since is not None:
+            ended, moved = view is not None and view.phase.ended, self._news > news
+            if ended and failed is None and self._log.since is not None:
                 self._log.forget_time()  # a clock that went back hides lines: the last look is at all of them
                 continue
-            tries = tries + 1 if ended and not whole else 0
-            is_gone = whole and view is None and self._pod != ""
-            if is_gone or (ended and (whole or tries >= LAST_TRIES)):
+            if not ended or moved:
+                patience = _Patience()
+            is_gone = failed is None and view is None and self._pod != ""
+            if is_gone or (ended and (failed is None or patience.ends_with(failed))):
                 break
-            pause_s = RETRY_FIRST_S if self.moved_at > came else min(2 * pause_s, RETRY_MOST_S)
+            pause_s = RETRY_FIRST_S if moved else min(2 * pause_s, RETRY_MOST_S)
             self._wakeup.sleep(pause_s)
         self._conclude(view)
 
@@ -183,12 +196,14 @@ class Follower:
     def _read(self, pod: str) -> None:
         """Read one connection to its end. Raises CloudError."""
         self._pod = pod
-        stream = self._stream = self._api.log(pod, self._log.since)
+        stream = self._api.log(pod, self._log.since)
+        self._moved_at = time.monotonic()
+        self._stream = stream
         try:
             if self._closed or self._wakeup.canceled.is_set():
                 raise FanOutAbandoned
             self._reached()
-            for event in self._log.read(stream):
+            for event in self._log.read(self._pieces(stream)):
                 self._take(event)
                 if self._note:
                     return
@@ -197,8 +212,23 @@ class Follower:
             with contextlib.suppress(CloudError):
                 stream.close()
 
+    def _pieces(self, stream: LogStream) -> Iterator[bytes]:
+        for piece in stream:
+            self._moved_at = time.monotonic()
+            yield piece
+
     def _take(self, event: Event) -> None:
-        self.moved_at, self._heard_at = time.monotonic(), self._now()
+        """Take what came. That may wait, such as for a collection: a connection that nobody reads is not silent."""
+        self._is_busy = True
+        try:
+            self._heard_at = self._now()
+            self._news += not isinstance(event, NodeSays)  # which may say the same on each connection
+            self._sort(event)
+        finally:
+            self._moved_at = time.monotonic()
+            self._is_busy = False
+
+    def _sort(self, event: Event) -> None:
         if isinstance(event, LogText):
             if self._is_attached(event.of):
                 self._log_bytes += len(event.data)
@@ -214,13 +244,19 @@ class Follower:
             self._control(event)
 
     def _is_attached(self, of: str | None) -> bool:
-        """Wait while `of` comes after the attached phase; return whether it is the attached one. None stands for any."""
+        """Wait while `of` comes after the attached phase; return whether it is the attached one. None stands for any.
+
+        A phase begins only after the one before has succeeded, whose end may be gone from the log.
+        """
         place = PHASES.index(of) if of in PHASES else len(PHASES) - 1
 
         def may_pass() -> bool:
             return of is None or (self._phase in PHASES and PHASES.index(self._phase) >= place)
 
         if not may_pass():
+            with self._wakeup.changed:
+                if of in PHASES and not may_pass():
+                    self._exited(0, {})
             self._wait(may_pass)
         if of is None:
             return True
@@ -229,6 +265,8 @@ class Follower:
 
     def _control(self, line: Control) -> None:
         said = line.said
+        if line.of in PHASES:
+            self._is_attached(line.of)
         if "say" in said:
             self._say(str(said["say"])[:TEXT_CHARS])
         elif "ended" in said and isinstance(line.of, str):
@@ -239,8 +277,6 @@ class Follower:
                     self._metrics(self.index, piece)
         elif RESULT_KEYS & said.keys():
             self._result(line)
-        elif "began" in said:
-            self._is_attached(line.of)
         elif isinstance(said.get("end"), dict):
             self._note, self._has_said_end = {"schema": 1, **said["end"]}, True
             self._mark_gap()
@@ -319,13 +355,16 @@ class Follower:
         with self._wakeup.changed:
             if not self._status.final:
                 self._conclude_phase(self._note, view)
+            self._finish()  # under the same lock: a phase that is attached later is concluded by `attach`
 
     def _conclude_phase(self, note: Mapping[str, Any], view: PodView | None) -> None:
         """Move to the end of a phase that has not ended by itself. `note`: the termination message, or the end of the phase."""
         why, rc = note.get("why"), note.get("rc") if type(note.get("rc")) is int else None
         reason = "" if view is None or view.reason in NO_REASONS else view.reason
         detail = str(note.get("detail") or "")[:TEXT_CHARS]
-        if why == DEADLINE or reason == "DeadlineExceeded":
+        if note.get("phase") in PHASES[PHASES.index(self._phase) + 1 :]:  # it ended well, or that would not have begun
+            self._exited(0, {})
+        elif why == DEADLINE or reason == "DeadlineExceeded":
             self._move(WorkerState.EXITED, rc=DEADLINE_RC, stopped=True, why=DEADLINE, detail=detail)
         elif self._earlier is not None:
             self._exited(*self._earlier, why="setup")
@@ -378,6 +417,20 @@ class Follower:
         if self._notices > 0:
             self._notices -= 1
             self._on_notice(f"worker{self.index}: {printable(text)}")
+
+
+class _Patience:
+    """With the log of a pod that has ended, since something new came of it."""
+
+    def __init__(self) -> None:
+        self._began, self._refusals = time.monotonic(), 0
+
+    def ends_with(self, error: CloudError) -> bool:
+        """Return whether the log is given up after one more failure."""
+        if isinstance(error, CloudUnavailable):
+            return time.monotonic() - self._began >= OUTAGE_S
+        self._refusals += 1
+        return self._refusals >= LAST_TRIES
 
 
 def _nothing(index: int, data: bytes) -> None:
