@@ -2,31 +2,46 @@
 
 `upload` sends the results of a job, and `pod_code` fetches code. STORAGE_EMULATOR_HOST, the variable of Google's own clients,
 names an emulator; no token goes there.
+
+TPUs are billed meanwhile, and a pod that is stopped has seconds: each try runs in a thread of its own, which is left behind
+where a name server, a network that swallows packets or a disk keeps it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
+import threading
 import time
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any, BinaryIO
 
-TRIES, FIRST_PAUSE_S = 5, 0.5
-TIMEOUT_S = 300.0
+TRIES, FIRST_PAUSE_S = 7, 0.5  # pauses of half a minute in all
+PATIENCE_S = 120.0  # then there is no further try: tries that wait for an answer take longer
+CONNECT_S = 15.0  # for a name, all its addresses and TLS together
+SILENT_S = 60.0  # without a byte, once connected
+TOKEN_S, TOKEN_PAUSE_S = 60.0, 1.0  # the metadata server of a new node refuses connections at first
+TOKEN_TRY_S = 10.0
+LOOK_S = 0.1
 PIECE_BYTES = 1 << 20
 STORAGE = "https://storage.googleapis.com"
 TOKEN_PATH = "/computeMetadata/v1/instance/service-accounts/default/token"  # noqa: S105 - no password, a path
+TOO_LONG = "it took too long"
 
 
 class Transient(Exception):
     """A transient failure: a retry may succeed."""
+
+
+class Lasting(Exception):
+    """A failure that no retry changes."""
 
 
 def split(url: str) -> tuple[str, str]:
@@ -39,45 +54,52 @@ class Storage:
     """`environ`: where STORAGE_EMULATOR_HOST and GCE_METADATA_HOST are looked up. `left_s`: the seconds until all must end."""
 
     def __init__(
-        self, environ: Mapping[str, str] = os.environ, left_s: Callable[[], float] = lambda: TIMEOUT_S
+        self, environ: Mapping[str, str] = os.environ, left_s: Callable[[], float] = lambda: float("inf")
     ) -> None:
         self._environ, self._left_s = environ, left_s
-        self._tries = TRIES
+        self.failures = 0  # of so many objects in a row the failure might have passed, and did not
+        self._no_token_since: float | None = None
 
     def send(self, bucket: str, name: str, path: Path) -> str | None:
         """Send a file as an object, in one request. Return None when it arrived, else why not."""
-        return self._retried(lambda: self._send_once(bucket, name, path))
+        return self._retried(lambda attempt: self._send_once(attempt, bucket, name, path))
 
     def fetch(self, bucket: str, name: str, path: Path) -> str | None:
         """Store an object as a file. Return None when all of it came, else why not."""
-        return self._retried(lambda: self._fetch_once(bucket, name, path))
+        return self._retried(lambda attempt: self._fetch_once(attempt, bucket, name, path))
 
-    def _retried(self, once: Callable[[], str | None]) -> str | None:
+    def _retried(self, once: Callable[[_Try], str | None]) -> str | None:
         """Try it again after a transient failure. After one that did not pass, the next objects have one try each."""
-        pause_s, why = FIRST_PAUSE_S, ""
-        for attempt in range(self._tries):
-            if attempt:
+        began, pause_s, why = time.monotonic(), FIRST_PAUSE_S, ""
+        for number in range(1 if self.failures else TRIES):
+            if number and time.monotonic() - began >= PATIENCE_S:
+                break
+            if number:
                 time.sleep(max(0.0, min(pause_s, self._left_s())))
                 pause_s *= 2
             if self._left_s() <= 0:
                 return why or "there was no time left"
             try:
-                problem = once()
-                self._tries = TRIES
+                problem = _Try(once).outcome(self._left_s)
+                self.failures = 0
                 return problem
+            except Lasting as error:
+                return str(error)
             except (OSError, http.client.HTTPException, ValueError, Transient) as error:
                 why = str(error) or type(error).__name__
-        self._tries = 1
+        self.failures += 1
         return why
 
-    def _send_once(self, bucket: str, name: str, path: Path) -> str | None:
-        with path.open("rb") as file:
+    def _send_once(self, attempt: _Try, bucket: str, name: str, path: Path) -> str | None:
+        target = f"/upload/storage/v1/b/{_quoted(bucket)}/o?uploadType=media&name={_quoted(name)}"
+        with _on_this_disk():
+            file = path.open("rb")
+        with file:
             headers = {
                 "Content-Type": "application/octet-stream",
                 "Content-Length": str(os.fstat(file.fileno()).st_size),
             }
-            target = f"/upload/storage/v1/b/{quote(bucket, safe='')}/o?uploadType=media&name={quote(name, safe='')}"
-            connection, authorization = self._connect()
+            connection, authorization = self._connected(attempt)
             try:
                 connection.request(
                     "POST", target, body=_Until(file, self._left_s), headers={**headers, **authorization}
@@ -86,38 +108,57 @@ class Storage:
             finally:
                 connection.close()
 
-    def _fetch_once(self, bucket: str, name: str, path: Path) -> str | None:
-        connection, authorization = self._connect()
+    def _fetch_once(self, attempt: _Try, bucket: str, name: str, path: Path) -> str | None:
+        target = f"/storage/v1/b/{_quoted(bucket)}/o/{_quoted(name)}?alt=media"
+        connection, authorization = self._connected(attempt)
         try:
-            target = f"/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}?alt=media"
             connection.request("GET", target, headers=authorization)
             reply = connection.getresponse()
             if reply.status >= 300:
                 return _problem(reply)
-            with path.open("wb") as file:
+            with _on_this_disk():
+                file = path.open("wb", buffering=0)
+            with file:
                 for piece in iter(lambda: reply.read(PIECE_BYTES), b""):
-                    file.write(piece)
+                    rest = memoryview(piece)
+                    while rest:
+                        with _on_this_disk():
+                            rest = rest[file.write(rest) :]
                     if self._left_s() <= 0:
-                        return "it took too long"
+                        return TOO_LONG
             if reply.length:  # `read` takes the end of a connection for the end of the content
                 raise Transient("the connection broke off")
             return None
         finally:
             connection.close()
 
-    def _connect(self) -> tuple[http.client.HTTPConnection, dict[str, str]]:
-        """Return a connection, and the header that signs its requests."""
-        endpoint, timeout_s = self._environ.get("STORAGE_EMULATOR_HOST"), max(1.0, min(TIMEOUT_S, self._left_s()))
+    def _connected(self, attempt: _Try) -> tuple[http.client.HTTPConnection, dict[str, str]]:
+        """Return a connection that has been made, and the header that signs its requests."""
+        endpoint = self._environ.get("STORAGE_EMULATOR_HOST")
         authorization = {} if endpoint else {"Authorization": f"Bearer {self._token()}"}
         url = endpoint or STORAGE
         parts = urlsplit(url if "//" in url else f"http://{url}")
-        if parts.scheme == "http":
-            return http.client.HTTPConnection(parts.netloc, timeout=timeout_s), authorization
-        return http.client.HTTPSConnection(parts.netloc, timeout=timeout_s), authorization
+        kind = http.client.HTTPConnection if parts.scheme == "http" else http.client.HTTPSConnection
+        return attempt.connected(kind(parts.netloc, timeout=CONNECT_S)), authorization
 
     def _token(self) -> str:
+        """Return a token of the machine's service account. Once none has come for TOKEN_S, it is asked for once at a time."""
+        while True:
+            try:
+                token = self._token_once()
+                self._no_token_since = None
+                return token
+            except (OSError, http.client.HTTPException, ValueError, KeyError, Transient) as error:
+                now = time.monotonic()
+                if self._no_token_since is None:
+                    self._no_token_since = now
+                if now - self._no_token_since >= TOKEN_S or self._left_s() <= TOKEN_PAUSE_S:
+                    raise Transient(f"the metadata server gave no token: {error}") from error
+            time.sleep(TOKEN_PAUSE_S)
+
+    def _token_once(self) -> str:
         host = self._environ.get("GCE_METADATA_HOST", "metadata.google.internal")
-        connection = http.client.HTTPConnection(host, timeout=10)
+        connection = http.client.HTTPConnection(host, timeout=TOKEN_TRY_S)
         try:
             connection.request("GET", TOKEN_PATH, headers={"Metadata-Flavor": "Google"})
             reply = connection.getresponse()
@@ -125,8 +166,69 @@ class Storage:
         finally:
             connection.close()
         if reply.status != 200:
-            raise Transient(f"the metadata server gave no token: HTTP {reply.status}")
+            raise Transient(f"HTTP {reply.status}")
         return str(json.loads(said)["access_token"])
+
+
+class _Try:
+    """One try, in a thread of its own."""
+
+    def __init__(self, once: Callable[[_Try], str | None]) -> None:
+        self._once = once
+        self._done = threading.Event()
+        self._connects_since: float | None = None
+        self._left_behind = False
+        self._problem: str | None = None
+        self._error: BaseException | None = None
+
+    def outcome(self, left_s: Callable[[], float]) -> str | None:
+        """Run it; return what it returns, or raise what it raises: Lasting once `left_s` is over."""
+        threading.Thread(target=self._run, name="storage", daemon=True).start()
+        while not self._done.wait(LOOK_S):
+            since = self._connects_since
+            if left_s() <= 0:
+                self._left_behind = True
+                raise Lasting(TOO_LONG)
+            if since is not None and time.monotonic() - since >= CONNECT_S:
+                self._left_behind = True
+                raise Transient(f"no connection in {CONNECT_S:.0f} s")
+        if self._error is not None:
+            raise self._error
+        return self._problem
+
+    def connected(self, connection: http.client.HTTPConnection) -> http.client.HTTPConnection:
+        """Connect. In the thread of the try, which ends here if it was left behind meanwhile."""
+        self._connects_since = time.monotonic()
+        connection.connect()
+        self._connects_since = None
+        if self._left_behind:  # the next try has begun, with the same file
+            connection.close()
+            raise Lasting(TOO_LONG)
+        connection.sock.settimeout(SILENT_S)
+        return connection
+
+    def _run(self) -> None:
+        try:
+            self._problem = self._once(self)
+        except BaseException as error:  # `outcome` raises it
+            self._error = error
+        self._done.set()
+
+
+def _quoted(name: str) -> str:
+    try:
+        return quote(name, safe="")
+    except UnicodeEncodeError:
+        raise Lasting("its name is not in UTF-8, as Cloud Storage wants it") from None
+
+
+@contextlib.contextmanager
+def _on_this_disk() -> Iterator[None]:
+    """Raise Lasting for a failure of a file."""
+    try:
+        yield
+    except OSError as error:
+        raise Lasting(error.strerror or str(error)) from error
 
 
 def _problem(reply: http.client.HTTPResponse) -> str | None:
@@ -148,5 +250,6 @@ class _Until:
 
     def read(self, size: int = -1) -> Any:
         if self._left_s() <= 0:
-            raise TimeoutError("it took too long")
-        return self._file.read(size)
+            raise Lasting(TOO_LONG)
+        with _on_this_disk():
+            return self._file.read(size)

@@ -28,6 +28,9 @@ LONGEST_BYTES = 64 << 20  # no larger file is packed into the log, however well 
 SMALL_BYTES = 1 << 20  # read in any case: a large file before it must not cost it
 ROW_BYTES = CONTROL_BYTES - 500
 MOST_CHARS = 500  # of a long name, and of a reason: a character may take 12 bytes in JSON
+# What is left of the time when the packing for the log ends: the bucket or the log itself takes more than that.
+AFTER_PACKING, AFTER_PACKING_BUCKET = 0.25, 0.75
+DEFLATES_TO = 1040  # times less than a file, at most: no compression of zlib is better
 NO_TIME = "there was no time left to look at it"
 NO_ROOM = "too large for the log of a pod; `bucket:` in the job takes results of any size"
 
@@ -86,13 +89,20 @@ class Results:
         return found, refused
 
     def _pack(self, rows: list[dict[str, Any]], left_s: Callable[[], float]) -> dict[str, bytes]:
-        """Return the compressed contents of the files that fit into the log, the smallest files first."""
+        """Return the compressed contents of the files that fit into the log, the smallest files first.
+
+        With a bucket only small ones: a large one would be read twice for a place where it may have no room.
+        """
         packed: dict[str, bytes] = {}
         left_bytes = int(self.request["inline_bytes"])
+        longest = LONGEST_BYTES if self.bucket is None else SMALL_BYTES
+        until_s = left_s() * (AFTER_PACKING if self.bucket is None else AFTER_PACKING_BUCKET)
         for row in sorted(rows, key=lambda row: row["size_bytes"]):
-            self._late = left_s() <= 0
-            if row["size_bytes"] > LONGEST_BYTES or self._late:
+            self._late = left_s() <= until_s
+            if row["size_bytes"] > longest or self._late:
                 break
+            if row["size_bytes"] > left_bytes * DEFLATES_TO:
+                continue
             content = _squeezed(f"{self.run}/{row['path']}", row["size_bytes"], left_bytes)
             if content is not None:
                 packed[row["path"]] = content

@@ -2,7 +2,7 @@
 
 The script of a job with `bucket:` ends with this verb; in a pod, `pod_results` calls `copy`. It takes the same files as `pack`,
 sends each in one request with the VM's service account, retries transient failures, and exits with a nonzero code when a file
-did not arrive.
+did not arrive. Where file after file fails, the rest is not tried: TPUs are billed for each try.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
+
+
+MOST_FAILURES = 3  # of files, one after the other, for a reason that might have passed
 
 
 def upload(attempt: str, destination: str, patterns: str, worker: str) -> None:
@@ -44,11 +47,13 @@ def copy(
 ) -> list[tuple[str, str]]:
     """Copy files of the index; return the paths that did not arrive, each with why, and `say` so."""
     bucket, prefix = split(destination)
-    failed = []
+    failed: list[tuple[str, str]] = []
+    problem: str | None = None
     for row in files:
         path = row["path"]
         name = "/".join(part for part in (prefix.strip("/"), f"worker{worker}", path) if part)
-        problem = storage.send(bucket, name, run / path)
+        if storage.failures < MOST_FAILURES:
+            problem = storage.send(bucket, name, run / path)
         if problem is not None:
             failed.append((path, problem))
             say(f"tpujob: {path} did not reach gs://{bucket}/{name}: {problem}")

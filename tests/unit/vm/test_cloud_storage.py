@@ -1,23 +1,29 @@
-"""Objects in Cloud Storage over a connection that breaks."""
+"""Objects in Cloud Storage over a connection that breaks or that hangs: TPUs are billed meanwhile."""
 
 from __future__ import annotations
 
+import http.client
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from orchestrator.vm.cloud_storage import Storage
+from orchestrator.vm import cloud_storage, upload
+from orchestrator.vm.cloud_storage import TOKEN_PATH, TOO_LONG, Storage, Transient
+from tests.waiting import HANG_S, until
 
 CONTENT = bytes(range(256)) * 1000
 
 
 class Bucket(ThreadingHTTPServer):
-    """It holds one object, and cuts so many of the first downloads in the middle."""
+    """It holds one object, cuts so many of the first downloads in the middle, and has no token and takes nothing at first."""
 
-    cuts, asked = 0, 0
+    cuts, asked, unready = 0, 0, 0
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -25,10 +31,24 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.asked += 1
+        if self.path == TOKEN_PATH:
+            self.reply(b'{"access_token": "secret"}')
+            return
         self.send_response(200)
         self.send_header("Content-Length", str(len(CONTENT)))
         self.end_headers()
         self.wfile.write(CONTENT[: len(CONTENT) // 2 if self.server.asked <= self.server.cuts else None])
+
+    def do_POST(self) -> None:
+        self.server.asked += 1
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.reply(b"{}")
+
+    def reply(self, content: bytes) -> None:
+        self.send_response(503 if self.server.asked <= self.server.unready else 200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
         pass
@@ -59,3 +79,112 @@ def test_a_download_that_is_cut_is_tried_again(bucket: Bucket, storage: Storage,
 def test_one_that_is_always_cut_says_so(bucket: Bucket, storage: Storage, tmp_path: Path) -> None:
     bucket.cuts = 100
     assert storage.fetch("b", "code.tar.gz", tmp_path / "code") == "the connection broke off"
+
+
+def test_a_network_that_swallows_everything_is_left_when_the_time_is_over(tmp_path: Path) -> None:
+    """The time is over early after SIGTERM, which a pod has 60 s for."""
+    (tmp_path / "file").write_bytes(b"x")
+    left_s, found = [1000.0], []
+    with socket.create_server(("127.0.0.1", 0)) as swallowing:
+        storage = Storage({"STORAGE_EMULATOR_HOST": f"127.0.0.1:{swallowing.getsockname()[1]}"}, lambda: left_s[0])
+        sending = threading.Thread(target=lambda: found.append(storage.send("b", "n", tmp_path / "file")), daemon=True)
+        sending.start()
+        with swallowing.accept()[0]:
+            left_s[0] = 0.0
+            sending.join(HANG_S)
+            assert found == [TOO_LONG]
+
+
+def test_a_connection_that_hangs_is_left_and_the_next_one_is_alone_with_the_file(
+    bucket: Bucket, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name has many addresses, and each may hang."""
+    monkeypatch.setattr(cloud_storage, "CONNECT_S", 0.2)
+    connect, hangs = http.client.HTTPConnection.connect, iter([threading.Event()])
+    released: list[threading.Event] = []
+    late = []
+
+    def connect_late(connection: http.client.HTTPConnection) -> None:
+        for event in hangs:
+            released.append(event)
+            late.append(connection)
+            event.wait()
+        connect(connection)
+
+    monkeypatch.setattr(http.client.HTTPConnection, "connect", connect_late)
+    assert storage.fetch("b", "code.tar.gz", tmp_path / "code") is None
+    assert bucket.asked == 1
+    released[0].set()
+    until(lambda: [each for each in threading.enumerate() if each.name == "storage"] == [], "the end of the first try")
+    assert bucket.asked == 1 and late[0].sock is None
+
+
+def test_one_that_never_connects_says_so(storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cloud_storage, "CONNECT_S", 0.0)
+    monkeypatch.setattr(cloud_storage, "LOOK_S", 0.001)
+    over = threading.Event()
+    monkeypatch.setattr(http.client.HTTPConnection, "connect", lambda self: over.wait())
+    assert storage.fetch("b", "n", tmp_path / "x") == "no connection in 0 s"
+    assert storage.failures == 1
+    over.set()
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "why"),
+    [
+        ("n", "missing", "No such file or directory"),
+        ("\udcff", "file", "its name is not in UTF-8, as Cloud Storage wants it"),
+    ],
+)
+def test_what_is_wrong_here_is_not_tried_again(
+    bucket: Bucket, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, path: str, why: str
+) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    pauses: list[float] = []
+    monkeypatch.setattr(cloud_storage, "time", SimpleNamespace(monotonic=time.monotonic, sleep=pauses.append))
+    assert storage.send("b", name, tmp_path / path) == why
+    assert not pauses and not bucket.asked
+
+
+def test_a_bucket_that_takes_nothing_is_not_asked_for_each_file(
+    bucket: Bucket, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cloud_storage, "TRIES", 2)
+    bucket.unready = 1000
+    files = [{"path": name} for name in "abcdefgh"]
+    for each in files:
+        (tmp_path / each["path"]).write_bytes(b"x")
+    said: list[str] = []
+    failed = upload.copy(tmp_path, files, "gs://b/p", "0", storage, said.append)
+    assert failed == [(name, "HTTP 503 {}") for name in "abcdefgh"] and len(said) == 8
+    assert bucket.asked == 2 + 1 + 1
+
+
+def test_one_that_works_again_gets_the_rest(bucket: Bucket, storage: Storage, tmp_path: Path) -> None:
+    bucket.unready = cloud_storage.TRIES + 1
+    files = [{"path": name} for name in "abcd"]
+    for each in files:
+        (tmp_path / each["path"]).write_bytes(b"x")
+    failed = upload.copy(tmp_path, files, "gs://b/p", "0", storage, lambda text: None)
+    assert [path for path, _ in failed] == ["a", "b"] and storage.failures == 0
+
+
+def test_a_token_that_a_new_node_has_not_yet_is_waited_for(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cloud_storage, "TOKEN_PAUSE_S", 0.0)
+    bucket.unready = 8
+    storage = Storage({"GCE_METADATA_HOST": f"127.0.0.1:{bucket.server_port}"})
+    assert storage._token() == "secret" and bucket.asked == 9
+
+
+def test_one_that_does_not_come_is_said_and_then_asked_for_once(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(cloud_storage, "time", clock)
+    bucket.unready = 1000
+    storage = Storage({"GCE_METADATA_HOST": f"127.0.0.1:{bucket.server_port}"})
+    for asked in (61, 62):
+        with pytest.raises(Transient, match="the metadata server gave no token: HTTP 503"):
+            storage._token()
+        assert bucket.asked == asked
