@@ -77,15 +77,37 @@ class Objects:
                 raise AlreadyExists(f"{url} exists already, with another content") from taken
 
     def download(self, url: str) -> Iterator[bytes]:
-        """Yield the content of an object, all of it. Raises CloudErrors, NotFound among them."""
-        bucket, name = _split(url)
-        with self._asked("GET", url, f"{_object(bucket, name)}?alt=media") as reply:
+        """Yield the content of an object, all of it; what breaks off is continued. Raises CloudErrors, NotFound among them."""
+        got, failures, pause_s = 0, 0, FIRST_PAUSE_S
+        while True:
+            try:
+                for piece in self._content(url, got):
+                    got, failures, pause_s = got + len(piece), 0, FIRST_PAUSE_S
+                    yield piece
+                return
+            except CloudUnavailable:
+                failures += 1
+                if failures == TRIES:
+                    raise
+            time.sleep(pause_s)
+            pause_s *= 2
+
+    def _content(self, url: str, begin: int) -> Iterator[bytes]:
+        """Yield what an object has from a byte on, in one request."""
+        target = f"{_object(*_split(url))}?alt=media"
+        with self._asked("GET", url, target, {"Range": f"bytes={begin}-"} if begin else None) as reply:
+            skip = 0 if reply.status == 206 else begin  # all of it comes where ranges are not known
+            if begin and not skip and not reply.getheader("Content-Range", "").startswith(f"bytes {begin}-"):
+                raise CloudUnavailable(f"{self._host} answered another part than was asked for")
             while True:
                 with _translated(self._endpoint):
                     piece = reply.read(PIECE_BYTES)
                 if not piece:
                     break
-                yield piece
+                left_out = min(skip, len(piece))
+                skip -= left_out
+                if left_out < len(piece):
+                    yield piece[left_out:]
             if reply.length:
                 raise CloudUnavailable(f"{self._host} broke off: {reply.length} bytes are missing")
 
