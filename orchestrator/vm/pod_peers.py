@@ -87,9 +87,8 @@ class Place:
             more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
             named = f"{', '.join(missing[:MOST_NAMED])}{more}"
             if now - began >= most_s:
-                raise TimeoutError(
-                    f"the DNS of the cluster has had no address of {named} for {most_s / 60:.0f} minutes"
-                )
+                waited = f"{most_s / 60:.0f} minutes" if most_s >= 120 else f"{most_s:.0f} s"
+                raise TimeoutError(f"the DNS of the cluster has had no address of {named} for {waited}")
             if now - said_at >= SAY_S:
                 said_at = now
                 say(f"waiting for the addresses of {named}")

@@ -23,8 +23,11 @@ class Deadlines:
 
     @property
     def peers_s(self) -> float:
-        """How long a pod that runs waits for the others, which may still wait for nodes."""
-        return max(self.wait_s, STARTS_WITHIN_S)
+        """How long a pod that runs waits for the others, which may still wait for nodes.
+
+        It ends before its own limit, so that the run ends with what was missing, and the job has time left if all come.
+        """
+        return min(max(self.wait_s, STARTS_WITHIN_S), self.run_s / 2)
 
 
 def deadlines(max_duration_s: float, *, wait_s: float, linger_s: float | None, queued: bool) -> Deadlines:
