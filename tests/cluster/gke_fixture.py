@@ -111,11 +111,12 @@ class Gke(Cli):
         return Cli(self.directory, self.env, (sys.executable, "-c", WITH_IDS, f"{run} {lease}"))
 
     def let_go(self) -> None:
-        """Let the jobs that `HOLD` end."""
+        """Let the jobs end that `HOLD` and have begun."""
         assert self.cluster.directory is not None
         for pod in self.pods():
             place = self.cluster.directory / "pods" / pod["metadata"]["uid"] / "volumes" / "run"
-            (place / "go").touch()
+            if place.is_dir():
+                (place / "go").touch()
 
     def pods(self) -> list[dict[str, Any]]:
         """Return the pods of the namespace, ordered by name."""

@@ -34,7 +34,7 @@ from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup
 PHASES = ("setup", "main")
 RETRY_FIRST_S, RETRY_MOST_S = 0.2, 3.0
 OUTAGE_S = 600.0  # without anything new of a pod that has ended, while the API server or its node is away
-LAST_TRIES = 4  # for its log, where the cluster answers that there is none
+LAST_TRIES = 4  # for its log, where the cluster answers that there is none, or a part of it as all
 FATE_S = 15.0  # for the API to say why a pod was stopped
 RESULTS = 256  # control lines that wait for a collection
 NOTICES = 20  # of one pod
@@ -177,6 +177,10 @@ class Follower:
             if ended and failed is None and self._log.since is not None:
                 self._log.forget_time()  # a clock that went back hides lines: the last look is at all of them
                 continue
+            if ended and failed is None and view is not None and _is_told(view):
+                failed = CloudError(
+                    "its log broke off"
+                )  # between node and API server, which looks like the end of the log
             if not ended or moved:
                 patience = _Patience()
             is_gone = failed is None and view is None and self._pod != ""
@@ -431,6 +435,11 @@ class _Patience:
             return time.monotonic() - self._began >= OUTAGE_S
         self._refusals += 1
         return self._refusals >= LAST_TRIES
+
+
+def _is_told(view: PodView) -> bool:
+    """Return whether the termination message has the code of a phase: then the log has its end, or had it."""
+    return _parsed(view.note).get("rc") is not None
 
 
 def _nothing(index: int, data: bytes) -> None:

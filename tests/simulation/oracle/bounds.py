@@ -121,6 +121,7 @@ def _own_s(world: World, claim: Claim, resource: Resource, begin: float) -> floa
     if gone_before or plan.worker_dies or plan.vms_paused or plan.cut.get("laptop-vm"):
         need += STOP_S + (HAND_OVER_S if claim.detach else 0.0)
         need += LOOK_S if gone_before else 0.0  # the next look notices it
+        need += CONNECT_S if gone_before and resource.on.connected_at is None else 0.0  # no look before workers answer
         need += PULL_S if gone_before and claim.saves_work else 0.0
     need += COLLECT_S if _lost_while_collected(resource) else 0.0
     if resource.ready_at is None:  # it looks periodically; the next look makes up for a failed one

@@ -186,7 +186,8 @@ def type_sweep(world: World, *, candidates: Candidates, lasts_s: float, rc: int 
     async def two_jobs() -> Any:
         try:
             first = await run_job(job(rc), world.capabilities)
-            if first.unproven or isinstance(first.error, Interrupted):
+            kept = first.kept_until is not None  # it counts as one of `parallel:`, so this lane gets no other
+            if first.unproven or kept or isinstance(first.error, Interrupted):
                 return first
             return await run_job(job(0), world.capabilities)
         except Exception:  # between the two: a signal, or a ledger that cannot be written

@@ -48,6 +48,40 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "RETRY_MOST_S", 0.01)
 
 
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("after_bytes", [0, 300])
+def test_a_log_that_breaks_off_between_node_and_api_server_is_no_whole_log(
+    node: Node, followed: Make, monkeypatch: pytest.MonkeyPatch, after_bytes: int
+) -> None:
+    pod = node.run(request(("main", "echo line; echo small >$TPUJOB_ARTIFACTS/small")))
+    until(lambda: pod.view().phase.ended, "the end of the pod")
+    whole, tries = node.log, []
+
+    def broken_off(name: str, since: float | None = None) -> Any:
+        tries.append(since)
+        content = b"".join(whole(name, since))
+        return _Pieces(content[:after_bytes] if len(tries) < 3 else content)
+
+    monkeypatch.setattr(node, "log", broken_off)
+    seen = followed()
+    assert seen.end().rc == 0 and seen.log == b"line\n"
+    found = seen.collect()
+    assert not found.problems and [file.path for file in found.files] == ["artifacts/small"]
+
+
+class _Pieces:
+    """A connection that ends as if the log did."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+    def __iter__(self) -> Any:
+        yield self.content
+
+    def close(self) -> None:
+        """It has ended."""
+
+
 @pytest.mark.parametrize("first", [b"150000", b'::tpujob {"n": '])
 def test_a_setup_whose_end_is_gone_has_succeeded_where_main_has_begun(node: Node, followed: Make, first: bytes) -> None:
     pod = node.run(request(("setup", "echo s"), ("main", "seq 1 200000")))

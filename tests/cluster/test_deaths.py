@@ -1,0 +1,99 @@
+"""`kill -9` of everything local: what the cluster ends by itself, seen on the meter, and what the next command makes of it."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import psutil
+import pytest
+
+from orchestrator.core.lease.lease import LeaseState
+from tests.cli_fixture import kill_all
+from tests.cluster.gke_fixture import HOLD, Gke
+from tests.waiting import until
+
+pytestmark = pytest.mark.cluster
+
+PATIENT = "trap '' TERM; echo begun; while :; do sleep 0.1; done"
+
+
+def kill_everything_local(gke: Gke) -> None:
+    kill_all(gke.local())
+    assert not gke.local()
+
+
+def used(gke: Gke) -> list[str]:
+    return [pod["spec"]["nodeName"] for pod in gke.pods()]
+
+
+def over(gke: Gke, nodes: list[str]) -> list[dict[str, Any]]:
+    """Return the bills of these nodes once all have ended."""
+    gke.cluster.faults.supply(gke.space, idle_s=0)
+    return until(
+        lambda: gke.cluster.meter.of(nodes), "the nodes to go", lambda rows: all(row["ended_at"] for row in rows)
+    )
+
+
+def test_a_job_whose_command_is_killed_ends_at_its_limit_and_its_nodes_go(gke: Gke) -> None:
+    gke.running(PATIENT, pods=2, limits={"max_duration": "1m"})
+    nodes = used(gke)
+    kill_everything_local(gke)
+    rows = over(gke, nodes)
+    (jobset,) = gke.jobsets()
+    ends = [pod["status"]["containerStatuses"][0]["state"]["terminated"] for pod in gke.pods()]
+    assert len(rows) == 2 and 124 in [each["exitCode"] for each in ends]
+    limit_s = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["activeDeadlineSeconds"]
+    assert all(row["seconds"] < limit_s for row in rows)
+    done = gke("list")  # the first command afterwards
+    assert done.returncode == 0, done.text
+    assert gke.left() == []
+
+
+def test_a_pod_whose_own_program_hangs_too_is_ended_by_the_control_plane(gke: Gke) -> None:
+    quickly = "from orchestrator.core.cluster import deadlines, manifest; deadlines.ENDS_WITHIN_S = -50.0; manifest.GRACE_S = 1"
+    gke.program = (gke.program[0], "-c", f"{quickly}; from orchestrator.cli import main; main.main()")
+    gke.running(PATIENT, limits={"max_duration": "1m"})
+    nodes = used(gke)
+    (pod,) = gke.pods()
+    kill_everything_local(gke)
+    programs = [each for each in psutil.process_iter() if is_of(each, pod["status"]["podIP"])]
+    for each in programs:
+        each.send_signal(signal.SIGSTOP)
+    assert programs
+    (row,) = over(gke, nodes)
+    (left,) = gke.pods()
+    assert left["status"]["reason"] == "DeadlineExceeded"
+    assert row["seconds"] < 60
+
+
+def is_of(process: psutil.Process, address: str) -> bool:
+    """Whether it is the program of this pod, or what that has started in Python; not what stands for its runtime."""
+    try:
+        return process.environ().get("TPUJOB_POD_IP") == address and process.name().startswith("python")
+    except (psutil.Error, OSError):
+        return False
+
+
+def test_the_guardian_deletes_what_a_killed_command_has_left(gke: Gke) -> None:
+    gke.env["TPUJOB_GUARDIAN"] = ""
+    command = gke.running(HOLD)
+    command.process.kill()
+    command.process.wait()
+    until(lambda: [each.state for each in gke.leases()] == [LeaseState.GONE], "the proof of the guardian")
+    assert gke.left() == []
+
+
+def test_gc_from_another_machine_deletes_what_waits_after_its_time(gke: Gke) -> None:
+    """A JobSet that waits in its queue has no deadline that runs: gc goes by its annotation."""
+    gke.space = gke.cluster.namespace(quota=0)
+    command = gke.begin("run", gke.write("true", tpu={"wait": "5s"}, limits={"max_duration": "1m"}))
+    until(gke.jobsets, "the JobSet")
+    command.process.kill()
+    command.process.wait()
+    gke.env["TPUJOB_STATE_DIR"] = str(gke.directory / "another")
+    words = ("gc", "--on", "gke", "--namespace", gke.space)
+    assert gke(*words).returncode == 0 and gke.jobsets(), "its claim lives"
+    name = gke.jobsets()[0]["metadata"]["name"]
+    gke.cluster.kubectl("annotate", "jobset", name, "-n", gke.space, "--overwrite", "tpujob-life-seconds=1")
+    until(lambda: gke(*words).returncode == 0 and not gke.left(), "gc")
