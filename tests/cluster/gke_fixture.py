@@ -21,7 +21,7 @@ from tests.waiting import until
 
 OURS = "tpujob=1"
 KINDS = "jobsets,jobs,pods,configmaps,secrets"
-WATCHES = "billed until the cluster deletes them"  # what a command says of its nodes, once its JobSet is gone
+WATCHES = "billed until the cluster deletes"  # what a command says of its nodes, once its JobSet is gone
 HOLD = "echo begun\nwhile [ ! -e /tpujob/run/go ]; do sleep 0.1; done\n"  # until `let_go`
 TYPES = {1: "v5p-8", 2: "v5p-16"}  # by pods, of which each asks for 4 chips
 ONE_POD = 4

@@ -75,7 +75,10 @@ def left_running(session: Session, outcome: Outcome, drafted: Iterable[str]) -> 
     _start_collector(session, run)
     worst = format_cost(costs.between(lease.usd_per_hour, lease.created_at, lease.deadline), lease.cloud)
     say = session.reporter.notice
-    say("detach", f"the job goes on without this process, until {day_clock(lease.deadline)} at the latest")
+    ends = f"until {day_clock(lease.deadline)} at the latest"
+    if lease.cloud == GKE:
+        ends = f"and what it leaves in the cluster is deleted by {day_clock(lease.deadline)} at the latest"
+    say("detach", f"the job goes on without this process, {ends}")
     say("cost", f"worst case if everything fails: {worst}")
     say("bounds", _bounds(session, lease))
     extend = "" if lease.cloud == GKE else f" · tpujob extend {run} --by 1h"

@@ -29,7 +29,8 @@ async def watch_nodes(project: str, names: tuple[str, ...], watch_s: float = WAT
         if not said:
             said = True
             for_s = format_duration(watch_s)
-            text = f"{in_words(left)}: billed until the cluster deletes them; watching for {for_s} at most (Ctrl-C ends that)"
+            them = "them" if len(left) > 1 else "it"
+            text = f"{in_words(left)}: billed until the cluster deletes {them}; watching for {for_s} at most (Ctrl-C ends that)"
             await Report("nodes", text)
         if waited_s >= watch_s:
             return left

@@ -137,7 +137,7 @@ async def monitor(
             return
         now = await Now()
         for text in silence.news(status.workers, now):
-            await Report("ssh", text)
+            await Report(lease.channel, text)
         if extended_s != reported_s:
             reported_s, left_s = extended_s, end.at + extended_s - now
             clock = JobClock(run, lease.cloud, phase, now - began, left_s, bill.at(now, lease), lease.usd_per_hour)

@@ -117,7 +117,7 @@ class RealWorld:
         self.reach.revoke_login(lease)
 
     def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> FleetPort:
-        notice = lambda text: self.report(Report("ssh", text))  # noqa: E731
+        notice = lambda text: self.report(Report(lease.channel, text))  # noqa: E731
         fleet = self.reach.fleet(lease, workers, notice, self.now)
         self._fleets.append(fleet)
         if self._closed:  # this effect was abandoned
