@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from orchestrator.clouds.gke import errors
-from orchestrator.errors import AuthError, CloudError, CloudUnavailable, ConfigError, UnexpectedReply
+from orchestrator.clouds.gke.rights import Rights
+from orchestrator.errors import AuthError, CloudUnavailable, ConfigError, UnexpectedReply
 
 if TYPE_CHECKING:
     import httpx2
@@ -42,9 +43,10 @@ class Rows:
 class KubeApi:
     """The API server of one cluster. Every call is tried once, with a timeout, and raises a CloudError."""
 
-    def __init__(self, http: httpx2.Client, server: str) -> None:
+    def __init__(self, http: httpx2.Client, server: str, rights: Rights | None = None) -> None:
         self.server = server  # for messages
         self._http = http
+        self._rights = rights or Rights()
 
     def get(self, path: str) -> dict[str, Any]:
         """Return an object. Raises NotFound."""
@@ -98,7 +100,7 @@ class KubeApi:
                     response.read()
                 finally:
                     response.close()
-                raise self._refusal(response)
+        self._check(response, "GET", path)
         return response
 
     def close(self) -> None:
@@ -121,13 +123,16 @@ class KubeApi:
         with translated(self.server):
             response = self._http.send(request)
         _log.debug("%s %s %s", method, path, response.status_code)
-        if response.status_code >= 300:
-            raise self._refusal(response)
+        self._check(response, method, path)
         return response
 
-    def _refusal(self, response: httpx2.Response) -> CloudError:
-        retry = response.headers.get("retry-after")
-        return errors.of_reply(response.status_code, response.content, retry_after=retry, server=self.server)
+    def _check(self, response: httpx2.Response, method: str, path: str) -> None:
+        """Raise the CloudError of a reply that is none of success."""
+        if response.status_code >= 300:
+            retry = response.headers.get("retry-after")
+            error = errors.of_reply(response.status_code, response.content, retry_after=retry, server=self.server)
+            raise self._rights.judge(method, path, error)
+        self._rights.allowed(method, path)
 
 
 class translated:

@@ -10,6 +10,7 @@ from urllib.parse import parse_qs
 import httpx2
 
 from orchestrator.clouds.gke.kube_api import KubeApi
+from orchestrator.clouds.gke.rights import Rights
 
 Answer = httpx2.Response | Exception
 
@@ -31,10 +32,9 @@ class Store:
         self.page_rows = 500
         self._made = 0
 
-    def api(self) -> KubeApi:
-        return KubeApi(
-            httpx2.Client(transport=httpx2.MockTransport(self._answer), base_url="https://k8s.test"), "k8s.test"
-        )
+    def api(self, rights: Rights | None = None) -> KubeApi:
+        transport = httpx2.MockTransport(self._answer)
+        return KubeApi(httpx2.Client(transport=transport, base_url="https://k8s.test"), "k8s.test", rights)
 
     def put(self, path: str, found: dict[str, Any]) -> None:
         self.objects[path] = found

@@ -337,6 +337,7 @@ def test_a_user_who_may_not_list_secrets_can_prove_that_nothing_needs_a_tpu(clou
         assert cloud.get(NAME) is None and cloud.list(NAME.project, "team").complete
     for kind in ("jobs", "pods"):
         forbidden(kind)
+        cloud = ClusterCloud(lambda project: store.api())  # one that was never allowed to
         with pytest.raises(AuthError):
             cloud.get(NAME)
         with pytest.raises(AuthError):
