@@ -328,16 +328,16 @@ def test_a_create_is_known_as_done_and_a_delete_only_by_looking() -> None:
     assert cloud.operation("left/x") is None
 
 
-def test_a_user_who_may_not_list_secrets_can_prove_that_nothing_needs_a_tpu(cloud: ClusterCloud, store: Store) -> None:
-    def forbidden(kind: str) -> None:
+def test_a_user_who_may_not_list_secrets_can_prove_that_nothing_needs_a_tpu(store: Store) -> None:
+    def user_without(kind: str) -> ClusterCloud:
         store.instead = lambda call: refusal(403, "Forbidden") if call.url.path.endswith(f"/{kind}") else None
+        return ClusterCloud(lambda project: store.api())
 
     for kind in ("secrets", "configmaps"):
-        forbidden(kind)
+        cloud = user_without(kind)
         assert cloud.get(NAME) is None and cloud.list(NAME.project, "team").complete
     for kind in ("jobs", "pods"):
-        forbidden(kind)
-        cloud = ClusterCloud(lambda project: store.api())  # one that was never allowed to
+        cloud = user_without(kind)
         with pytest.raises(AuthError):
             cloud.get(NAME)
         with pytest.raises(AuthError):
