@@ -71,7 +71,7 @@ class JobLine:
             usd = running.usd_so_far
             if usd is not None and running.usd_per_hour is not None:
                 usd += running.usd_per_hour * passed_s / 3600
-            rest = [format_cost(usd, running.cloud), *rest]
+                rest = [format_cost(usd, running.cloud), *rest]
         stage = STAGES.get(running.phase, running.phase)
         line = _line(stage, [*figures, *elapsed, *rest])
         while width is not None and len(line) > width and (elapsed or len(figures) > 1):

@@ -150,11 +150,16 @@ async def _to_the_end(
 async def _follow(job: ClusterRun | ClusterAttachment, lease: Lease, began: float, progress: JobProgress) -> None:
     """Follow the pods through every phase and collect the results. Raises what made the job fail. `began`: when they did."""
     await progress.enter("connect")
-    fleet = progress.fleet = await connected(lease)
+    try:
+        fleet = progress.fleet = await connected(lease)
+    except ArtifactError as error:
+        if place := job.run.spec.get("bucket"):
+            raise ArtifactError(error.message, hint=f"its results are in {place}/{job.run.id}/") from error
+        raise
     of_workers = (worker.instance for worker in fleet.workers if worker.instance)
     progress.nodes = tuple(dict.fromkeys((*progress.nodes, *of_workers)))
     await monitor.report_workers(fleet, job.run)
-    end = monitor.End(min(lease.deadline, began + job.max_duration_s + LATE_S), LIMIT, movable=False)
+    end = monitor.End(min(lease.deadline, began + job.max_duration_s + LATE_S), LIMIT, movable=False, spare_s=LATE_S)
     failure: TpujobError | None = None
     for phase in job.phases:
         await progress.enter(phase)

@@ -57,6 +57,7 @@ class End:
     at: float
     why: str = "limits.max_duration"
     movable: bool = True  # by `tpujob extend`
+    spare_s: float = 0.0  # of it, for a job that keeps the limit by itself
 
 
 def end_of(lease: Lease, began: float, max_duration_s: float) -> End:
@@ -139,7 +140,7 @@ async def monitor(
         for text in silence.news(status.workers, now):
             await Report(lease.channel, text)
         if extended_s != reported_s:
-            reported_s, left_s = extended_s, end.at + extended_s - now
+            reported_s, left_s = extended_s, end.at - end.spare_s + extended_s - now
             clock = JobClock(run, lease.cloud, phase, now - began, left_s, bill.at(now, lease), lease.usd_per_hour)
             await Report(phase, f"at most {format_duration(left_s)} left", passing=True, about=clock)
         if status.log_bytes != printed:

@@ -42,7 +42,7 @@ def on_cluster(workload: ClusterWorkload, layers: Layers = GUARDIAN_ONLY, **plan
 @scenario
 def what_a_jobset_leaves() -> Plays:
     """It goes, or was deleted as by `kubectl delete --cascade=background`, while its pods end."""
-    yield "deleted in the console", on_cluster(RUN, deleted_at=9.0, deleted_how="Background", pod_stop_s=60.0)
+    yield "deleted in the console", on_cluster(RUN, deleted_at=12.0, deleted_how="Background", pod_stop_s=60.0)
     yield "collected late", on_cluster(RUN, collects_s=5.0)
 
 

@@ -73,9 +73,9 @@ class LoginOracle:
 
     def told(self, text: str) -> None:
         if LEFT in text:
-            for lease_id, node in self.nodes.items():
+            for node, lease in self.world.oracle.intents.items():  # its key may arrive later
                 if text.startswith(node):
-                    self.removals.setdefault(lease_id, Removal()).reported = True
+                    self.removals.setdefault(lease.id, Removal()).reported = True
 
     def intended(self, claim: Claim | None, lease: Lease) -> None:
         """Check that a run does not ask again by a way that a policy refused."""

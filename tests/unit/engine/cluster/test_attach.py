@@ -237,6 +237,16 @@ def test_the_next_command_records_how_the_cluster_ended_a_job_that_was_not_follo
     assert (attempt.state, attempt.exit_code) == (state, code) and nothing_is_left(world, cluster)
 
 
+def test_of_a_job_whose_pods_are_gone_the_bucket_with_its_results_is_named(made: Made) -> None:
+    world, cluster = made
+    cluster.pods_gone = 1
+    to = attachment(world)
+    to = replace(to, run=replace(to.run, spec={"bucket": "gs://b/runs"}))
+    outcome = world.drive(attach_on_cluster(to, CAN))
+    assert outcome.exit_code == 65 and outcome.error is not None
+    assert outcome.error.hint == f"its results are in gs://b/runs/{to.run.id}/"
+
+
 def test_a_job_that_ended_and_whose_pods_went_with_their_nodes_says_that_its_results_are_gone(made: Made) -> None:
     world, cluster = made
     world.time += 600.0
