@@ -20,7 +20,7 @@ from typing import Any
 from tests.cluster import queue
 from tests.cluster.agent import sandbox
 from tests.cluster.agent.agent import Agent
-from tests.cluster.control_plane import ADMIN, ControlPlane
+from tests.cluster.plane.control_plane import ADMIN, ControlPlane
 from tests.cluster.versions import cache, missing
 
 USER = "tpujob-user"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tests.cluster.control_plane import ControlPlane
+    from tests.cluster.plane.control_plane import ControlPlane
 
 NAMESPACE, QUEUE = "default", "tpu"
 ACCELERATORS = ("tpu-v4-podslice", "tpu-v5-lite-podslice", "tpu-v5p-slice", "tpu-v6e-slice", "tpu7x")

@@ -16,7 +16,7 @@ from tests.cluster.agent.kubelet_server import KubeletServer
 from tests.cluster.agent.meter import Meter
 from tests.cluster.agent.nodes import Nodes
 from tests.cluster.agent.pools import Pools
-from tests.cluster.control_plane import ControlPlane
+from tests.cluster.plane.control_plane import ControlPlane
 
 LOOK_S = 0.5
 

@@ -12,7 +12,7 @@ from tests.cluster.agent.kubelet import Kubelet, Running, Verdict
 from tests.cluster.agent.kubelet_server import Cut, KubeletServer
 from tests.cluster.agent.nodes import Node, Nodes
 from tests.cluster.agent.pools import Pools
-from tests.cluster.control_plane import ControlPlane
+from tests.cluster.plane.control_plane import ControlPlane
 
 EVICTED = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 92Mi. "
 SHUTDOWN = "Pod was terminated in response to imminent node shutdown."

@@ -15,7 +15,7 @@ from aiohttp import web
 from tests.cluster.agent.container_log import parse_time
 from tests.cluster.agent.kubelet import Kubelet
 from tests.cluster.agent.nodes import Node
-from tests.cluster.certificates import Authority
+from tests.cluster.plane.certificates import Authority
 
 PORT = 10250
 

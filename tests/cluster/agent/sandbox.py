@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from tests.cluster.processes import end_with_parent
+from tests.cluster.plane.processes import end_with_parent
 
 SYSTEM = ("usr", "bin", "sbin", "lib", "lib64", "lib32", "etc", "sys")
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from tests.cluster.certificates import Pair
+from tests.cluster.plane.certificates import Pair
 from tests.cluster.versions import cache
 
 NAMES = ("jobset", "kueue")

@@ -19,9 +19,9 @@ from typing import Any
 import requests
 import yaml
 
-from tests.cluster import controllers
-from tests.cluster.certificates import Authority, Pair
-from tests.cluster.processes import Children, free_ports
+from tests.cluster.plane import controllers
+from tests.cluster.plane.certificates import Authority, Pair
+from tests.cluster.plane.processes import Children, free_ports
 from tests.cluster.versions import cache
 from tests.waiting import HANG_S
 
