@@ -128,5 +128,5 @@ def late_in_the_first_zone(w: World) -> None:
 @row("58", "three of four slices of a multislice job come up", limit=ONE_NODE)
 def multislice(w: World) -> None:
     refused = w.do("run", w.job("name: work\ntpu: {zone: us-central1-a, slices: 4}\ncommand: ls\n"))
-    assert refused.code() == 64 and "unknown key" in refused.err
+    assert refused.code() == 64 and "several slices at once are for a cluster" in refused.err
     assert w.leases() == []
