@@ -101,12 +101,12 @@ async def monitor(
     attempt: str | None = None,
     began: float | None = None,
     stall_s: float | None = None,
-    patience_s: float = SILENT_S,
+    patience_s: float | None = None,
 ) -> None:
     """Return when the phase has succeeded on every worker. The end of a log stream ends nothing. `run`: its id.
 
     `attempt`: look whether it was canceled, for a slice whose claim does not end with it. `began`: when the phase began, None
-    for now. `patience_s`: a worker that does not answer for so long is lost.
+    for now. `patience_s`: a worker that does not answer for so long is lost; None: for SILENT_S.
 
     Raises PayloadFailed when it failed on one worker (the others are stopped), DeadlineExceeded at its end, SliceLost or
     Vanished for what is not the job's own failure: no output for `stall_s`, a worker or the slice that is gone.
@@ -170,7 +170,7 @@ async def monitor(
             problem_since = None if problem is None or silent_s == 0 else problem_since or now
             if problem_since is not None and problem is not None and now - problem_since > PROBLEM_S:
                 raise SliceLost(f"{lease.name.node} is {problem.text}, and a worker is silent", reason=problem.reason)
-        if silent_s > patience_s:
+        if silent_s > (SILENT_S if patience_s is None else patience_s):
             raise SliceLost(
                 f"a worker of {lease.name.node} does not answer since {silent_s:.0f} s, though the API lists it",
                 reason="unreachable",
