@@ -168,7 +168,7 @@ def test_a_command_on_all_workers_is_shown_by_worker_and_ends_everywhere_with_ct
         "--worker",
         "all",
         "--",
-        "trap 'rm began; exit 7' INT; touch began; echo up; cat; while :; do sleep 0.1; done",
+        "trap 'rm began; exit 7' INT; touch began; echo up; read line; while :; do sleep 0.1; done",
     )
     homes = [*tpujob.disks()[1].glob("vms/*/worker*/home")]
     until(lambda: len(homes) == 4 and all((home / "began").exists() for home in homes), "the command on each worker")

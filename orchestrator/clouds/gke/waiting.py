@@ -19,11 +19,19 @@ def for_kueue(workload: Mapping[str, Any] | None, unread: str = "") -> str:
     """Return why Kueue has not admitted a job. None: it made no Workload of it, or `unread` says why that is not known."""
     if workload is None:
         return unread or NOT_SEEN
-    for kind, status in (("QuotaReserved", "False"), ("Admitted", "False"), ("Evicted", "True")):
-        for condition in workload.get("status", {}).get("conditions") or ():
-            if condition.get("type") == kind and condition.get("status") == status and condition.get("message"):
-                return _of_flavors(str(condition["message"]))
-    return "waits for Kueue"
+    evicted, quota, admitted = (
+        _message(workload, kind, status)
+        for kind, status in (("Evicted", "True"), ("QuotaReserved", "False"), ("Admitted", "False"))
+    )
+    said = [evicted, _of_flavors(quota or admitted)]  # why it was sent back comes before why it still waits
+    return "; ".join(dict.fromkeys(filter(None, said))) or "waits for Kueue"
+
+
+def _message(workload: Mapping[str, Any], kind: str, status: str) -> str:
+    for condition in workload.get("status", {}).get("conditions") or ():
+        if condition.get("type") == kind and condition.get("status") == status:
+            return str(condition.get("message") or "")
+    return ""
 
 
 def _of_flavors(message: str) -> str:

@@ -31,6 +31,13 @@ def test_any_other_message_of_kueue_is_passed_on() -> None:
     assert waiting.for_kueue(None) == waiting.NOT_SEEN
 
 
+def test_a_job_that_was_sent_back_says_why_before_why_it_still_waits() -> None:
+    sent_back = workload("Preempted to accommodate a workload", "Evicted", "True")["status"]["conditions"]
+    waits = workload("insufficient unused quota")["status"]["conditions"]
+    found = waiting.for_kueue({"status": {"conditions": [*waits, *sent_back]}})
+    assert found == "Preempted to accommodate a workload; insufficient unused quota"
+
+
 def test_the_newest_word_of_the_autoscaler_stands_beside_that_of_the_scheduler() -> None:
     scheduler = (
         "0/8 nodes are available: 4 Insufficient google.com/tpu. no new claims to deallocate, "
