@@ -11,6 +11,7 @@ _OTHER_FLAVOR = re.compile(r"flavor \S+ doesn't match node affinity")
 # Of the words of the scheduler, what preemption would not change.
 _NO_PREEMPTION = re.compile(r"\.? (no new claims to deallocate, )?preemption: .*", re.DOTALL)
 _REFUSED = "FailedCreate"  # by an admission rule, a quota, or for a service account that does not exist
+_FOLLOWER = "follower pod node selector"
 _AUTOSCALER = ("NotTriggerScaleUp", "FailedScaleUp", "TriggeredScaleUp")
 NOT_SEEN = "Kueue has not seen it: is there a LocalQueue of that name in this namespace?"
 
@@ -48,10 +49,15 @@ def for_nodes(scheduler: str, events: Sequence[Mapping[str, Any]]) -> str:
     `scheduler`: the message of its condition; `events`: about the pod, or about its Job, in any order.
     """
     said = [_NO_PREEMPTION.sub("", scheduler)] if scheduler else []
-    asked = [event for event in events if event.get("reason") in (*_AUTOSCALER, _REFUSED)]
+    asked = [event for event in events if event.get("reason") in (*_AUTOSCALER, _REFUSED) and not _passes(event)]
     if asked:
         said.append(str(max(asked, key=_time).get("message") or ""))
     return "; ".join(filter(None, said))
+
+
+def _passes(event: Mapping[str, Any]) -> bool:
+    """Whether JobSet refused a pod only because the first pod of its slice had no node yet: each large slice begins so."""
+    return _FOLLOWER in str(event.get("message"))
 
 
 def for_start(events: Sequence[Mapping[str, Any]]) -> str:

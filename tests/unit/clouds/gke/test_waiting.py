@@ -38,6 +38,11 @@ def test_a_job_that_was_sent_back_says_why_before_why_it_still_waits() -> None:
     assert found == "Preempted to accommodate a workload; insufficient unused quota"
 
 
+def test_that_the_first_pod_of_a_slice_comes_first_is_no_reason_to_wait() -> None:
+    why = 'admission webhook "vpod.kb.io" denied the request: follower pod node selector for topology domain not found'
+    assert waiting.for_nodes("", [{"reason": "FailedCreate", "message": why}]) == ""
+
+
 def test_the_newest_word_of_the_autoscaler_stands_beside_that_of_the_scheduler() -> None:
     scheduler = (
         "0/8 nodes are available: 4 Insufficient google.com/tpu. no new claims to deallocate, "
