@@ -81,6 +81,7 @@ async def _look(lease: Lease, progress: JobProgress, before: str) -> str | None:
     `before`: what the last look has returned; empty at the first.
     """
     await monitor.check_lease(lease)
+    asked_at = await Now()  # a slow answer tells of the time before it
     try:
         view = await Get(lease.name)
     except CloudUnavailable as error:
@@ -101,7 +102,7 @@ async def _look(lease: Lease, progress: JobProgress, before: str) -> str | None:
         except NotAllowed as error:  # while the API was asked
             raise Vanished(f"{lease.name.node} was released meanwhile") from error
         return None
-    if view.state is SliceState.QUEUED and lease.ready_by is not None and now >= lease.ready_by:
+    if view.state is SliceState.QUEUED and lease.ready_by is not None and asked_at >= lease.ready_by:
         raise CapacityError(
             f"{lease.name.node} was not admitted, or got no nodes, in time: it is still {view.native_state}"
         )
