@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from orchestrator.remote.fleet.port import FleetPort
 
 CONNECT_S = 60.0
+RECENT_S = 60.0  # between two looks, unless this machine slept: no job starts and reaches its limit meanwhile
+UNKNOWN = "unknown"
 OUTAGE_S = 600.0  # an API server that is upgraded is away for minutes, and the pods run on
 
 
@@ -45,12 +47,14 @@ async def started(lease: Lease, capabilities: Capabilities, progress: JobProgres
         return lease, await _running_since(lease)
     began = await Now()
     give_up_at = min((lease.ready_by or began) + capabilities.timings.provision_s, lease.deadline)
-    state: str | None = ""
+    before, looked_at = "", began
     for pause_s in retry.pauses(first_s=0.05, longest_s=10.0):
-        state = await _look(lease, progress, state or "")
+        is_recent = await Now() - looked_at < RECENT_S
+        state = await _look(lease, progress, before if is_recent else "")
         if state is None:
             break
-        now = await Now()
+        now = looked_at = await Now()
+        before = "" if state.startswith(UNKNOWN) else state
         if now >= give_up_at:
             raise CloudUnavailable(f"{lease.name.node} was still {state} after {format_duration(now - began)}")
         await Report("wait", f"{lease.name.node}: {state}, {format_duration(now - began)}", passing=True)
@@ -78,14 +82,14 @@ async def _running_since(lease: Lease) -> float:
 async def _look(lease: Lease, progress: JobProgress, before: str) -> str | None:
     """Return what the JobSet waits for; None once all its pods have started, which is then recorded.
 
-    `before`: what the last look has returned; empty at the first.
+    `before`: what it waited for a moment ago; empty if that is not known, so that it may have run since.
     """
     await monitor.check_lease(lease)
     asked_at = await Now()  # a slow answer tells of the time before it
     try:
         view = await Get(lease.name)
     except CloudUnavailable as error:
-        return f"unknown ({error.message})"
+        return f"{UNKNOWN} ({error.message})"
     if view is None or view.state is SliceState.DELETING:
         # What the cluster has accepted is visible at once: it was there.
         raise Vanished(f"{lease.name.node} was deleted before its pods ran, or before they were followed")

@@ -140,6 +140,15 @@ def test_pods_that_got_no_nodes_until_the_deadline_of_their_job_end_with_69_and_
     assert outcome.nodes == ("node-0", "node-1"), "they are billed, though no pod ran"
 
 
+def test_a_job_that_may_have_run_while_nothing_answered_is_not_said_to_have_never_started(made: Made) -> None:
+    world, cluster = made
+    cluster.queue_s, cluster.start_s = 5.0, 100.0
+    cluster.away = [(world.time + 50.0, world.time + 500.0)]
+    cluster.ended_by = at_deadline(300.0)
+    outcome = play(world)
+    assert outcome.exit_code == 124 and nothing_is_left(world, cluster), outcome.error
+
+
 def test_an_api_server_that_is_away_while_pods_are_connected_to_ends_nothing(made: Made) -> None:
     world, cluster = made
     connect = world.connect
