@@ -290,9 +290,9 @@ class Session:
         self.run(close_attempts())
         for kind in (EMULATED, GOOGLE, GKE):
             self._ask_time(kind)
+            if not self.run(overdue(kind, spare=spare, look=look), kind):
+                continue
             try:
-                if not self.run(overdue(kind, spare=spare, look=look), kind):
-                    continue
                 program = partial(recover, kind, budget_s=budget_s, spare=spare, look=look)
                 results = self.on_cloud(program, kind)
             except TpujobError as error:

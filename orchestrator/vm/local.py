@@ -42,7 +42,7 @@ def local() -> None:
 
 
 def _lock(phase: PhaseFiles) -> None:
-    """Take the lock of the phase, which whoever looks at it holds for a moment."""
+    """Take the lock of the phase, which a process that looks at it holds for a moment."""
     while phase.lock(fcntl.LOCK_EX) is None:
         time.sleep(LOOK_S)
 

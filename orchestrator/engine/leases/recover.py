@@ -79,7 +79,7 @@ async def _ended_already(lease: Lease, now: float) -> Overdue | None:
 
 
 def ready_at(lease: Lease, view: SliceView, now: float) -> float:
-    """Return since when the slice is READY, in ledger time: nobody may have looked at a job on a cluster when it began."""
+    """Return since when the slice is READY, in ledger time: that of a job on a cluster may be seen long after it began."""
     return now if view.running_s is None else max(lease.sent_at or lease.created_at, now - view.running_s)
 
 
