@@ -60,7 +60,7 @@ async def attempt(job: JobRun, capabilities: Capabilities, progress: JobProgress
     end = monitor.end_of(lease, began, job.max_duration_s - progress.used_s)
     if progress.fleet is None:
         await Report("connect", f"waiting for SSH on {lease.name.node}", passing=True)
-        patience_s = max(min(CONNECT_S, lease.deadline - ready_at), 1.0)  # not past the slice's own end
+        patience_s = max(min(CONNECT_S, lease.ends_at - ready_at), 1.0)  # not past the end of its claim
         workers = await retry.until(ready_at + patience_s, Workers(lease.name))
         progress.fleet = await Connect(lease, workers, patience_s)
     else:

@@ -7,7 +7,7 @@ process dies, the guardian deletes it at once, else its watchdog. Each run has i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from orchestrator.core.lease.cloud_api import Capabilities, SliceState
@@ -39,13 +39,14 @@ class Lane:
 
     goes_on: Callable[[], bool]
     lease: Lease | None = None
+    losers: list[Lease] = field(default_factory=list)  # of the race that it won; some clouds take minutes to delete them
     fleet: FleetPort | None = None
     collected: str | None = None  # the attempt before, whose files on the workers are not needed any more
 
     def hand_to(self, progress: JobProgress) -> None:
-        """From here on, the run owes the slice."""
-        progress.owed.lease, progress.fleet = self.lease, self.fleet
-        self.lease = self.fleet = None
+        """From here on, the run owes the slice, and the losers of its race that are not proven gone yet."""
+        progress.owed.lease, progress.owed.losers, progress.fleet = self.lease, self.losers, self.fleet
+        self.lease, self.losers, self.fleet = None, [], None
 
 
 async def take_over(job: JobRun, capabilities: Capabilities, progress: JobProgress) -> Lease | None:
@@ -117,8 +118,9 @@ async def pass_on(job: JobRun, progress: JobProgress) -> bool:
         return False
     if not await Make(lane.goes_on):
         return False
-    lane.lease, lane.fleet, lane.collected = lease, progress.fleet, progress.attempt.id
-    progress.owed.lease = progress.fleet = None
+    lane.lease, lane.losers, lane.fleet = lease, progress.owed.losers, progress.fleet
+    lane.collected = progress.attempt.id
+    progress.owed.lease, progress.owed.losers, progress.fleet = None, [], None
     progress.passed_on = True
     return True
 
@@ -126,9 +128,9 @@ async def pass_on(job: JobRun, progress: JobProgress) -> bool:
 async def release_lane(lane: Lane, capabilities: Capabilities) -> Obligations:
     """Release the slice that no run takes over; return how that ended."""
     await Shield()
-    owed = Obligations(lease=lane.lease)
+    owed = Obligations(lane.lease, lane.losers)
     if lane.fleet is not None:
         await Disconnect(lane.fleet)
-    lane.lease = lane.fleet = None
+    lane.lease, lane.losers, lane.fleet = None, [], None
     await release_owed(owed, capabilities, "no run follows on it")
     return owed

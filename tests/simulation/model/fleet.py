@@ -82,16 +82,15 @@ class SimFleet:
         """Connect as soon as sshd of a fresh VM is up."""
         world, now = process.world, process.timeline.now
         vm = next((vm for vm in world.cloud.vms.values() if vm.node.node_id == effect.lease.name.node and vm.on), None)
-        if vm is not None and all(w.up for w in vm.workers) and not world.faults.is_cut("laptop-vm"):
-            ready = (vm.ready_at or now) + world.boot_s
-            if now >= ready:
-                process.answer_later(LOCAL_S, token, cls(process, vm), None)
-                return
-            process.timeline.at(ready, cls._try_connect, process, effect, token, deadline)
+        reachable = vm is not None and all(w.up for w in vm.workers) and not world.faults.is_cut("laptop-vm")
+        sshd_at = (vm.ready_at or now) + world.boot_s if vm is not None and reachable else now + 1.0
+        if vm is not None and reachable and now >= sshd_at:
+            process.answer_later(LOCAL_S, token, cls(process, vm), None)
         elif now >= deadline:
             process.answer_later(0.0, token, None, Unreachable(f"{effect.lease.name.node} could not be reached"))
         else:
-            process.timeline.after(min(1.0, deadline - now + 0.001), cls._try_connect, process, effect, token, deadline)
+            timeline = process.timeline
+            timeline.at(min(sshd_at, deadline + 0.001), cls._try_connect, process, effect, token, deadline)
 
     def cut(self) -> bool:
         return not all(w.up for w in self.vm.workers) or self.world.faults.is_cut("laptop-vm")

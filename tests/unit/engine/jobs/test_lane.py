@@ -17,6 +17,7 @@ from orchestrator.engine.leases.obligations import Obligations
 from orchestrator.engine.leases.recover import close_attempts, recover
 from orchestrator.errors import Canceled, CloudUnavailable, PayloadFailed, TeardownUnproven, Unreachable
 from orchestrator.remote.transfer.collect import Problem
+from tests.unit.engine.jobs.test_cancel import queued
 from tests.unit.engine.virtual import CAN, ZONE, Crash, Locks, VirtualWorld, job, lease_and_request
 
 OTHER_ZONE = "us-central1-b"
@@ -190,6 +191,34 @@ def test_the_slice_that_no_run_takes_over_is_released(world: VirtualWorld) -> No
     owed = world.drive(release_lane(lane, CAN))
     assert owed.released is not None and owed.released.gone and world.cloud.nodes == {} and world.fleet.canceled
     assert world.drive(release_lane(lane, CAN)) == Obligations(), "there is none any more"
+
+
+def test_a_loser_of_its_race_that_no_delete_removes_yet_delays_no_run_of_the_lane(world: VirtualWorld) -> None:
+    lane = lane_of(2)
+    world.cloud.queue_s = {ZONE: 10.0, OTHER_ZONE: 600.0}
+    prepared = nth_job(world, lane, 1)
+    winner, loser = (queued(prepared.drafts[0]), queued(lease_and_request(9, zone=OTHER_ZONE, now=world.time)))
+    world.cloud.stuck = {loser.lease.name.node}
+    drive(world, replace(prepared, drafts=(winner, loser), wait_s=3600.0, race=True))
+    assert [each.id for each in lane.losers] == [loser.lease.id]
+    ended_at = world.time
+
+    following = nth_job(world, lane, 2)
+    drafts = (queued(following.drafts[0]),)
+    outcome = drive(world, replace(following, drafts=drafts), between=freed_once_it_runs(world.cloud.stuck))
+    assert outcome.error is None and world.cloud.nodes == {} and lane.losers == []
+    assert outcome.released is not None and outcome.released.lease.id == winner.lease.id
+    assert world.time - ended_at < 2 * world.fleet.phase_s
+
+
+def freed_once_it_runs(stuck: set[str]) -> Callable[[VirtualWorld], None]:
+    """Let deletes take effect as soon as the second run has started its job."""
+
+    def free(world: VirtualWorld) -> None:
+        if len(world.fleet.requests) > 1:
+            stuck.clear()
+
+    return free
 
 
 def test_only_a_slice_that_its_process_claims_is_passed_on() -> None:
