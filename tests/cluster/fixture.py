@@ -30,6 +30,7 @@ import yaml
 from tests import ROOT
 from tests.cluster import queue
 from tests.cluster.agent import sandbox
+from tests.cluster.agent.shapes import OF_NAMESPACE
 from tests.cluster.versions import cache, missing
 from tests.waiting import HANG_S, until
 
@@ -120,7 +121,9 @@ class Cluster:
     def namespace(self, quota: int = queue.QUOTA) -> str:
         """Return a new namespace with a queue `tpu` of so many chips of each accelerator. It is deleted after the test."""
         name = f"test-{os.getpid()}-{next(self._numbers)}-{time.time_ns() % 10**6}"
-        self.kubectl("create", "namespace", name)
+        annotations = {"scheduler.alpha.kubernetes.io/node-selector": f"{OF_NAMESPACE}={name}"}
+        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "annotations": annotations}}
+        self.kubectl("create", "-f", "-", given=space)
         self._spaces.append(name)
         self.kubectl("apply", "-f", "-", given=queue.queues(name, quota))
         until(lambda: self.get("serviceaccount", "default", "-n", name), "the namespace's service account")

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,8 +48,15 @@ class Command:
 
     def until(self, words: str) -> None:
         """Wait until it says this, on either stream."""
-        until(lambda: words in self.out + self.err or self.process.poll() is not None, f"{words!r}")
-        assert words in self.out + self.err, f"{words!r} never came: {self.out}\n{self.err}"
+        self.until_true(lambda: words in self.out + self.err, f"{words!r}")
+
+    def until_true(self, question: Callable[[], object], what: str) -> None:
+        """Wait for what the command brings about. AssertionError with what it said if it ends before, or never does."""
+        try:
+            until(lambda: self.process.poll() is not None or question(), what)
+            assert question(), f"{what} did not come about before the command ended with {self.process.poll()}"
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.out}\n{self.err}") from error
 
     def press(self, number: int = signal.SIGINT) -> None:
         self.process.send_signal(number)
@@ -79,7 +86,9 @@ class Gke(Cli):
             return Command(self.start(*words, env=env, stdout=out, stderr=err), files)
 
     def end(self, command: Command) -> Said:
-        until(lambda: WATCHES in command.err or command.process.poll() is not None, "the end of the command")
+        command.until_true(
+            lambda: WATCHES in command.err or command.process.poll() is not None, "the end of the command"
+        )
         self.cluster.faults.supply(self.space, idle_s=0)
         return command.end()
 

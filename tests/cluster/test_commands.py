@@ -60,8 +60,8 @@ def test_a_sweep_submits_all_and_kueue_runs_as_many_as_there_is_quota_for(gke: G
     gke.space = gke.cluster.namespace(quota=4)
     job = gke.write(f"{HOLD}echo lr $LR", env={"LR": "${params.lr}"}, matrix={"lr": [1, 2, 3]}, parallel=3)
     command = gke.begin("run", job)
-    until(lambda: len(gke.jobsets()) == 3, "all three JobSets")
-    until(gke.pods, "the pod of one")
+    command.until_true(lambda: len(gke.jobsets()) == 3, "all three JobSets")
+    command.until_true(gke.pods, "the pod of one")
     waiting = [each for each in gke.jobsets() if each["spec"]["suspend"]]
     assert len(waiting) == 2 and len(gke.pods()) == 1, "the quota is that of one"
     until(lambda: gke.let_go() or command.process.poll() is not None, "the end of the sweep")

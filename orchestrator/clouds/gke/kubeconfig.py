@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 INSTALL = "install it with: pip install 'tpujob[gke]'"
 _ADDRESS = re.compile(r"https?://[^/]", re.IGNORECASE)
+_PARSING = threading.Lock()  # msgspec crashes (SIGSEGV) if threads convert to the same class for the first time at once
 _IMPERSONATION = ("as", "as-uid", "as-groups", "as-user-extra")
 _HINT = "`kubectl config get-contexts` lists the contexts of your kubeconfig"
 
@@ -53,7 +55,8 @@ def load(context: str | None, environ: Mapping[str, str]) -> Connection:
     for path in _files(environ):
         try:
             text = _complete(yaml.safe_load(path.read_bytes()))
-            found.append(KubeConfig.from_dict(text, fname=path))
+            with _PARSING:
+                found.append(KubeConfig.from_dict(text, fname=path))
             clusters, users = _named_in(text, "cluster") | clusters, _named_in(text, "user") | users
         except (Unusable, OSError, KeyError, TypeError, ValueError, AttributeError, yaml.YAMLError) as error:
             raise ConfigError(f"{path} cannot be used as a kubeconfig: {error}", hint=_HINT) from error

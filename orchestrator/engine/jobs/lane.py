@@ -39,7 +39,7 @@ class Lane:
 
     goes_on: Callable[[], bool]
     lease: Lease | None = None
-    losers: list[Lease] = field(default_factory=list)  # of the race that it won; some clouds take minutes to delete them
+    losers: list[Lease] = field(default_factory=list)  # of the race that it won, not proven gone yet
     fleet: FleetPort | None = None
     collected: str | None = None  # the attempt before, whose files on the workers are not needed any more
 

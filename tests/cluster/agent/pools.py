@@ -2,6 +2,7 @@
 
 A pool is a slice: all of its nodes exist or none. The autoscaler makes a pool for the pods of a Job that the scheduler finds no
 node for, as node auto-provisioning does, and deletes it some time after its last pod has ended. Nodes bill meanwhile (`meter`).
+A pool is for the pods of one namespace, so that tests do not take each other's nodes.
 Not imitated: which zone has capacity, how long Google takes, and every rule of the real autoscaler beyond these.
 """
 
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 
 from tests.cluster.agent.api import Api, Object, Refused
 from tests.cluster.agent.nodes import Node, Nodes
-from tests.cluster.agent.shapes import GKE, PROVISIONING, SHAPES, Shape
+from tests.cluster.agent.shapes import GKE, OF_NAMESPACE, PROVISIONING, SHAPES, Shape
 
 LOOK_S = 0.1
 NO_SCALE_UP = "pod didn't trigger scale-up"
@@ -95,7 +96,7 @@ class Pools:
             await self._say(pod, "NotTriggerScaleUp", f"{NO_SCALE_UP}: 1 max node group size reached")
         else:
             selector = pod["spec"].get("nodeSelector") or {}
-            extra = {key: selector[key] for key in PROVISIONING if key in selector}
+            extra = {key: selector[key] for key in PROVISIONING if key in selector} | {OF_NAMESPACE: namespace}
             self._made += 1
             name = f"{shape.name}-pool-{self._made}"
             pool = Pool(name, shape, {**shape.labels(), **extra, f"{GKE}gke-nodepool": name}, _group(pod), namespace)
@@ -151,7 +152,7 @@ def _is_unschedulable(pod: Object) -> bool:
 
 def _shape_for(pod: Object) -> Shape | None:
     selector, chips = pod["spec"].get("nodeSelector") or {}, _chips(pod)
-    asked = {key: value for key, value in selector.items() if key not in PROVISIONING}
+    asked = {key: value for key, value in selector.items() if key not in (*PROVISIONING, OF_NAMESPACE)}
     return next((each for each in SHAPES if each.chips == chips and asked.items() <= each.labels().items()), None)
 
 

@@ -36,6 +36,7 @@ CONTROLLERS = (
     "--node-monitor-period=1s",
 )
 SERVER = (
+    "--enable-admission-plugins=PodNodeSelector",  # the pods of a namespace go to its nodes alone (its annotation)
     f"--default-unreachable-toleration-seconds={EVICTED_AFTER_S}",
     f"--default-not-ready-toleration-seconds={EVICTED_AFTER_S}",
 )

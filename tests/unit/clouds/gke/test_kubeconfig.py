@@ -5,7 +5,9 @@ from __future__ import annotations
 import ssl
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,6 +18,7 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from lightkube.config.kubeconfig import KubeConfig
 
 from orchestrator.clouds.gke import clusters, kubeconfig
 from orchestrator.clouds.gke.kube_api import KubeApi, read_log
@@ -46,6 +49,25 @@ def test_without_the_variable_it_is_the_file_below_home(tmp_path: Path) -> None:
     (tmp_path / ".kube").mkdir()
     written(tmp_path / ".kube" / "config", "home")
     assert clusters.identity(None, None, {"HOME": str(tmp_path)}) == "home@https://127.0.0.1:6443"
+
+
+def test_one_thread_at_a_time_has_the_file_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lanes of a sweep begin at once, and msgspec crashes where two threads convert to a class for the first time."""
+    inside, most, from_dict = [0], [0], KubeConfig.from_dict
+    environ = {"KUBECONFIG": str(written(tmp_path / "a", "one"))}
+
+    def watched(*args: Any, **named: Any) -> KubeConfig:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        time.sleep(0.01)  # for the others to come in, if they can
+        found = from_dict(*args, **named)
+        inside[0] -= 1
+        return found
+
+    monkeypatch.setattr(KubeConfig, "from_dict", watched)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: clusters.identity(None, None, environ), range(4)))
+    assert found == ["one@https://127.0.0.1:6443"] * 4 and most == [1]
 
 
 def test_a_cluster_that_is_named_needs_no_kubeconfig(tmp_path: Path) -> None:
