@@ -61,7 +61,7 @@ def finish(
     )
     need += sum(slow)
     if layer == "vm":
-        need += _vm_failures_s(world, need, start, until, by_label=by_label)
+        need += _vm_failures_s(world, resource, need, start, until, by_label=by_label)
     else:
         need += sum(felt) + _backoff_s(len(felt))
     if plan.unreachable or plan.operations_gone:
@@ -80,12 +80,16 @@ def finish(
     return start - begin + need
 
 
-def _vm_failures_s(world: World, need: float, start: float, until: float, *, by_label: bool) -> float:
+def _vm_failures_s(
+    world: World, resource: Resource, need: float, start: float, until: float, *, by_label: bool
+) -> float:
     """Return the time that failed calls cost the watchdog. Heartbeats need no API, so only failures at the end count."""
     timings = periods(world)
     since = start if by_label else start + need - timings.grace_s - timings.watchdog_s
     felt = [lasted for at, role, lasted in world.faults.failed_calls if role == "vm" and since <= at <= until]
-    delay_s = sum(felt) + len(felt) * timings.heartbeat_s / 2
+    # Of a slice that is to be held, only the labels say whether it is held already: without an answer nothing is urgent.
+    reads_first = resource.claim is not None and resource.claim.for_hold
+    delay_s = sum(felt) + len(felt) * (timings.poll_s if reads_first else timings.heartbeat_s / 2)
     if by_label:  # expiry counts successful polls: at worst every second one
         return min(delay_s + len(felt) * 2 * timings.poll_s, 80 * timings.poll_s)
     return delay_s
