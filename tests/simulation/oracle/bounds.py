@@ -81,6 +81,8 @@ def _local(world: World, claim: Claim, resource: Resource, begin: float) -> floa
         return NEVER  # only a process that opened the old file knows the slice
     awake_since = max(begin, machine.on_since, down.started_at if down is not None else begin)
     mode = claim.mode_of(resource.lease_id)
+    if mode == "hold" and _waits_for_a_silent_vm(world, resource):
+        return finish(world, "local", resource, begin, awake_since, SILENT_S + LOOK_S + STOP_S + COMMAND_OWN_S, until)
     if mode == "detached" and down is None and begin < claim.final_at(resource.lease_id):
         return _collector(world, resource, begin, awake_since, until)
     if owner is not None and owner.alive:
@@ -109,6 +111,13 @@ def _local(world: World, claim: Claim, resource: Resource, begin: float) -> floa
     if may_be_provisioning(resource) and (resource.ready_at is None or resource.ready_at > begin):
         return NEVER  # it does not wait that long
     return finish(world, "local", resource, begin, max(typed[0], awake_since), COMMAND_S, until)
+
+
+def _waits_for_a_silent_vm(world: World, resource: Resource) -> bool:
+    """Return whether a second command works on the held slice, and its VM may not answer: the hold ends meanwhile (C6)."""
+    user, plan = world.laptop.locks.get(resource.lease_id), world.plan
+    silent = bool(plan.vms_paused or plan.worker_dies or plan.cut.get("laptop-vm"))
+    return silent and user is not None and user.alive and user.role == "cli"
 
 
 def _own_s(world: World, claim: Claim, resource: Resource, begin: float) -> float:

@@ -420,10 +420,19 @@ class ClusterOracle:
             ends.append((self.world.frozen_since, f"{owner.name} was stopped"))
         if fate.lost_at is not None and fate.is_seen:
             ends.append((fate.known_at + NOTICE_S, fate.why_lost))
-        if claim.seen_ready_at is None and (fate.node_at is None or fate.node_at > claim.wait_until):
-            ends.append((claim.wait_until, "its wait was over"))
+        wait_ends = self._wait_ends(claim)
+        if claim.seen_ready_at is None and (fate.node_at is None or fate.node_at > wait_ends):
+            ends.append((wait_ends, "its wait was over"))
         ends.append((claim.wait_until + STARTING_S, "its pods did not start"))
         return min(ends)
+
+    def _wait_ends(self, claim: ClusterClaim) -> float:
+        """Return until when a job may get its first node: no command sees that it still waits while the API is away."""
+        cut, origin, until = self.world.cluster_plan.cut, self.world.faults.begun_at, claim.wait_until
+        for begin, end in sorted(cut.get("api", []) + cut.get("laptop-api", [])):
+            if begin <= until - origin < end:
+                until = origin + end + LOOK_S
+        return until
 
     def _bound(self, claim: ClusterClaim, jobset: JobSet, fate: Fate, begin: float) -> Allowance:
         layers = {"local": self._local(claim, fate, begin), "gc": self._gc(claim, fate, begin)}
