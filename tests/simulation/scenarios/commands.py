@@ -15,7 +15,7 @@ from orchestrator.core.lease.lease import HeldFor, Lease, LeaseState, Purpose
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, has_uncollected_results
 from orchestrator.core.text import names
 from orchestrator.emulator.model.records import Node
-from orchestrator.engine.effects.base import Lock
+from orchestrator.engine.effects.base import Lock, Shield
 from orchestrator.engine.jobs.attach import Attachment, attach
 from orchestrator.engine.jobs.collection import UncollectedRun, collect_again
 from orchestrator.engine.jobs.job_run import JobPhase, JobRun
@@ -191,6 +191,7 @@ def type_sweep(world: World, *, candidates: Candidates, lasts_s: float, rc: int 
             kept = first.kept_until is not None  # it counts as one of `parallel:`, so this lane gets no other
             if first.unproven or kept or isinstance(first.error, Interrupted):
                 return first
+            await Shield(raised=False)  # a signal during the end of the first one ends the sweep
             return await run_job(job(0), world.capabilities)
         except Exception:  # between the two: a signal, or a ledger that cannot be written
             if lane.lease is not None:
