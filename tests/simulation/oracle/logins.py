@@ -88,8 +88,12 @@ class LoginOracle:
         """A process that wants a node is told that a policy refuses its create. A release does not care why there is none."""
         lease = self.world.oracle.intents.get(node_id)
         claim = None if lease is None else self.world.oracle.claim_of(lease.id)
-        if lease is not None and claim is not None and lease.id not in self.down_at:
-            self.refused.setdefault(claim.label, set()).add(lease.route)
+        if lease is None or claim is None or lease.id in self.down_at:
+            return
+        made = self.world.oracle.resources.values()
+        if any(each.lease_id == lease.id and each.owner_deleted_at is not None for each in made):
+            return  # being released, which a full disk kept out of the ledger
+        self.refused.setdefault(claim.label, set()).add(lease.route)
 
     def created(self, node: Node, known: Resource) -> None:
         """Check that the key of a node with OS Login was imported before."""
