@@ -12,7 +12,17 @@ from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.absence import is_ours
 from orchestrator.core.lease.access import KEY_OUTLIVES_S
 from orchestrator.core.lease.cloud_api import Capabilities, SliceRequest
-from orchestrator.core.lease.lease import Created, CreateRefused, Intent, Lease, LoginGranted, LoginRefused, Sent
+from orchestrator.core.lease.lease import (
+    Created,
+    CreateRefused,
+    Intent,
+    Lease,
+    LeaseState,
+    LoginGranted,
+    LoginRefused,
+    NotAllowed,
+    Sent,
+)
 from orchestrator.engine.effects.base import Lock, Now, ReadLease, Record, Report, Sleep, StartGuardian
 from orchestrator.engine.effects.cloud import Create, Get, GrantLogin, ListSlices
 from orchestrator.engine.leases.release import try_record
@@ -60,16 +70,25 @@ async def _grant_login(lease: Lease, skew_s: float) -> Lease:
     """Import the key before the create: a VM that looks for keys before this one is there may remember its absence."""
     grant = GrantLogin(lease, lease.deadline + skew_s + KEY_OUTLIVES_S)
     give_up_at = await Now() + PATIENCE_S
-    try:
-        user = await grant
-    except CloudUnavailable as error:  # from here on an import may be under way, whatever the next answer is
-        await Sleep(error.retry_after_s or 0.5)
-        user = await retry.until(give_up_at, grant)
-    except UnexpectedReply:
-        raise  # its effect is unknown
-    except CloudError as error:
-        await try_record(LoginRefused(lease.id, await Now(), error.message))
-        raise
+    unanswered = False
+    for pause_s in retry.pauses(first_s=0.5):
+        try:
+            user = await grant
+            break
+        except CloudUnavailable as error:  # from here on an import may be under way, whatever the next answer is
+            unanswered, wait_s = True, min(error.retry_after_s or pause_s, 60.0)
+            if await Now() + wait_s > give_up_at:
+                raise
+            await Sleep(wait_s)
+        except UnexpectedReply:
+            raise  # its effect is unknown
+        except CloudError as error:
+            if not unanswered:
+                await try_record(LoginRefused(lease.id, await Now(), error.message))
+            raise
+        now_it_is = await ReadLease(lease.id)
+        if now_it_is.state is not LeaseState.INTENT:  # its release may be over, and nothing would remove the key
+            raise NotAllowed(now_it_is, LoginGranted(lease.id, await Now(), lease.route.user))
     await Record(LoginGranted(lease.id, await Now(), user))
     return await ReadLease(lease.id)
 

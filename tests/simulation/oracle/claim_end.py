@@ -97,13 +97,12 @@ def certainly_claimed(oracle: Oracle, claim: Claim, resource: Resource, caller: 
             return now < min(job_ended_at, ended_at) and not job_was_lost(world)
         if caller.startswith("watchdog") and was_blind(world):
             return False
-        if (
-            caller.startswith("watchdog")
-            and not claim.for_hold  # the labels of such a slice say so from the create call on
-            and now - claim.held_at < CALL_S
-            and not heartbeats_got_through(world, resource)
-        ):
-            return False  # right by the labels that it read, before they said that the slice is held
+        if caller.startswith("watchdog") and now - claim.held_at < CALL_S:
+            # `up` sends no heartbeats: its labels have to say that the slice is held before the first silence is over.
+            silent_at = (resource.ready_at or now) + periods(world).ttl_s
+            late = claim.held_at > silent_at if claim.for_hold else not heartbeats_got_through(world, resource)
+            if late:
+                return False  # right by the labels that it read, before they said that the slice is held
         if mode == "detached" and caller.startswith("watchdog"):
             return now < ended_at - slack_s and not job_was_lost(world)
         return now < ended_at - slack_s

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from orchestrator.core.lease.lease import Lease
 from orchestrator.emulator.model.records import Node
 from orchestrator.errors import CloudError, CloudUnavailable
+from tests.simulation.model.faults import covers
 from tests.simulation.oracle.invariants import Invariant
 
 if TYPE_CHECKING:
@@ -88,11 +89,12 @@ class LoginOracle:
         """A process that wants a node is told that a policy refuses its create. A release does not care why there is none."""
         lease = self.world.oracle.intents.get(node_id)
         claim = None if lease is None else self.world.oracle.claim_of(lease.id)
-        if lease is None or claim is None or lease.id in self.down_at:
-            return
+        full, now = self.world.plan.disk_full, self.world.faults.elapsed_s()
+        if lease is None or claim is None or lease.id in self.down_at or (full is not None and covers([full], now)):
+            return  # a run whose ledger is full ends, whatever it is told
         made = self.world.oracle.resources.values()
         if any(each.lease_id == lease.id and each.owner_deleted_at is not None for each in made):
-            return  # being released, which a full disk kept out of the ledger
+            return  # it is released, which a full disk kept out of the ledger
         self.refused.setdefault(claim.label, set()).add(lease.route)
 
     def created(self, node: Node, known: Resource) -> None:

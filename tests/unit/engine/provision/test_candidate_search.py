@@ -329,6 +329,21 @@ def test_an_import_whose_reply_is_lost_has_settled_before_its_lease_is_gone(worl
     assert lease.down_at is not None and lease.gone_at is not None and lease.gone_at - lease.down_at >= 60
 
 
+def test_a_key_is_not_imported_again_once_another_command_has_released_the_lease(world: VirtualWorld) -> None:
+    world.os_login_error = CloudUnavailable("no answer")
+
+    def released(world: VirtualWorld) -> None:
+        if world.effects.count("GrantLogin") == 1:
+            (lease,) = world.ledger.leases()
+            world.ledger.record(Down(lease.id, world.time, "down"))
+            world.os_login_error = None
+
+    drafts = RoutedDrafts(world, A, wish=AccessWish(os_login="on"))
+    with pytest.raises(Vanished, match="released by another"):
+        world.drive(find(Search(drafts.make(), drafter=drafts), CAN, Obligations()), between=released)
+    assert world.logins == {} and created(world) == []
+
+
 def test_a_create_with_a_lost_reply_is_gone_before_the_next_zone_is_tried(
     world: VirtualWorld,
 ) -> None:
