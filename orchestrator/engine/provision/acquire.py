@@ -72,6 +72,9 @@ async def _grant_login(lease: Lease, skew_s: float) -> Lease:
     give_up_at = await Now() + PATIENCE_S
     unanswered = False
     for pause_s in retry.pauses(first_s=0.5):
+        now_it_is = await ReadLease(lease.id)
+        if now_it_is.state is not LeaseState.INTENT:  # this process was stopped, and nothing would remove the key
+            raise NotAllowed(now_it_is, LoginGranted(lease.id, await Now(), lease.route.user))
         try:
             user = await grant
             break
@@ -86,9 +89,6 @@ async def _grant_login(lease: Lease, skew_s: float) -> Lease:
             if not unanswered:
                 await try_record(LoginRefused(lease.id, await Now(), error.message))
             raise
-        now_it_is = await ReadLease(lease.id)
-        if now_it_is.state is not LeaseState.INTENT:  # its release may be over, and nothing would remove the key
-            raise NotAllowed(now_it_is, LoginGranted(lease.id, await Now(), lease.route.user))
     await Record(LoginGranted(lease.id, await Now(), user))
     return await ReadLease(lease.id)
 
