@@ -51,6 +51,9 @@ if TYPE_CHECKING:
     from tests.simulation.oracle.claims import Claim, Race, Resource
 
 
+RESTARTED_S = 5.0  # by so much the clock of a machine that was restarted may be late
+
+
 @dataclass(frozen=True, slots=True)
 class Allowance:
     allowed_s: float
@@ -105,7 +108,9 @@ def _local(world: World, claim: Claim, resource: Resource, begin: float) -> floa
     if machine.timer_s is not None:
         start = max(awake_since, killed_at or begin, ended_at)
         return finish(world, "local", resource, begin, start, machine.timer_s + GUARDIAN_OWN_S, until)
-    typed = [at for at in machine.command_times if at >= max(begin, ended_at, machine.on_since)]
+    # After a restart, its clock is set by the Date of an answer, in whole seconds, and never ahead of the cloud's.
+    late_s = RESTARTED_S if machine.on_since > world.faults.begun_at else 0.0
+    typed = [at for at in machine.command_times if at >= max(begin + late_s, ended_at, machine.on_since)]
     if not typed or resource.failed_deletes or was_disturbed(world, typed[0], typed[0] + COMMAND_S):
         return NEVER
     if may_be_provisioning(resource) and (resource.ready_at is None or resource.ready_at > begin):
