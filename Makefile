@@ -39,7 +39,7 @@ sim:  ## the guarantee in 10,000 simulated worlds, with a death at every step, a
 	$(PYTHON) -m tests.simulation --deaths --processes 2
 	$(PYTHON) -m pytest -n auto tests/simulation
 
-sim-long:  ## the same in a million worlds: about an hour on two cores; continues where it was stopped
+sim-long:  ## the same in a million worlds: one to three hours on two cores; continues where it was stopped
 	@mkdir -p build
 	$(PYTHON) -m tests.simulation --worlds 1000000 --processes 2 --keep-going --progress build/sim-long.json
 	$(PYTHON) -m tests.simulation --cluster --worlds 200000 --processes 2 --keep-going --progress build/sim-long-cluster.json

@@ -14,9 +14,7 @@ PROVISIONING = (
 )
 TAINTED = (f"{GKE}gke-spot", f"{GKE}gke-queued")  # nodes of these also repel pods that do not tolerate it
 ZONE = "us-central2-b"
-OF_NAMESPACE = (
-    "tests/namespace"  # the namespace whose pods a node is for: no test gets the node that another one waits for
-)
+OF_NAMESPACE = "tests/namespace"  # whose pods a node is for: no test gets the node that another one waits for
 
 
 @dataclass(frozen=True)
