@@ -4,7 +4,7 @@ PYTHON ?= python
 SOURCES = orchestrator payload tpujob tests docs bench setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install wheel test test-all cluster test-cluster test-fast sim sim-long kill-sweep stress lint format check docs transcript site bench constraints audit links size clean
+.PHONY: help install wheel test test-all cluster test-cluster test-fast sim sim-long kill-sweep stress lint format check docs transcript site bench constraints audit links size count clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,6 +101,9 @@ size:  ## install the client without extras into build/size, and print how large
 	  'and without bytecode:--exclude=pip* --exclude=setuptools* --exclude=pkg_resources --exclude=__pycache__'; do \
 	  echo "$${what%%:*}: $$(du -s --apparent-size --block-size=MB $${what#*:} build/size | cut -f1) of files," \
 	    "$$(du -s --block-size=MB $${what#*:} build/size | cut -f1) on disk"; done
+
+count:  ## count the lines of code and of tests, without docstrings, comments and blank lines
+	@$(PYTHON) bench/harness/count.py
 
 clean:  ## delete caches and build leftovers; neither runs/ nor any state of tpujob
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
