@@ -69,34 +69,6 @@ def test_workers_that_cannot_be_reached_from_here_are_no_reason_to_end_the_job(w
     assert world.ledger.lease(to.lease.id).state is LeaseState.READY
 
 
-def test_killed_at_any_effect_another_command_finishes_or_the_job_still_has_its_claim(tmp_path: Path) -> None:
-    def whole(directory: Path) -> int:
-        directory.mkdir()
-        world = VirtualWorld(directory)
-        to = detached(world)
-        before = len(world.effects)
-        world.drive(attach(to, CAN))
-        return len(world.effects) - before
-
-    for step in range(whole(tmp_path / "whole")):
-        directory = tmp_path / str(step)
-        directory.mkdir()
-        world = VirtualWorld(directory)
-        to = detached(world)
-        with pytest.raises(Crash):
-            world.drive(attach(to, CAN), crash_at=step)
-        world.locks.held.clear()
-        world.drive(close_attempts())
-        world.drive(recover("emulated", CAN, budget_s=7200))
-        lease = world.ledger.lease(to.lease.id)
-        if lease.open:
-            assert lease.detached_at is not None and lease.state is LeaseState.READY
-            assert not attempt_of(world).state.ended
-            assert set(world.cloud.nodes) == {lease.name.node}
-        else:
-            assert world.cloud.nodes == {}
-
-
 def test_a_slice_that_its_watchdog_deleted_is_settled_by_the_next_command_that_looks(world: VirtualWorld) -> None:
     to = detached(world)
     world.cloud.nodes.clear()
