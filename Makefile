@@ -4,7 +4,7 @@ PYTHON ?= python
 SOURCES = orchestrator payload tpujob tests docs bench setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install wheel test test-all cluster test-cluster test-fast sim sim-long kill-sweep stress lint format check docs transcript site bench constraints audit links size count clean
+.PHONY: help install wheel test test-all proof cluster test-cluster test-fast sim sim-long kill-sweep stress lint format check docs transcript site bench constraints audit links size count clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,9 +19,12 @@ JOBS ?= auto
 test:  ## the default tests, the command of README; one after the other: `make test JOBS=0`
 	$(PYTHON) -m pytest -n $(JOBS)
 
-test-all:  ## the default tests, then every variant: what a change has to pass
-	$(PYTHON) -m pytest -n $(JOBS)
+test-all: test  ## the default tests and those marked ci, as .ci/run: what a change has to pass
+	$(PYTHON) -m pytest -n $(JOBS) -m 'ci and not exhaustive'
+
+proof: test-all  ## all tests, every variant, and those on a control plane if there is one: an hour
 	$(PYTHON) -m pytest -n $(JOBS) -m exhaustive
+	$(PYTHON) -m pytest -n $(JOBS) -m cluster tests/cluster
 
 cluster:  ## build the control plane of the cluster tests into a cache (Go, kubectl): what is there is not built again
 	$(PYTHON) -m tests.cluster.build
