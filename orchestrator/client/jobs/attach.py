@@ -98,7 +98,7 @@ def _read_along(session: Session, found: RunRecord, attempt: Attempt) -> Attempt
         session.reporter.emit(lines)
     if not attempt.state.ended:  # the process that followed it may have died, or have left without the proof
         session.recover(look=True)
-        _, attempt = session.ledger.find_run(found.id)
+        _, attempt = session.ledger.run(found.id)
     return attempt
 
 
@@ -108,13 +108,13 @@ def _after_lock(session: Session, found: RunRecord) -> tuple[Attempt, Lease | No
     That process may have ended it, or died near its end: then the lock is given back to the recovery. Raises UserError for a
     run that has not ended and is not detached.
     """
-    _, attempt = session.ledger.find_run(found.id)
+    _, attempt = session.ledger.run(found.id)
     lease = lookup.lease_of_run(session, found.id)
     if lease is not None and lease.runs_detached and not attempt.state.ended:
         return attempt, lease
     session.locks.unlock(attempt.id)
     session.recover(look=True)
-    _, attempt = session.ledger.find_run(found.id)
+    _, attempt = session.ledger.run(found.id)
     if not attempt.state.ended:
         raise UserError(f"{found.id} is not detached", hint=f"`tpujob show {found.id}` says what became of it")
     return attempt, None
