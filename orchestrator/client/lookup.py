@@ -110,10 +110,10 @@ def runs_of(session: Session, text: str) -> tuple[SweepRecord | None, list[Pair]
     Raises UnknownRun, also while no variant was run yet; UserError.
     """
     found = meant(session, text)
-    pairs = [session.ledger.run(each) for each in found.runs[:1]]
-    if (sweep := _newest_sweep(found, pairs)) is None:
+    if (sweep := _newest_sweep(found, [session.ledger.run(each) for each in found.runs[:1]])) is None:
         return None, runs(session, text)[:1]
-    if not (pairs := [session.ledger.run(each) for each in progress.runs_of(session, sweep)]):
+    pairs = [session.ledger.run(each) for each in progress.runs_of(session, sweep)]
+    if not pairs:
         raise UnknownRun(f"no variant of the sweep {text!r} was run yet", hint="`tpujob status` shows how far it is")
     return sweep, pairs
 

@@ -57,7 +57,7 @@ def test_a_name_of_several_live_runs_ends_and_follows_none(detached: Tpujob) -> 
         assert refused.returncode == 64 and all(run in refused.stderr for run in runs), (words, refused.text)
     assert len(detached.alive()) == 2
     assert json.loads(detached("show", "hello", "--json").stdout)["run"] == runs[1]
-    down = detached("down", runs[0])
+    down = detached("down", runs[0][:9])
     assert down.returncode == 0 and "absent" in down.stdout, down.text
     assert state_of(detached, runs[0]) == "canceled" and len(detached.alive()) == 1
     assert detached("cancel", "hello").returncode == 0

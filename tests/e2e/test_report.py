@@ -8,11 +8,13 @@ import json
 import re
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import tpujob as api
+from orchestrator.client.results import pages as pages_of_runs
 from orchestrator.report.page import pages
 from tests.cli_fixture import Tpujob, press
 from tests.waiting import until
@@ -115,7 +117,7 @@ def test_a_disk_that_is_full_costs_the_page_only(tpujob: Tpujob, monkeypatch: py
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("orchestrator.whole_file.replace", full)
+        patch.setattr(pages_of_runs, "whole_file", SimpleNamespace(replace=full))
         done = tpujob("run", tpujob.job(JOB))
     assert done.returncode == 0
     assert re.search(r"the report was not written: runs/fit-\w+/report\.html cannot be written: No space", done.stderr)
