@@ -177,10 +177,7 @@ def uncollected_run(session: Session, lease: Lease) -> str | None:
 
 
 def _last_attempt(session: Session, run: str) -> Attempt | None:
-    try:
-        return session.ledger.run(run)[1]
-    except UnknownRun:
-        return None
+    return next(reversed(session.ledger.attempts_of(run)), None)
 
 
 def is_followed(session: Session, lease: Lease) -> bool:
