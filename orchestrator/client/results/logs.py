@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator import catalog
+from orchestrator.client import lookup
 from orchestrator.client.events import LogLines
 from orchestrator.client.shown_logs import Choice, announcement, check, is_shown
 from orchestrator.core.lease.run_and_attempt import LOCAL
@@ -32,7 +33,7 @@ def read_logs(
     Raises UserError for a worker that the run does not have; UnknownRun, also at the end when there was no log at all.
     """
     session.recover()
-    found, attempt = session.ledger.newest_run() if run is None else session.ledger.find_run(run)
+    found, attempt = lookup.run(session, run)
     count = worker_count(session, found, attempt)
     if count is not None:
         check(option or "worker", workers, count)
@@ -91,7 +92,7 @@ def stored_lines(
         if ended or not follow:
             return
         time.sleep(POLL_S)
-        _, attempt = session.ledger.find_run(found.id)
+        _, attempt = session.ledger.run(found.id)
 
 
 def _files(found: RunRecord, takes: Callable[[int], bool]) -> Iterator[tuple[int, Path]]:

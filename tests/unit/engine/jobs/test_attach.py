@@ -1,12 +1,13 @@
 """`attach`: follows a detached job to its end, collects its artifacts, releases its slice; leaving changes nothing."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.lease import CANCEL, LeaseState
-from orchestrator.core.lease.run_and_attempt import AttemptState
+from orchestrator.core.lease.lease import CANCEL, Detached, Intent, LeaseState, Ready, Sent
+from orchestrator.core.lease.run_and_attempt import AttemptState, Began, Leased
 from orchestrator.engine.jobs.attach import Attachment, attach
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.recover import close_attempts, recover
@@ -79,6 +80,24 @@ def test_a_slice_that_its_watchdog_deleted_is_settled_by_the_next_command_that_l
     assert attempt_of(world).state is AttemptState.INTERRUPTED
     assert "artifacts" in attempt_of(world).detail
     assert not world.ledger.lease(to.lease.id).open
+
+
+@pytest.mark.parametrize("step", range(2))
+def test_recovery_ends_no_attempt_whose_process_leaves_it_to_the_job_meanwhile(world: VirtualWorld, step: int) -> None:
+    made = job(world)
+    (lease, _), locked = made.drafts[0], made.attempt.id
+    start = (Intent(lease), Sent(lease.id, 1.0), Ready(lease.id, 2.0), Began(made.run, made.attempt))
+    world.ledger.record(*start, Leased(locked, 2.0, lease.id))
+    world.locks.lock(locked)
+    effects = itertools.count()
+
+    def detach(world: VirtualWorld) -> None:
+        if next(effects) == step:
+            world.ledger.record(Detached(lease.id, 3.0))
+            world.locks.unlock(locked)
+
+    world.drive(close_attempts(), between=detach)
+    assert not attempt_of(world).state.ended
 
 
 def test_a_detached_slice_that_was_preempted_is_released_by_attach(world: VirtualWorld) -> None:
