@@ -23,9 +23,10 @@ from orchestrator.cli import live_view
 from orchestrator.cli.job_line import JobLine, others_text
 from orchestrator.cli.live_view import LiveView
 from orchestrator.cli.renderer import Console
-from orchestrator.client.events import Failure, LogLines, Metrics, Notice, Progress, Running, WorkerEnded, Workers
+from orchestrator.client.events import Bar, Failure, LogLines, Metrics, Notice, Progress, Running, WorkerEnded, Workers
 from orchestrator.client.shown_logs import TAIL_LINES, Choice, Others
 from orchestrator.clouds.tpu.calls import CALL_LOG, logged
+from orchestrator.core.text.metric_lines import Diverged
 from tests import ROOT
 from tests.waiting import HANG_S, until
 
@@ -64,9 +65,9 @@ def test_a_job_with_figures_shows_them_and_a_rate_of_its_own(line: JobLine) -> N
     assert line.text(len(whole) - 1) == whole.replace("0 s  ", ""), "the time that passed is the first to go"
 
 
-def test_a_value_that_is_no_number_is_left_out(line: JobLine) -> None:
-    line.measure(Metrics(0, 3, {"loss": None, "acc": 0.5}))
-    assert "step 3  acc 0.5  " in line.text() and "loss" not in line.text()
+def test_a_value_that_is_no_number_is_shown_as_it_is_with_the_step_since_when(line: JobLine) -> None:
+    line.measure(Metrics(0, 1300, {"acc": 0.5, "loss": None}, {"loss": Diverged("NaN", 1200)}))
+    assert "step 1,300  loss NaN since step 1,200  acc 0.5  " in line.text()
 
 
 def test_a_job_that_measures_no_rate_shows_that_of_its_steps(line: JobLine, clock: Clock) -> None:
@@ -147,6 +148,35 @@ def test_without_a_terminal_what_goes_on_is_a_plain_line(console: Console, capsy
     console.show(STARTED)
     console.show(Running("x6qn33t5b8", "main", "google", 0.0, 3600.0, 0.10, 9.6))
     assert "train    0 s  $0.10  at most 1 h left\n" in capsys.readouterr().err
+
+
+def test_without_a_terminal_a_progress_bar_is_a_plain_line_every_few_seconds(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_view, "time", SimpleNamespace(monotonic=clock, sleep=time.sleep))
+    printed: list[str] = []
+    view = LiveView(threading.RLock(), str, printed.append, on_terminal=False)
+    for second in range(12):
+        view.bar("worker0 | ", f"{second}%")
+        clock.now += 1
+    view.bar("worker0 | ", "")
+    view.bar("worker0 | ", "the next one")
+    clock.now += 4
+    view._say()
+    view.forget()
+    assert printed == ["worker0 | 5%", "worker0 | 10%"], "a short one is worth none"
+
+
+def test_a_bar_is_that_of_a_worker_whose_log_is_shown_and_ends_with_its_line(console: Console, tmp_path: Path) -> None:
+    console.show(many(tmp_path))
+    for event in (Bar(0, "10%"), Bar(5, "20%"), Bar(0, "50%"), Bar(0, "60%", variant="lr=1")):
+        console.show(event)
+    bars = console._live()._bars
+    assert bars == {"worker0 | ": "worker0 | 50%", "lr=1 worker0 | ": "lr=1 worker0 | 60%"}
+    console.show(LogLines(0, ("100%",)))
+    assert list(bars) == ["lr=1 worker0 | "]
+    console.show(Notice("lost", "the slice", variant="lr=1"))
+    assert not bars
 
 
 def test_a_step_that_says_the_same_is_a_plain_line_once_a_minute(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,6 +332,8 @@ c.show(Running("x6qn33t5b8", "main", "google", 0.0, 1800.0, 0.10, 9.6))
 c.show(LogLines(0, ("first",)))
 c.show(Notice("watchdog", "armed"))
 input()
+c.show(Bar(0, "45% of \\x1b[2Jit"))
+input()
 c.show(Progress("collect", "[bold]1[/bold] of 2\\x1b]0;pwned\\x07"))
 input()
 c.quiet()
@@ -326,6 +358,9 @@ def test_on_a_terminal_the_line_is_below_the_log_and_leaves_nothing_behind() -> 
     assert process.stdin is not None
     read(b"armed\r\n\r\x1b[Ktrain    ")
     assert seen.index(b"worker0 | first\r\n") < seen.index(b"watchdog armed\r\n")
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+    read(b"\r\x1b[Kworker0 | 45% of it\r\ntrain    ")
     process.stdin.write(b"\n")
     process.stdin.flush()
     read(b"collect  [bold]1[/bold] of 2")

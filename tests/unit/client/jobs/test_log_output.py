@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.client.events import Event, LogLines, Reporter
+from orchestrator.client.events import Bar, Event, LogLines, Metrics, Reporter
+from orchestrator.client.jobs import log_output
 from orchestrator.client.jobs.log_output import JobOutput
 from orchestrator.core.text.redaction import Redactor
+from tests.waiting import until
 
 SECRET = "hunter2-and-more"
 LOG = (
@@ -44,3 +46,48 @@ def test_workers_do_not_mix(tmp_path: Path) -> None:
         (0, ("ab",)),
         (1, ("23",)),
     ]
+
+
+def bar(step: int) -> bytes:
+    return b"\r %d%% loss %d" % (step, 100 - step)
+
+
+@pytest.mark.parametrize(("every_s", "seen"), [(0.0, [*range(9)]), (3600.0, [0, 8])])
+def test_a_progress_bar_is_heard_while_it_goes_on_and_its_states_are_searched_for_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every_s: float, seen: list[int]
+) -> None:
+    monkeypatch.setattr(log_output, "BAR_S", every_s)
+    events: list[Event] = []
+    with closing(
+        JobOutput(tmp_path, Reporter(events.append, Redactor([SECRET])), patterns={"loss": r"loss (\d+)"})
+    ) as output:
+        for step in range(9):
+            output(0, bar(step) + b" " + SECRET.encode() * (step == 0))
+        output(0, b"\r")
+        assert all(isinstance(event, Bar | Metrics) for event in events), "no line has ended"
+    bars = [event.line.strip() for event in events if isinstance(event, Bar)]
+    assert bars == [f"{step}% loss {100 - step}" + " [redacted]" * (step == 0) for step in seen]
+    found = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert found == [f'{{"loss": {100 - step}.0}}' for step in seen], (
+        "and the last one once, though it is a line at the end"
+    )
+    assert [event.lines for event in events if isinstance(event, LogLines)] == [(" 8% loss 92 ",)]
+
+
+def test_the_newest_state_of_a_bar_is_heard_though_nothing_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_output, "BAR_S", 0.01)
+    events: list[Event] = []
+    with closing(JobOutput(tmp_path, Reporter(events.append))) as output:
+        output(0, b"".join(map(bar, range(3))) + b"\r")
+        output(0, b"".join(map(bar, range(3, 9))) + b"\r")
+        until(lambda: events[-1:] == [Bar(0, " 8% loss 92")], "the last state")
+
+
+def test_a_line_end_of_windows_is_no_bar(tmp_path: Path) -> None:
+    events: list[Event] = []
+    with closing(JobOutput(tmp_path, Reporter(events.append))) as output:
+        for piece in (b"one\r", b"\ntwo\r\n", b"three\r", b"\n"):
+            output(0, piece)
+    assert [type(event) for event in events] == [LogLines] * len(events)
