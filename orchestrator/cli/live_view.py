@@ -163,13 +163,14 @@ class LiveView:
             self._print_plain(text)
 
     def _draw(self) -> None:
-        columns = shutil.get_terminal_size().columns
+        columns, rows = shutil.get_terminal_size()
         width = max(columns - 3, LEAST_COLUMNS)
+        most = min(MOST_BARS, rows // 2) if columns > LEAST_COLUMNS else 0
         self._turn += 1
-        lines = (
-            [_cut(bar, width) for _, bar in sorted(self._bars.items())[:MOST_BARS]] if columns > LEAST_COLUMNS else []
-        )
-        lines.append(f"{_cut(self._now(width), width)} {SPINNER[self._turn % len(SPINNER)]}")
+        lines = [_cut(bar, width) for _, bar in sorted(self._bars.items())[:most]]
+        if (now := self._now(width)) or not lines:
+            lines.append(_cut(now, width))
+        lines[-1] += f" {SPINNER[self._turn % len(SPINNER)]}"
         if "" in self._jobs and columns > LEAST_COLUMNS and (others := self._clean(self._others(width))):
             lines.append(_cut(others, width))
         text = self._erased() + "\n".join(lines)

@@ -166,11 +166,16 @@ class Console:
         if isinstance(event, Bar):
             self._live().bar(begin, event.line)
             return
-        if self._live_view is not None:
-            self._live_view.bar(begin, "")
+        self.bar_ended(begin)
         begin = f"{self._time()}{begin}"
         text = begin + f"\n{begin}".join(event.lines)
         self.out(text) if self._log_is_data else self._write(text)
+
+    def bar_ended(self, begin: str) -> None:
+        """Remove the progress bar whose line begins so, if there is one: the line has ended."""
+        with self._lock:
+            if self._live_view is not None:
+                self._live_view.bar(begin, "")
 
     def _others(self, width: int) -> str:
         """Return what the workers do whose logs are hidden, in this width; empty if there are none."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from orchestrator.client.events import Bar, Event, LogLines, Metrics, Reporter
 from orchestrator.client.jobs import log_output
 from orchestrator.client.jobs.log_output import JobOutput
+from orchestrator.client.results.logs import stored_lines
+from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.core.text.redaction import Redactor
 from tests.waiting import until
 
@@ -91,3 +95,18 @@ def test_a_line_end_of_windows_is_no_bar(tmp_path: Path) -> None:
         for piece in (b"one\r", b"\ntwo\r\n", b"three\r", b"\n"):
             output(0, piece)
     assert [type(event) for event in events] == [LogLines] * len(events)
+
+
+def test_who_follows_the_stored_log_hears_the_bar_too(tmp_path: Path) -> None:
+    events: list[Event] = []
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "worker0.log").write_bytes(b"begun\n" + bar(1) + bar(2) + b"\r")
+    run = RunRecord("r1", "job", "job.yaml", "google", 0.0, str(tmp_path))
+    attempt = Attempt("r1-1", "r1")
+    session: Any = SimpleNamespace(
+        reporter=Reporter(events.append),
+        locks=SimpleNamespace(is_locked=lambda _: not events),
+        ledger=SimpleNamespace(find_run=lambda _: (run, attempt)),
+    )
+    lines = list(stored_lines(session, run, attempt, follow=True))
+    assert events == [Bar(0, " 2% loss 98")] and [line.lines for line in lines] == [("begun",), (" 2% loss 98",)]
