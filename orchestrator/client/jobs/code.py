@@ -26,8 +26,8 @@ def survey_of(session: Session, spec: JobSpec, path: Path) -> Survey | None:
     Raises UserError for what is refused. Files whose content may be a secret are looked at, and no others.
     """
     found = _survey(session, spec, path)
-    for entry in found.entries.values() if found is not None else ():
-        check_content(entry)
+    if found is not None:
+        check_content(found)
     return found
 
 

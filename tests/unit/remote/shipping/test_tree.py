@@ -35,9 +35,32 @@ def refused(sources: Mapping[str, Path | bytes], **options: int) -> str:
 def test_a_link_within_the_tree_travels_as_a_relative_link(tree: Path) -> None:
     (tree / "relative").symlink_to("pkg/a.py")
     (tree / "pkg" / "absolute").symlink_to(tree / "run.sh")
+    (tree / "here").symlink_to(".")
+    (tree / "pkg" / "top").symlink_to(tree)
     found = survey({"code": Source(tree)})
-    assert found.entries["code/relative"].content == "pkg/a.py"
-    assert found.entries["code/pkg/absolute"].content == "../run.sh"
+    links = {path: entry.content for path, entry in found.entries.items() if isinstance(entry.content, str)}
+    assert links == {
+        "code/relative": "pkg/a.py",
+        "code/pkg/absolute": "../run.sh",
+        "code/here": ".",
+        "code/pkg/top": "..",
+    }
+
+
+def test_all_that_is_refused_is_said_at_once_each_with_its_fix(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tree / "pkg" / "leak").symlink_to("/etc/passwd")
+    (tree / "loop").symlink_to("loop")
+    os.mkfifo(tree / "pipe")
+    (tree / ".env").write_text("KEY=1")
+    (tree / "key.pem").write_text(KEY)
+    with (tree / "big").open("wb") as file:
+        file.truncate(2 << 30)
+    lines = refused({".": tree, "data": tree / "none"}).splitlines()
+    starts = [line.removeprefix(f"{tree}/").partition(" ")[0] for line in lines]
+    assert starts == [".env", "loop", "pipe", "pkg/leak", "none", "the", "key.pem"]
+    assert all(";" in line for line in lines), "each says what to do"
+    monkeypatch.setattr("orchestrator.remote.shipping.tree.MAX_REPORTED", 2)
+    assert refused({".": tree}).splitlines()[2:] == ["and 4 more"]
 
 
 def test_an_empty_directory_is_shipped_and_one_of_which_nothing_is(tree: Path) -> None:
@@ -124,6 +147,10 @@ def test_directories_of_tpujob_itself_are_left_out(tree: Path) -> None:
     found = survey({".": Source(tree)}, own_directories=[tree / "runs", tree / "state"])
     assert {path for path in found.entries if path.endswith("x")} == {"pkg/runs/x"}
     assert {one.path: one.rule for one in found.left_out} == {"runs/": "of tpujob", "state/": "of tpujob"}
+    (tree / "elsewhere").symlink_to(tree / "runs")
+    (tree / "latest").symlink_to(tree / "runs" / "mnist-1")
+    found = survey({".": Source(tree)}, own_directories=[tree / "runs", tree / "state"])
+    assert {one.path for one in found.left_out} == {"runs/", "state/", "elsewhere", "latest"}
     (tree / ".tpujobignore").write_text("!runs\n")
     assert "runs/mnist-1/x" in survey({".": Source(tree)}, own_directories=[tree / "runs"]).entries
 
@@ -160,8 +187,7 @@ SERVICE_ACCOUNT = json.dumps({"type": "service_account", "private_key_id": "1", 
 
 def check(root: Path) -> Survey:
     found = of(root)
-    for entry in found.entries.values():
-        check_content(entry)
+    check_content(found)
     return found
 
 
