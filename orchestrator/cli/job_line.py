@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from orchestrator.client.events import Metrics, Running
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.text.durations import format_duration
-from orchestrator.core.text.metric_lines import Diverged
+from orchestrator.core.text.metric_lines import NotFinite
 from orchestrator.report.layout import format_cost
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class JobLine:
         self._running: Running | None = None
         self._since = 0.0
         self._step: int | None = None
-        self._values: Mapping[str, float | Diverged] = {}
+        self._values: Mapping[str, float | NotFinite] = {}
         self._steps: deque[tuple[float, int]] = deque()
 
     def begin(self, event: Running) -> None:
@@ -111,7 +111,7 @@ def _line(stage: str, parts: list[str]) -> str:
     return f"{stage:<8} {'  '.join(parts)}"
 
 
-def _values(values: Mapping[str, float | Diverged]) -> list[str]:
+def _values(values: Mapping[str, float | NotFinite]) -> list[str]:
     """Return at most MAX_VALUES values, the loss first and rates last."""
 
     def rank(name: str) -> int:
@@ -121,8 +121,8 @@ def _values(values: Mapping[str, float | Diverged]) -> list[str]:
     return [_value_text(name, values[name]) for name in shown]
 
 
-def _value_text(name: str, value: float | Diverged) -> str:
-    if isinstance(value, Diverged):
+def _value_text(name: str, value: float | NotFinite) -> str:
+    if isinstance(value, NotFinite):
         return f"{name[:MAX_NAME]} {value}"
     if name.endswith(PER_S):
         return _rate_text(name, value)

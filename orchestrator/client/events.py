@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.core.text.durations import format_duration
-from orchestrator.core.text.metric_lines import Diverged
+from orchestrator.core.text.metric_lines import NotFinite
 from orchestrator.core.text.redaction import Redactor
 from orchestrator.errors import TpujobError
 
@@ -144,7 +144,7 @@ class Metrics(Event):
     worker: int
     step: int | None
     values: Mapping[str, float | None]
-    diverged: Mapping[str, Diverged] = field(default_factory=dict)
+    diverged: Mapping[str, NotFinite] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

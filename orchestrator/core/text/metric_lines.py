@@ -33,7 +33,7 @@ class MetricLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Diverged:
+class NotFinite:
     """A metric that is no finite number any more: `NaN`, `Infinity` or `-Infinity` since a step, None if that has no number."""
 
     value: str

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from orchestrator.core.text.metric_lines import NAMES, Diverged, is_metric, less_is_better, number, spelled, step_of
+from orchestrator.core.text.metric_lines import NAMES, NotFinite, is_metric, less_is_better, number, spelled, step_of
 from orchestrator.report.files.curve import Curve
 
 NUMBERS = frozenset((int, float))
@@ -35,7 +35,7 @@ class Metric:
     low: float | None
     high: float | None
     count: int
-    diverged: Diverged | None = None
+    diverged: NotFinite | None = None
 
 
 class MetricSums:
@@ -58,7 +58,7 @@ class MetricSums:
         """Return the summary of each metric, by name."""
         return {name: total.metric(less_is_better(name)) for name, total in self._sums.items()}
 
-    def diverged(self) -> dict[str, Diverged]:
+    def diverged(self) -> dict[str, NotFinite]:
         """Return what each metric is whose last value was not finite, by name."""
         return {name: total.diverged for name, total in self._sums.items() if total.diverged is not None}
 
@@ -75,7 +75,7 @@ class _Sum:
     def __init__(self) -> None:
         self.count = 0
         self.last: _Point = (None, None)
-        self.diverged: Diverged | None = None
+        self.diverged: NotFinite | None = None
         self.low: tuple[float, int | None] | None = None
         self.high: tuple[float, int | None] | None = None
         self.curve = Curve()
@@ -104,7 +104,7 @@ class _Sum:
         for index, (value, row) in enumerate(zip(values, rows, strict=True)):
             self.curve.add_hole(self._x(row, index))
             if self.diverged is None or self.diverged.value != spelled(value):
-                self.diverged = Diverged(spelled(value), _step(row))
+                self.diverged = NotFinite(spelled(value), _step(row))
         self.count += len(values)
         self.last = (None, _step(rows[-1]))
 

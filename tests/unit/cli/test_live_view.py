@@ -26,7 +26,7 @@ from orchestrator.cli.renderer import Console
 from orchestrator.client.events import Bar, Failure, LogLines, Metrics, Notice, Progress, Running, WorkerEnded, Workers
 from orchestrator.client.shown_logs import TAIL_LINES, Choice, Others
 from orchestrator.clouds.tpu.calls import CALL_LOG, logged
-from orchestrator.core.text.metric_lines import Diverged
+from orchestrator.core.text.metric_lines import NotFinite
 from tests import ROOT
 from tests.waiting import HANG_S, until
 
@@ -66,7 +66,7 @@ def test_a_job_with_figures_shows_them_and_a_rate_of_its_own(line: JobLine) -> N
 
 
 def test_a_value_that_is_no_number_is_shown_as_it_is_with_the_step_since_when(line: JobLine) -> None:
-    line.measure(Metrics(0, 1300, {"acc": 0.5, "loss": None}, {"loss": Diverged("NaN", 1200)}))
+    line.measure(Metrics(0, 1300, {"acc": 0.5, "loss": None}, {"loss": NotFinite("NaN", 1200)}))
     assert "step 1,300  loss NaN since step 1,200  acc 0.5  " in line.text()
 
 

@@ -10,7 +10,7 @@ from orchestrator.client.events import Event, Metrics, Notice, Reporter
 from orchestrator.client.jobs import metrics, step_times
 from orchestrator.client.jobs.log_output import JobOutput
 from orchestrator.client.jobs.metrics import RunMetrics
-from orchestrator.core.text.metric_lines import LINE_BYTES, Diverged
+from orchestrator.core.text.metric_lines import LINE_BYTES, NotFinite
 from orchestrator.report.files import metrics as reports
 from tests.waiting import until
 
@@ -138,7 +138,7 @@ def test_patterns_find_figures_in_the_log(tmp_path: Path, heard: Heard) -> None:
     )
     with_patterns.close()
     assert heard.metrics() == [(None, {"loss": None})]
-    assert reports.read(tmp_path)["loss"].diverged == Diverged("NaN", None)
+    assert reports.read(tmp_path)["loss"].diverged == NotFinite("NaN", None)
     assert reports.found_path(tmp_path).read_text().splitlines() == [
         '{"step": 10, "loss": 0.5}',
         '{"step": 20, "loss": 0.25, "rate": 1234.5}',
