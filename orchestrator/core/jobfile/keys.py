@@ -107,7 +107,7 @@ class JobSpec(Section):
         default=None, description="The built-in training. A job has either this or `command`."
     )
     command: Annotated[str | None, BeforeValidator(one_value.shell_text), Shape(shapes.TEXT_OR_TEXTS)] = Field(
-        default=None, description="What bash runs on every worker: text, or a list of arguments."
+        default=None, description="What bash runs on every worker: text, or a list, which is the words of one program."
     )
     setup: Annotated[tuple[str, ...] | None, BeforeValidator(one_value.commands), Shape(shapes.OR_NULL)] = Field(
         default=None,

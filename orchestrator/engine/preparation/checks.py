@@ -113,4 +113,4 @@ def _why_not_there(needed: Needed, spec: JobSpec, found: Survey | None) -> str |
     meant = [each for each in entries if posixpath.basename(each) == posixpath.basename(path)]
     meant = meant or difflib.get_close_matches(path, list(entries)[:MAX_NAMES], n=1)
     advice = f"; did you mean `{printable(meant[0])}`?" if meant else "; make it there, or in `setup:`"
-    return f"is not in `code:`, {shown(spec.code)}, from which the commands of the job start{advice}"
+    return f"is not in `code: {shown(spec.code)}`, where the commands of the job start{advice}"

@@ -36,24 +36,24 @@ def problems(job: Path, text: str) -> list[str]:
     return []
 
 
-IN_CODE = "from which the commands of the job start"
+IN_CODE = "is not in `code: src`, where the commands of the job start"
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("command: python missing.py", f"2: command: `missing.py` is not in `code:`, src, {IN_CODE}; make it there, or in"),
-        ("command: [python3, trian.py]", "2: command: `trian.py` is not in `code:`, src, "),
-        ("command: python src/train.py", f"`src/train.py` is not in `code:`, src, {IN_CODE}; did you mean `train.py`?"),
-        ("command: python ../train.py", "`../train.py` is not in `code:`"),
+        ("command: python missing.py", f"2: command: `missing.py` {IN_CODE}; make it there, or in"),
+        ("command: [python3, trian.py]", f"2: command: `trian.py` {IN_CODE}; did you mean `train.py`?"),
+        ("command: python src/train.py", f"`src/train.py` {IN_CODE}; did you mean `train.py`?"),
+        ("command: python ../train.py", f"`../train.py` {IN_CODE}"),
         ("command: python left.py", "is not shipped: .gitignore:1 leaves it out; a line `!left.py` in .tpujobignore"),
         ("command: python out/a.py", "is not shipped: .gitignore:2 leaves it out; a line `!out/a.py` in .tpujobignore"),
         ("command: ./plain.sh", "2: command: `./plain.sh` is not executable; `chmod +x plain.sh` makes it so"),
         ("command: train.py", "2: command: `train.py` is not in the PATH; write `python train.py`"),
         ("command: [set -e, python3 train.py]", "2: command: `set -e` is no program: a list is the words of one program"),
         ("command: [python3 train.py]", "`python3 train.py` is no program: "),
-        ("command: 'true'\nsetup:\n  - pip install x\n  - pip install -r r.txt", "5: setup[1]: `r.txt` is not in `code:`"),
-        ("train: {}\nsetup: pip install -r r.txt", "3: setup: `r.txt` is not in `code:`"),
+        ("command: 'true'\nsetup:\n  - pip install x\n  - pip install -r r.txt", f"5: setup[1]: `r.txt` {IN_CODE}"),
+        ("train: {}\nsetup: pip install -r r.txt", f"3: setup: `r.txt` {IN_CODE}"),
     ],
 )  # fmt: skip
 def test_what_a_command_needs_and_no_worker_gets_is_refused_at_its_line(job: Path, text: str, why: str) -> None:
