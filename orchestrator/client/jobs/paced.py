@@ -15,35 +15,33 @@ class Paced:
 
     def __init__(self, every_s: float, show: Callable[[int], None], lock: threading.Lock) -> None:
         self._every_s, self._show, self._lock = every_s, show, lock
-        self._changed: dict[int, float] = {}  # what was not shown yet, with the time from which on it may be
-        self._shown_at: dict[int, float] = {}
+        self._not_before: dict[int, float] = {}
+        self._waiting: set[int] = set()
         self._timer: threading.Timer | None = None
 
     def change(self, key: int) -> None:
         """This one has changed."""
-        self._changed[key] = self._shown_at.get(key, -self._every_s) + self._every_s
-        self._show_due()
+        now = time.monotonic()
+        if (wait_s := self._not_before.get(key, now) - now) <= 0:
+            self._not_before[key] = now + self._every_s
+            self._show(key)
+            return
+        self._waiting.add(key)
+        if self._timer is None:
+            self._timer = threading.Timer(wait_s, self._ring)
+            self._timer.daemon = True
+            self._timer.start()
 
     def close(self) -> None:
         """Show what is left."""
         if self._timer is not None:
             self._timer.cancel()
-        for key in list(self._changed):
-            self._changed[key] = 0.0
-        self._show_due()
-
-    def _show_due(self) -> None:
-        now = time.monotonic()
-        for key in [key for key, due in self._changed.items() if due <= now]:
-            del self._changed[key]
-            self._shown_at[key] = now
+        for key in sorted(self._waiting):
             self._show(key)
-        if self._changed and self._timer is None:
-            self._timer = threading.Timer(min(self._changed.values()) - now, self._ring)
-            self._timer.daemon = True
-            self._timer.start()
 
     def _ring(self) -> None:
         with self._lock:
             self._timer = None
-            self._show_due()
+            waiting, self._waiting = self._waiting, set()
+            for key in waiting:
+                self.change(key)

@@ -15,7 +15,6 @@ from orchestrator.client.jobs.log_output import JobOutput
 from orchestrator.client.results.logs import stored_lines
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.core.text.redaction import Redactor
-from tests.waiting import until
 
 SECRET = "hunter2-and-more"
 LOG = (
@@ -76,17 +75,6 @@ def test_a_progress_bar_is_heard_while_it_goes_on_and_its_states_are_searched_fo
         "and the last one once, though it is a line at the end"
     )
     assert [event.lines for event in events if isinstance(event, LogLines)] == [(" 8% loss 92 ",)]
-
-
-def test_the_newest_state_of_a_bar_is_heard_though_nothing_follows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log_output, "BAR_S", 0.01)
-    events: list[Event] = []
-    with closing(JobOutput(tmp_path, Reporter(events.append))) as output:
-        output(0, b"".join(map(bar, range(3))) + b"\r")
-        output(0, b"".join(map(bar, range(3, 9))) + b"\r")
-        until(lambda: events[-1:] == [Bar(0, " 8% loss 92")], "the last state")
 
 
 def test_a_line_end_of_windows_is_no_bar(tmp_path: Path) -> None:

@@ -56,9 +56,15 @@ def test_all_that_is_refused_is_said_at_once_each_with_its_fix(tree: Path, monke
     with (tree / "big").open("wb") as file:
         file.truncate(2 << 30)
     lines = refused({".": tree, "data": tree / "none"}).splitlines()
-    starts = [line.removeprefix(f"{tree}/").partition(" ")[0] for line in lines]
-    assert starts == [".env", "loop", "pipe", "pkg/leak", "none", "the", "key.pem"]
-    assert all(";" in line for line in lines), "each says what to do"
+    whats = (".env looks like a secret", "loop is a broken link", "pipe is neither a file nor a directory")
+    whats += (
+        "pkg/leak is a link out of ",
+        "none does not exist",
+        "the job's code and data are",
+        "key.pem looks like a secret",
+    )
+    assert len(lines) == len(whats)
+    assert all(what in line and "; " in line for what, line in zip(whats, lines, strict=True)), "each with what to do"
     monkeypatch.setattr("orchestrator.remote.shipping.tree.MAX_REPORTED", 2)
     assert refused({".": tree}).splitlines()[2:] == ["and 4 more"]
 
@@ -80,21 +86,6 @@ def test_a_directory_that_is_empty_anyway_is_not_blamed_on_what_another_source_l
     assert "pkg/a.py" in survey({".": Source(tree), "data": Source(tmp_path / "data")}).entries
 
 
-def test_links_that_leave_the_tree_are_refused(tree: Path) -> None:
-    (tree / "pkg" / "leak").symlink_to("/etc/passwd")
-    assert "leak is a link out of" in refused({".": tree})
-
-
-def test_a_link_to_itself_is_refused(tree: Path) -> None:
-    (tree / "loop").symlink_to("loop")
-    assert "loop is a broken link" in refused({".": tree})
-
-
-def test_a_fifo_is_refused_and_not_opened(tree: Path) -> None:
-    os.mkfifo(tree / "pipe")
-    assert "pipe is neither a file nor a directory" in refused({".": tree})
-
-
 def test_an_unreadable_file_is_refused(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tree / "closed").write_text("x")
     monkeypatch.setattr(os, "access", lambda path, _mode: Path(path).name != "closed")  # root could read it
@@ -106,10 +97,6 @@ def test_root_the_home_directory_and_what_is_above_it_are_refused(tree: Path, mo
     assert "is the home directory" in refused({".": tree / "pkg"})
     assert "above the home directory" in refused({".": tree})
     assert "above the home directory" in refused({".": Path("/")})
-
-
-def test_what_does_not_exist_is_refused(tmp_path: Path) -> None:
-    assert "nowhere does not exist" in refused({".": tmp_path / "nowhere"})
 
 
 def test_a_directory_with_nothing_but_earlier_runs_is_shipped_as_an_empty_one(tmp_path: Path) -> None:
