@@ -47,11 +47,9 @@ def needed_by(commands: Iterable[str]) -> Iterator[tuple[int, Needed]]:
 
 def _first_command(text: str) -> tuple[list[str], bool]:
     """Return the words of the first command, and whether there is no other; no words where its failure may not be the end."""
-    lines = [
-        line for line in text.replace("\\\n", " ").split("\n") if line.strip() and not line.lstrip().startswith("#")
-    ]
+    lines = [line for line in map(str.strip, text.replace("\\\n", " ").split("\n")) if line and line[0] != "#"]
     stops = False  # at the first command that fails
-    while lines and _SET.fullmatch(lines[0].strip()):
+    while lines and _SET.fullmatch(lines[0]):
         stops |= bool(re.search(r"-\w*e", lines.pop(0)))
     if not lines or (len(lines) > 1 and not stops):
         return [], False
@@ -79,33 +77,31 @@ def _of_words(words: Sequence[str]) -> Iterator[Needed]:
     ):
         yield Needed(words[0], is_program=True)
     elif _PYTHON.fullmatch(name):
-        yield from _of_script(_script(words[1:], "bBdEiIOPqsSuvx", "XW"))
+        yield from _plain(_script(words[1:], "bBdEiIOPqsSuvx", "XW"))
     elif _SHELL.fullmatch(name):
-        yield from _of_script(_script(words[1:], "abefhlmnruvxBCEH", "oO"))
+        yield from _plain(_script(words[1:], "abefhlmnruvxBCEH", "oO"))
     if _is_install(words):
-        yield from (Needed(path) for path in _requirements(words) if _is_plain(path))
+        yield from _plain(_requirements(words))
 
 
-def _script(words: Sequence[str], alone: str, with_value: str) -> str | None:
-    """Return the first word that is no option; None where there is none, or an option is not known here."""
+def _script(words: Sequence[str], alone: str, with_value: str) -> Iterator[str]:
+    """Yield the first word that is no option; nothing where there is none, or an option is not known here."""
     rest = iter(words)
     for word in rest:
         if not word.startswith(("-", "+")):
-            return word
+            yield word
+            return
         if len(word) == 2 and word[1] in with_value:
             next(rest, None)
         elif word == "-" or (set(word[1:]) - set(alone) and word[1] not in with_value):
-            return None
-    return None
+            return
 
 
-def _of_script(script: str | None) -> Iterator[Needed]:
-    if script is not None and _is_plain(script):
-        yield Needed(script)
-
-
-def _is_plain(path: str) -> bool:
-    return bool(path) and not path.startswith("/") and not _EXPANDED.search(path) and "://" not in path
+def _plain(paths: Iterable[str]) -> Iterator[Needed]:
+    """Yield those that are paths in the working directory, as they are written."""
+    for path in paths:
+        if path and not path.startswith("/") and not _EXPANDED.search(path) and "://" not in path:
+            yield Needed(path)
 
 
 def _is_install(words: Sequence[str]) -> bool:

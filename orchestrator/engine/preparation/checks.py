@@ -7,7 +7,7 @@ import importlib.util
 import posixpath
 import sys
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from orchestrator.core.jobfile.commands import Needed, needed_by
@@ -84,23 +84,18 @@ def check_files(spec: JobSpec, found: Survey | None) -> None:
 
 def _why_not_there(needed: Needed, spec: JobSpec, found: Survey | None) -> str | None:
     path, entries = posixpath.normpath(needed.path), found.entries if found is not None else {}
-    entry = entries.get(path)
-    if needed.is_program and "/" not in needed.path and not any(map(str.isspace, needed.path)):
-        kind = {".py": "python ", ".sh": "bash "}[posixpath.splitext(path)[1]]
-        return (
-            f"is not in the PATH; write `{kind}{path}`" if entry is not None else None
-        )  # else perhaps an installed one
-    if entry is not None and needed.is_program and isinstance(entry.content, Path) and not entry.executable:
-        return f"is not executable; `chmod +x {path}` makes it so"
-    above = [path[: at + 1] for at in range(len(path)) if path[at] == "/"]
-    if (
-        entry is not None
-        or path == "."
-        or any(each.startswith(f"{path}/") for each in entries)
-        or any(each.rstrip("/") in entries and isinstance(entries[each.rstrip("/")].content, str) for each in above)
-    ):
+    entry, has_blanks = entries.get(path), any(map(str.isspace, needed.path))
+    if needed.is_program and "/" not in needed.path and not has_blanks:  # such as a script of an installed package
+        start = {".py": "python ", ".sh": "bash "}[posixpath.splitext(path)[1]]
+        return None if entry is None else f"is not in the PATH; write `{start}{path}`"
+    if entry is not None:
+        is_closed = needed.is_program and isinstance(entry.content, Path) and not entry.executable
+        return f"is not executable; `chmod +x {path}` makes it so" if is_closed else None
+    above = [entries[str(each)].content for each in PurePosixPath(path).parents if str(each) in entries]
+    is_behind_link = any(isinstance(each, str) for each in above)  # then no more is known
+    if is_behind_link or path == "." or any(each.startswith(f"{path}/") for each in entries):
         return None
-    if needed.is_program and any(map(str.isspace, needed.path)):
+    if needed.is_program and has_blanks:
         return (
             "is no program: a list is the words of one program, and this its first word; write text, which bash runs, or "
             "one word an item, such as [python, train.py] (in `setup:`, each item is a command)"
@@ -108,9 +103,9 @@ def _why_not_there(needed: Needed, spec: JobSpec, found: Survey | None) -> str |
     if spec.code is None:
         return "is not on the workers: the job ships no code; write `code: .`, or the directory that has it"
     for one in found.left_out if found is not None else ():
-        if f"{path}/".startswith(one.path if one.path.endswith("/") else f"{one.path}/"):
-            return f"is not shipped: {one.rule} leaves it out; a line `!{path}` in .tpujobignore ships it"
+        if f"{path}/".startswith(f"{one.path.rstrip('/')}/"):
+            return f"is not shipped: it is left out ({one.rule}); a line `!{path}` in .tpujobignore ships it"
     meant = [each for each in entries if posixpath.basename(each) == posixpath.basename(path)]
     meant = meant or difflib.get_close_matches(path, list(entries)[:MAX_NAMES], n=1)
-    advice = f"; did you mean `{printable(meant[0])}`?" if meant else "; make it there, or in `setup:`"
-    return f"is not in `code: {shown(spec.code)}`, where the commands of the job start{advice}"
+    advice = f"did you mean `{printable(meant[0])}`?" if meant else "make it there, or in `setup:`"
+    return f"is not in `code: {shown(spec.code)}`, where the commands of the job start; {advice}"

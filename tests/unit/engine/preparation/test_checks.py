@@ -22,6 +22,7 @@ def job(tmp_path: Path) -> Path:
     (tmp_path / "src" / "my tool").chmod(0o755)
     (tmp_path / "src" / ".gitignore").write_text("left.py\nout/\n")
     (tmp_path / "src" / "out").mkdir()
+    (tmp_path / "src" / "empty").mkdir()
     (tmp_path / "src" / "out" / "a.py").write_text("x")
     (tmp_path / "src" / "link").symlink_to("pkg")
     return tmp_path / "job.yaml"
@@ -45,9 +46,10 @@ IN_CODE = "is not in `code: src`, where the commands of the job start"
         ("command: python missing.py", f"2: command: `missing.py` {IN_CODE}; make it there, or in"),
         ("command: [python3, trian.py]", f"2: command: `trian.py` {IN_CODE}; did you mean `train.py`?"),
         ("command: python src/train.py", f"`src/train.py` {IN_CODE}; did you mean `train.py`?"),
+        ("command: python empty/train.py", f"`empty/train.py` {IN_CODE}; did you mean `train.py`?"),
         ("command: python ../train.py", f"`../train.py` {IN_CODE}"),
-        ("command: python left.py", "is not shipped: .gitignore:1 leaves it out; a line `!left.py` in .tpujobignore"),
-        ("command: python out/a.py", "is not shipped: .gitignore:2 leaves it out; a line `!out/a.py` in .tpujobignore"),
+        ("command: python left.py", "is not shipped: it is left out (.gitignore:1); a line `!left.py` in .tpujobignore"),
+        ("command: python out/a.py", "is not shipped: it is left out (.gitignore:2); a line `!out/a.py` in .tpujobignore"),
         ("command: ./plain.sh", "2: command: `./plain.sh` is not executable; `chmod +x plain.sh` makes it so"),
         ("command: train.py", "2: command: `train.py` is not in the PATH; write `python train.py`"),
         ("command: [set -e, python3 train.py]", "2: command: `set -e` is no program: a list is the words of one program"),
