@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator import catalog
 from orchestrator.client import lookup
-from orchestrator.client.events import LogLines
+from orchestrator.client.events import Bar, LogLines
 from orchestrator.client.shown_logs import Choice, announcement, check, is_shown
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.text.terminal import LineSplitter
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 
 POLL_S = 0.2
+BAR_S = 1.0  # between two states of a progress bar
 PIECE_BYTES = 1 << 20
 
 
@@ -70,12 +71,14 @@ def _some_lines(
 def stored_lines(
     session: Session, found: RunRecord, attempt: Attempt, *, follow: bool, takes: Callable[[int], bool] = _any
 ) -> Iterator[LogLines]:
-    """Yield what is in the local log files; with `follow`, also what comes until no process writes them any more.
+    """Yield what is in the local log files; with `follow`, also what comes until no process writes them any more, and then
+    progress bars are events.
 
     `takes` says of which workers, by their indexes.
     """
     splitters: dict[int, LineSplitter] = {}
     offsets: dict[int, int] = {}
+    bars_at = 0.0
     while True:
         # Asked before the files are read: what was written until then is in them.
         ended = attempt.state.ended or not session.locks.is_locked(attempt.id)
@@ -91,6 +94,11 @@ def stored_lines(
                 yield LogLines(index, tuple(lines))
         if ended or not follow:
             return
+        if time.monotonic() - bars_at >= BAR_S:
+            bars_at = time.monotonic()
+            for index, splitter in splitters.items():
+                if splitter.is_bar:
+                    session.reporter.emit(Bar(index, splitter.bar()))
         time.sleep(POLL_S)
         _, attempt = session.ledger.run(found.id)
 
