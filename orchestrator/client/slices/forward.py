@@ -80,7 +80,7 @@ def _ports_of_run(session: Session, *names: str | None) -> list[int]:
     for name in names:
         with suppress(UnknownRun):
             if name is not None:
-                return list(session.ledger.find_run(name)[0].spec.get("ports", ()))
+                return list(session.ledger.find_run(name)[0].spec.ports)
     return []
 
 
