@@ -128,7 +128,7 @@ def _no_run(text: str, found: Meant) -> UnknownRun:
     if not found.sweeps:
         return UnknownRun(f"there is no run {text!r}", hint="`tpujob list` shows the runs")
     variants = found.sweeps[0].variants
-    names = f"{variants[0]['name']} to {variants[-1]['name']}" if len(variants) > 1 else variants[0]["name"]
+    names = f"{variants[0].name} to {variants[-1].name}" if len(variants) > 1 else variants[0].name
     hint = f"its runs are {names}; `tpujob compare {text}` shows all"
     return UnknownRun(f"{text!r} is a sweep, not a run", hint=hint)
 

@@ -75,7 +75,7 @@ class Session:
         self._worlds: dict[str, RealWorld] = {}
         self._running: list[Interpreter] = []
         self._asked_to_end: tuple[int, str, bool] | None = None  # and no program was told of it yet
-        self._announced = False
+        self._announced = self._told_of_newer = False
         self._asked_time: set[str] = set()
         self._quiet = quiet
         self._interrupted: Interrupted | None = None
@@ -264,6 +264,12 @@ class Session:
         watchdog may have deleted them. Waits `budget_s` at most for proofs; a cloud that fails is reported, not raised. Raises
         Interrupted.
         """
+        if self.ledger.newer is not None:
+            # What its leases and locks mean by now is for that tpujob to say.
+            if not self._told_of_newer:
+                self.reporter.notice("warning", f"{self.ledger.newer.message}; it is read, and not written")
+            self._told_of_newer = True
+            return
         self._forget_gone()
         if not self.ledger.open_leases() and not self.ledger.attempts_open():
             return

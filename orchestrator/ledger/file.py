@@ -14,10 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from orchestrator import fork
-from orchestrator.errors import ConfigError, TpujobError
-from orchestrator.ledger import disk
+from orchestrator.errors import TpujobError
+from orchestrator.ledger import disk, schema
 
-SCHEMA_VERSION = 11  # of schema.sql; a ledger of another version is refused
 BUSY_TIMEOUT_S = 5.0  # a signal is not heard while a commit waits
 BUSY_POLL_S = 0.01
 
@@ -26,6 +25,18 @@ class LedgerUnavailable(TpujobError):
     """The ledger cannot be read or written (disk full, locked, damaged). No create may follow; teardown goes on without."""
 
     exit_code = 70
+
+
+class LedgerIsNewer(LedgerUnavailable):
+    """The ledger was written by a newer tpujob: it is read, for what may be billed, and not written."""
+
+    exit_code = 64
+
+    def __init__(self, path: Path, version: int, by: str) -> None:
+        super().__init__(
+            f"the ledger {path} was written by a newer tpujob, {by} (schema {version}, this one has {schema.VERSION})",
+            hint=f"install tpujob {by}; until then `tpujob status`, `down` and `gc` work, and nothing new is created",
+        )
 
 
 class LedgerFile:
@@ -43,11 +54,15 @@ class LedgerFile:
         self._busy = False  # the thread with the lock is in a call
         self._connection: sqlite3.Connection | None = None
         self._refusal = ""  # why it is not opened again
+        self.newer: LedgerIsNewer | None = None  # why it is only read
         self._from_parent: sqlite3.Connection | None = None  # never to be used, nor closed
         # Before the first use of the lock: a fork takes the lock after it held off other forks, so never the other way round.
         fork.register(self)
         with self._lock, _translated(path):
             self._connection = self._connected()
+            version = schema.version_of(self._connection)
+            if version > schema.VERSION:  # later that is no hindrance: what this process has begun goes on
+                self.newer = LedgerIsNewer(path, version, schema.written_by(self._connection))
 
     @property
     def _db(self) -> sqlite3.Connection:
@@ -56,7 +71,7 @@ class LedgerFile:
         return self._connection
 
     def _connected(self) -> sqlite3.Connection:
-        """Open the file. Raises ConfigError for a ledger of another version, LedgerUnavailable after `close`."""
+        """Open the file, with the tables of this tpujob. Raises LedgerUnavailable after `close`."""
         if self._refusal:
             raise LedgerUnavailable(f"the ledger {self.path} {self._refusal}")
         complete = disk.is_complete(self.path)
@@ -68,7 +83,8 @@ class LedgerFile:
             # Even reading needs a file beside it. As it lies there it still says what is to be torn down.
             database = self._connect(f"{self.path.absolute().as_uri()}?immutable=1")
         with _closed_if_refused(database):
-            self._ensure_schema(database)
+            if schema.version_of(database) < schema.VERSION:
+                database = self._brought_forward(database)
         return database
 
     def _open(self) -> sqlite3.Connection:
@@ -113,9 +129,16 @@ class LedgerFile:
             self._refusal = "was in use when this process was forked"
         self._lock.release()
 
+    def check_writable(self) -> None:
+        """Raise LedgerUnavailable if nothing can be recorded: the disk is read-only, or a newer tpujob wrote the ledger."""
+        with self._transaction():
+            self._db.execute("delete from event where 0")
+
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         with self._reading():
+            if self.newer is not None:
+                raise self.newer
             self._db.execute("begin immediate")
             try:
                 yield
@@ -134,21 +157,21 @@ class LedgerFile:
             finally:
                 self._busy = False
 
-    def _ensure_schema(self, database: sqlite3.Connection) -> None:
-        """Create the tables in an empty file. Raises ConfigError for a ledger of another version."""
-        if _version(database) == 0:
-            _create_tables(database)
-        version = _version(database)
-        if version == SCHEMA_VERSION:
-            return
-        if version < SCHEMA_VERSION:
-            kind, hint = "an older", "delete its slices with that tpujob (`tpujob down --all`), then move the file away"
-        else:
-            kind, hint = "a newer", "upgrade tpujob; until then `gcloud compute tpus tpu-vm list` shows what is alive"
-        raise ConfigError(
-            f"the ledger {self.path} was written by {kind} tpujob (schema {version}, this one uses {SCHEMA_VERSION})",
-            hint=hint,
-        )
+    def _brought_forward(self, database: sqlite3.Connection) -> sqlite3.Connection:
+        """Return the ledger with the tables of this tpujob: the file, or a copy to read, where the file cannot be written."""
+        try:
+            schema.bring_forward(database)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in disk.UNWRITABLE or schema.version_of(database) == 0:
+                raise
+            copy = self._connect("file::memory:")
+            with _closed_if_refused(copy):
+                database.backup(copy)
+                schema.bring_forward(copy)
+                copy.execute("pragma query_only=on")
+            database.close()
+            return copy
+        return database
 
 
 @contextmanager
@@ -172,25 +195,6 @@ def _set_journal(database: sqlite3.Connection, mode: str) -> None:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
                 raise
         time.sleep(BUSY_POLL_S)
-
-
-def _version(database: sqlite3.Connection) -> int:
-    (version,) = database.execute("pragma user_version").fetchone()
-    return int(version)
-
-
-def _create_tables(database: sqlite3.Connection) -> None:
-    from importlib import resources
-
-    script = resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")
-    try:
-        database.executescript(f"begin immediate; {script} pragma user_version = {SCHEMA_VERSION}; commit;")
-    except sqlite3.OperationalError:
-        # Of two first commands at once, the other one created the tables while this one waited for the lock.
-        if database.in_transaction:
-            database.execute("rollback")
-        if _version(database) == 0:
-            raise
 
 
 @contextmanager

@@ -9,26 +9,21 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable
-from dataclasses import asdict, astuple, fields
+import sqlite3
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import Any
 
 from orchestrator.core.lease import lease as leases
 from orchestrator.core.lease import run_and_attempt as attempts
 from orchestrator.core.lease.lease import Intent, Lease, LeaseEvent
-from orchestrator.core.lease.run_and_attempt import (
-    Attempt,
-    AttemptEvent,
-    AttemptState,
-    Began,
-    RunCanceled,
-    RunRecord,
-    SweepEnded,
-)
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent, AttemptState, Began, RunCanceled, RunRecord
 from orchestrator.core.lease.timekeeping import Anchor
 from orchestrator.errors import UnknownLease, UnknownRun
+from orchestrator.ledger import rows
+from orchestrator.ledger.ends import KeptEnds
 from orchestrator.ledger.file import LedgerFile, LedgerUnavailable
-from orchestrator.ledger.rows import LEASE_COLUMNS, GcRun, SweepRecord, attempt_of, lease_of, lease_row, marks, run_of
+from orchestrator.ledger.rows import GcRun, SweepRecord, marks
 
 KEPT_GC_RUNS = 100
 SWEEP_CANCELED = "sweep_canceled"
@@ -44,32 +39,55 @@ class Ledger(LedgerFile):
     def record(self, *events: LeaseEvent | AttemptEvent) -> None:
         """Apply the events in one durable transaction.
 
-        Raises leases.NotAllowed when a lease has moved on meanwhile, or when the run or its sweep was canceled.
+        Raises leases.NotAllowed when a lease has moved on meanwhile, or when the run or its sweep was canceled;
+        LedgerUnavailable, and then a later command records how the attempts of these events ended.
         """
+        try:
+            self._record(*events)
+        except LedgerUnavailable:
+            self._ends.keep(*events)
+            raise
+        self._ends.follow(*events)
+
+    def _record(self, *events: LeaseEvent | AttemptEvent) -> None:
         with self._transaction():
             for event in events:
                 self._apply(event)
+
+    @property
+    def _ends(self) -> KeptEnds:
+        return KeptEnds(self.path.with_suffix(".ends"))
+
+    def _record_kept(self) -> None:
+        """Record the ends that are kept beside the ledger, if it can be written now."""
+        for attempt_id, ends in self._ends.every():
+            with contextlib.suppress(LedgerUnavailable):
+                with contextlib.suppress(UnknownRun):  # this is another ledger
+                    if ends:
+                        self._record(*ends)
+                    if not self.attempt(attempt_id).state.ended:
+                        continue
+                self._ends.drop(attempt_id)
 
     def record_gc(self, ran: GcRun) -> None:
         """Record a gc run. A timer's are many: of each kind the latest hundred are kept."""
         kind = (ran.cloud, ran.project, ran.scope)
         same = "from gc_run where cloud = ? and project = ? and scope = ?"
         with self._transaction():
-            self._db.execute("insert into gc_run values (?, ?, ?, ?, ?, ?, ?)", astuple(ran))
+            self._insert("gc_run", asdict(ran))
             newest = f"select rowid {same} order by at desc limit {KEPT_GC_RUNS}"
             self._db.execute(f"delete {same} and rowid not in ({newest})", (*kind, *kind))
 
     def record_sweep(self, sweep: SweepRecord) -> None:
         """Record that a sweep begins. What becomes of it is in its runs."""
-        row = (sweep.id, sweep.name, sweep.job_path, sweep.created_at, json.dumps(sweep.variants))
         with self._transaction():
-            self._db.execute("insert into sweep values (?, ?, ?, ?, ?)", row)
+            row = asdict(sweep)
+            self._insert("sweep", row | {"variants": json.dumps(row["variants"])})
 
     def cancel_sweep(self, sweep_id: str, at: float) -> None:
         """Record that the user ended the sweep: from here on it begins no run. `at`: ledger time."""
         with self._transaction():
-            row = (at, sweep_id, SWEEP_CANCELED, "{}")
-            self._db.execute("insert into event (at, subject, kind, data) values (?, ?, ?, ?)", row)
+            self._insert("event", {"at": at, "subject": sweep_id, "kind": SWEEP_CANCELED, "data": "{}"})
 
     def anchor(self, cloud: str, change: Callable[[Anchor | None, list[Lease]], Anchor]) -> Anchor:
         """Return the anchor of a cloud's time, made by `change` of the last one (None: there is none) and the open leases."""
@@ -82,8 +100,7 @@ class Ledger(LedgerFile):
             before = self._anchor(cloud)  # another process may have been quicker
             after = change(before, self._leases(f"where cloud = ? and {_OPEN}", cloud))
             if after != before:
-                row = (cloud, after.boot, after.zero, after.sure, after.ahead_s)
-                self._db.execute("insert or replace into anchor values (?, ?, ?, ?, ?)", row)
+                self._put("anchor", "cloud", {"cloud": cloud, **asdict(after)})
         return after
 
     def _anchor(self, cloud: str) -> Anchor | None:
@@ -96,13 +113,13 @@ class Ledger(LedgerFile):
         match event:
             case Intent(lease=lease):
                 attempts.check_not_canceled(self._last_attempt(lease.run), event)
-                self._insert_lease(lease)
+                self._insert("lease", rows.lease_row(lease))
                 self._append(lease.created_at, lease.id, event)
             case Began(run=run, attempt=attempt):
                 attempts.check_not_canceled(self._last_attempt(run.id), event)
                 self._check_sweep(run)
-                self._insert_run(run)
-                self._put_attempt(attempt)
+                self._insert("run", rows.run_row(run), "on conflict (id) do nothing")
+                self._put("attempt", "id", asdict(attempt))
                 self._append(event.at or run.created_at, attempt.id, event)
             case RunCanceled(run_id=run_id):
                 last = self._last_attempt(run_id)
@@ -113,46 +130,36 @@ class Ledger(LedgerFile):
                     self._apply(each)
             case attempts.AttemptChange():
                 before = self._attempt(event.attempt_id)
-                self._put_attempt(attempts.apply(before, event))
+                self._put("attempt", "id", asdict(attempts.apply(before, event)))
                 self._append(event.at, event.attempt_id, event)
             case _:
                 lease = self._lease(event.lease_id)
-                self._update_lease(leases.apply(lease, event))
+                self._put("lease", "id", rows.lease_row(leases.apply(lease, event)))
                 self._append(event.at, event.lease_id, event)
 
     def _check_sweep(self, run: RunRecord) -> None:
-        sweep = (run.spec.get("sweep") or {}).get("id")
+        sweep = run.spec.sweep.id
         if sweep is not None and self._is_canceled(sweep):
-            raise SweepEnded(sweep)
+            raise attempts.SweepEnded(sweep)
 
     def _is_canceled(self, sweep_id: str) -> bool:
         query = "select 1 from event where subject = ? and kind = ? limit 1"
         return self._db.execute(query, (sweep_id, SWEEP_CANCELED)).fetchone() is not None
 
-    def _insert_lease(self, lease: Lease) -> None:
-        columns = ", ".join(LEASE_COLUMNS)
-        self._db.execute(f"insert into lease ({columns}) values ({marks(LEASE_COLUMNS)})", lease_row(lease))  # noqa: S608
+    def _put(self, table: str, key: str, row: dict[str, Any]) -> None:
+        """Insert the row, or give the one with its key these values."""
+        sets = ", ".join(f"{column} = excluded.{column}" for column in row)
+        self._insert(table, row, f"on conflict ({key}) do update set {sets}")
 
-    def _update_lease(self, lease: Lease) -> None:
-        sets = ", ".join(f"{column} = ?" for column in LEASE_COLUMNS)
-        self._db.execute(f"update lease set {sets} where id = ?", [*lease_row(lease), lease.id])  # noqa: S608
-
-    def _insert_run(self, run: RunRecord) -> None:
-        row = (run.id, run.name, run.job_path, run.cloud, run.created_at, run.directory, json.dumps(run.spec))
-        self._db.execute("insert into run values (?, ?, ?, ?, ?, ?, ?) on conflict (id) do nothing", row)
-
-    def _put_attempt(self, attempt: Attempt) -> None:
-        columns = [field.name for field in fields(attempt)]
-        sets = ", ".join(f"{column} = excluded.{column}" for column in columns)
-        row = [getattr(attempt, column) for column in columns]
-        self._db.execute(f"insert into attempt values ({marks(columns)}) on conflict (id) do update set {sets}", row)  # noqa: S608
+    def _insert(self, table: str, row: dict[str, Any], otherwise: str = "") -> None:
+        """Insert the row, by the names of its columns: a newer tpujob may add others while this process goes on."""
+        insert = f"insert into {table} ({', '.join(row)}) values ({marks(row)}) {otherwise}"  # noqa: S608
+        self._db.execute(insert, [*row.values()])
 
     def _append(self, at: float, subject: str, event: LeaseEvent | AttemptEvent) -> None:
         data = {} if isinstance(event, Intent | Began) else asdict(event)
         kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(event).__name__).lower()
-        self._db.execute(
-            "insert into event (at, subject, kind, data) values (?, ?, ?, ?)", (at, subject, kind, json.dumps(data))
-        )
+        self._insert("event", {"at": at, "subject": subject, "kind": kind, "data": json.dumps(data)})
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -202,6 +209,7 @@ class Ledger(LedgerFile):
 
     def attempts_open(self) -> list[Attempt]:
         """Return the attempts that have not ended."""
+        self._record_kept()
         ended = [state.value for state in AttemptState if state.ended]
         with self._reading():
             return self._attempts(f"where state not in ({marks(ended)})", *ended)
@@ -214,27 +222,20 @@ class Ledger(LedgerFile):
     def events(self, subject: str) -> list[tuple[float, str, dict[str, Any]]]:
         """Return the time, the kind and the data of each event of a lease or an attempt, in their order."""
         with self._reading():
-            rows = self._db.execute("select at, kind, data from event where subject = ? order by seq", (subject,))
-            return [(at, kind, json.loads(data)) for at, kind, data in rows]
+            query = "select at, kind, data from event where subject = ? order by seq"
+            return [(at, kind, json.loads(data)) for at, kind, data in self._db.execute(query, (subject,))]
 
     def gc_runs(self, of_cloud: str, of_project: str | None = None) -> list[GcRun]:
         """Return the gc runs of one project, or of the whole cloud, newest first."""
         with self._reading():
-            rows = self._db.execute("select * from gc_run where cloud = ? order by at desc", (of_cloud,))
-            found = [
-                GcRun(at, cloud, project, scope, complete == 1, seen, deleted)
-                for at, cloud, project, scope, complete, seen, deleted in rows
-            ]
+            selected = self._select("gc_run", rows.GC_COLUMNS, "where cloud = ? order by at desc", of_cloud)
+            found = [rows.gc_run_of(row) for row in selected]
         return [ran for ran in found if of_project in (None, ran.project)]
 
     def sweeps(self) -> list[SweepRecord]:
         """Return every sweep, newest first."""
         with self._reading():
-            rows = self._db.execute("select id, name, job_path, created_at, variants from sweep order by rowid desc")
-            return [
-                SweepRecord(identity, name, job_path, created_at, json.loads(variants))
-                for identity, name, job_path, created_at, variants in rows
-            ]
+            return [rows.sweep_of(row) for row in self._select("sweep", rows.SWEEP_COLUMNS, "order by rowid desc")]
 
     def is_canceled(self, sweep_id: str) -> bool:
         """Return whether the user ended the sweep."""
@@ -247,8 +248,7 @@ class Ledger(LedgerFile):
             return self._leases("where run = ? order by created_at", run_id)
 
     def _leases(self, tail: str, *values: str) -> list[Lease]:
-        rows = self._db.execute(f"select {', '.join(LEASE_COLUMNS)} from lease {tail}", values)  # noqa: S608
-        return [lease_of(row) for row in rows]
+        return [rows.lease_of(row) for row in self._select("lease", rows.LEASE_COLUMNS, tail, *values)]
 
     def _lease(self, lease_id: str) -> Lease:
         for lease in self._leases("where id = ?", lease_id):
@@ -256,11 +256,14 @@ class Ledger(LedgerFile):
         raise UnknownLease(f"there is no lease {lease_id!r}")
 
     def _runs(self, tail: str, *values: str | int) -> list[tuple[RunRecord, Attempt]]:
-        found = [run_of(row) for row in self._db.execute(f"select * from run {tail}", values)]  # noqa: S608
+        found = [rows.run_of(row) for row in self._select("run", rows.RUN_COLUMNS, tail, *values)]
         return [(run, self._attempts("where run_id = ? order by rowid desc limit 1", run.id)[0]) for run in found]
 
     def _attempts(self, tail: str, *values: str) -> list[Attempt]:
-        return [attempt_of(row) for row in self._db.execute(f"select * from attempt {tail}", values)]  # noqa: S608
+        return [rows.attempt_of(row) for row in self._select("attempt", rows.ATTEMPT_COLUMNS, tail, *values)]
+
+    def _select(self, table: str, columns: Iterable[str], tail: str, *values: str | int) -> sqlite3.Cursor:
+        return self._db.execute(f"select {', '.join(columns)} from {table} {tail}", values)  # noqa: S608
 
     def _last_attempt(self, run_id: str | None) -> Attempt | None:
         found = self._attempts("where run_id = ? order by rowid desc limit 1", run_id) if run_id is not None else []

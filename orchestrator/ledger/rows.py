@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from typing import Any, TypeVar
 
-from orchestrator.core.lease.access import route_of
+from orchestrator.core.lease.access import Route
 from orchestrator.core.lease.cloud_api import SliceName
 from orchestrator.core.lease.lease import HeldFor, Lease, LeaseState, Purpose
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
+from orchestrator.core.lease.run_spec import RunSpec, read
+
+T = TypeVar("T", bound=StrEnum)
 
 _NAME_COLUMNS = ("project", "zone", "node", "queued")
-LEASE_COLUMNS = (*(field.name for field in fields(Lease) if field.name != "name"), *_NAME_COLUMNS)
+RUN_COLUMNS = tuple(each.name for each in fields(RunRecord))
+ATTEMPT_COLUMNS = tuple(each.name for each in fields(Attempt))
+LEASE_COLUMNS = (*(each.name for each in fields(Lease) if each.name != "name"), *_NAME_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +35,39 @@ class GcRun:
     deleted: int
 
 
+GC_COLUMNS = tuple(each.name for each in fields(GcRun))
+
+
+@dataclass(frozen=True, slots=True)
+class VariantRecord:
+    """One job of a sweep. `run`: the one of an earlier sweep that counts for it; None: it gets its own."""
+
+    number: int = 0
+    name: str = ""
+    variant: str = ""
+    params: dict[str, Any] = field(default_factory=dict)
+    key: str = ""
+    run: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class SweepRecord:
-    """One execution of a sweep. `variants`: number, name, label, parameters and key of each, as JSON values."""
+    """One execution of a sweep."""
 
     id: str
     name: str
     job_path: str
     created_at: float
-    variants: list[dict[str, Any]]
+    variants: tuple[VariantRecord, ...] = ()
 
 
-def lease_row(lease: Lease) -> list[Any]:
+SWEEP_COLUMNS = tuple(each.name for each in fields(SweepRecord))
+
+
+def lease_row(lease: Lease) -> dict[str, Any]:
     """Return the values of LEASE_COLUMNS."""
     row = {column: getattr(lease.name if column in _NAME_COLUMNS else lease, column) for column in LEASE_COLUMNS}
-    return [*(row | {"route": json.dumps(lease.route.as_values())}).values()]
+    return row | {"route": json.dumps(asdict(lease.route))}
 
 
 def lease_of(row: tuple[Any, ...]) -> Lease:
@@ -51,25 +75,56 @@ def lease_of(row: tuple[Any, ...]) -> Lease:
     data = dict(zip(LEASE_COLUMNS, row, strict=True))
     project, zone, node, queued = (data.pop(column) for column in _NAME_COLUMNS)
     name = SliceName(project, zone, node, bool(queued))
-    data |= {"purpose": Purpose(data["purpose"]), "state": LeaseState(data["state"])}
+    # A word of a newer tpujob reads as what may be billed, and is not to be touched.
+    data |= {"purpose": _word(data["purpose"], Purpose.HOLD), "state": _word(data["state"], LeaseState.READY)}
     data |= {"spot": bool(data["spot"]), "settled": bool(data["settled"])}
-    data["route"] = route_of(json.loads(data["route"]))
-    data["held_for"] = HeldFor(data["held_for"]) if data["held_for"] else None
+    data["route"] = read(Route, _values(data["route"]))
+    data["held_for"] = _word(data["held_for"], HeldFor.USER) if data["held_for"] else None
     return Lease(name=name, **data)
 
 
 def run_of(row: tuple[Any, ...]) -> RunRecord:
-    """Return the run of a row with all columns of its table."""
-    identity, name, job_path, cloud, created_at, directory, spec = row
-    return RunRecord(identity, name, job_path, cloud, created_at, directory, json.loads(spec))
+    """Return the run of a row with RUN_COLUMNS."""
+    data = dict(zip(RUN_COLUMNS, row, strict=True))
+    return RunRecord(**data | {"spec": RunSpec.of(_values(data["spec"]))})
 
 
-def marks(values: Sequence[object]) -> str:
+def run_row(run: RunRecord) -> dict[str, Any]:
+    """Return the values of RUN_COLUMNS."""
+    return {column: getattr(run, column) for column in RUN_COLUMNS} | {"spec": json.dumps(run.spec.values)}
+
+
+def gc_run_of(row: tuple[Any, ...]) -> GcRun:
+    """Return the gc run of a row with GC_COLUMNS."""
+    data = dict(zip(GC_COLUMNS, row, strict=True))
+    return GcRun(**data | {"complete": bool(data["complete"])})
+
+
+def sweep_of(row: tuple[Any, ...]) -> SweepRecord:
+    """Return the sweep of a row with SWEEP_COLUMNS."""
+    data = dict(zip(SWEEP_COLUMNS, row, strict=True))
+    return read(SweepRecord, data | {"variants": _values(data["variants"])})
+
+
+def marks(values: Collection[object]) -> str:
     """Return a question mark for each value, with commas."""
     return ", ".join("?" * len(values))
 
 
 def attempt_of(row: tuple[Any, ...]) -> Attempt:
-    """Return the attempt of a row with all columns of its table."""
-    data = dict(zip((field.name for field in fields(Attempt)), row, strict=True))
-    return Attempt(**data | {"state": AttemptState(data["state"])})
+    """Return the attempt of a row with ATTEMPT_COLUMNS."""
+    data = dict(zip(ATTEMPT_COLUMNS, row, strict=True))
+    return Attempt(**data | {"state": _word(data["state"], AttemptState.RUNNING)})
+
+
+def _word(text: str, otherwise: T) -> T:
+    kind = type(otherwise)
+    return kind(text) if text in [*kind] else otherwise
+
+
+def _values(text: str) -> object:
+    """Return the JSON values of a column; nothing for a text that is none: the other columns still count."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {}

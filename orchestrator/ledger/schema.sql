@@ -1,5 +1,6 @@
 -- The ledger: intent and decisions, in one file. A state changes only in the transaction that appends its event.
--- A change of this file takes the next SCHEMA_VERSION in file.py: there are no migrations.
+-- A change of this file takes the next VERSION in schema.py, which adds to an older ledger what it lacks: tables, indexes, columns
+-- with a default. No column goes, and none changes what it means: an older tpujob still has to find what is billed.
 create table lease (
   id text primary key,
   handle text not null,
@@ -8,10 +9,10 @@ create table lease (
   project text not null,
   zone text not null,
   node text not null unique,           -- never reused: a delete can never hit a later slice of the same name
-  queued integer not null,             -- a queued resource of the node's id is part of the slice
+  queued integer not null default 0,             -- a queued resource of the node's id is part of the slice
   accelerator_type text not null,
   runtime_version text not null,
-  provisioning text not null,
+  provisioning text not null default 'on-demand',
   spot integer not null,
   owner text not null,
   run text,                            -- its cost counts there, also if it was refused or lost a race
@@ -25,7 +26,7 @@ create table lease (
   held_for text,                       -- why it is held: user, results, failure
   detached_at real,
   sent_at real,
-  sends integer not null,
+  sends integer not null default 1,
   operation text,
   settled integer not null,
   ready_at real,
@@ -33,8 +34,8 @@ create table lease (
   gone_at real,
   reason text not null,
   idle_s real,
-  route text not null,                 -- how its workers are reached: core/lease/access.py
-  slices integer not null              -- of this type
+  route text not null default '{}',    -- how its workers are reached: core/lease/access.py
+  slices integer not null default 1    -- of this type
 ) strict;
 create index lease_open on lease (state) where state not in ('gone', 'forgotten');
 create index lease_of_run on lease (run);
@@ -67,8 +68,8 @@ create table attempt (
   started_at real,
   ended_at real,
   exit_code integer,
-  error text not null,                 -- the class of the error that ended it, and its hint
-  hint text not null
+  error text not null default '',      -- the class of the error that ended it, and its hint
+  hint text not null default ''
 ) strict;
 create index attempt_of_run on attempt (run_id);
 
@@ -98,4 +99,10 @@ create table anchor (
   zero real not null,
   sure integer not null,
   ahead_s real
+) strict;
+
+-- Which tpujob brought the ledger to which version of this file.
+create table written (
+  schema integer primary key,
+  tpujob text not null
 ) strict;

@@ -6,12 +6,14 @@ theirs is relied on.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, end_text
+from orchestrator.core.lease.run_spec import NO_TRAINING, RunSpec
 from orchestrator.core.text.durations import format_duration
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import attempts, costs, worker_ends
@@ -189,7 +191,7 @@ def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunR
         detail=attempt.detail,
         cloud=run.cloud,
         job=run.job_path,
-        spec=run.spec,
+        spec=run.spec.values,
         started_at=run.created_at,
         ended_at=attempt.ended_at,
         directory=run.directory,
@@ -201,9 +203,9 @@ def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunR
         figures=figures(run, attempt, lease, whole),
         metrics=metrics(directory),
         files=tuple(RunFile(str(path.relative_to(directory)), path.stat().st_size) for path in files),
-        params=section(run.spec, "params"),
-        sweep=section(run.spec, "sweep").get("name"),
-        variant=section(run.spec, "sweep").get("variant"),
+        params=run.spec.params,
+        sweep=run.spec.sweep.name,
+        variant=run.spec.sweep.variant,
     )
 
 
@@ -236,7 +238,8 @@ def _events(ledger: Ledger, attempt: Attempt) -> tuple[RunEvent, ...]:
 
 def _describe(kind: str, data: dict[str, Any]) -> str:
     end = end_text(data.get("state", ""), data.get("detail", ""))
-    return EVENTS.get(kind, kind).format_map(data | {"end": end, "until": day_clock(data.get("until"))})
+    said = data | {"end": end, "until": day_clock(data.get("until"))}
+    return EVENTS.get(kind, "{kind}").format_map(defaultdict(lambda: "?", said, kind=kind))  # of whichever tpujob
 
 
 def head_lines(found: RunReport) -> list[str]:
@@ -261,10 +264,11 @@ def _job(found: RunReport) -> str:
     """Return the job file; for a job without one, what it runs."""
     if not Path(found.job).name.startswith("Job("):
         return found.job
-    train = section(found.spec, "train")
-    function = short_text(section(train, "options").get("function")) if train.get("entry") == FUNCTION_ENTRY else None
-    entry = short_text(train.get("entry")) or "the built-in training"
-    return short_text(found.spec.get("command")) or (f"function {function}" if function else entry)
+    spec = RunSpec.of(found.spec)
+    train = spec.train or NO_TRAINING
+    function = short_text(train.options.function) if train.entry == FUNCTION_ENTRY else None
+    entry = short_text(train.entry) or "the built-in training"
+    return short_text(spec.command) or (f"function {function}" if function else entry)
 
 
 def figure_lines(found: RunReport) -> list[str]:

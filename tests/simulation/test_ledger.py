@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,6 @@ from orchestrator.core.lease.run_and_attempt import (
     Tried,
 )
 from orchestrator.errors import UnknownLease
-from orchestrator.ledger.ledger import Ledger
 from tests.simulation.model.ledger import InMemoryLedger
 from tests.unit.engine.virtual import LedgerInMemory, lease_and_request
 
@@ -79,13 +77,6 @@ def test_both_ledgers_behave_alike(story: list[list[Any]]) -> None:
         assert ledger.open_leases() == real.open_leases()
         assert ledger.attempts_open() == real.attempts_open()
     real.close()
-
-
-def test_a_commit_survives_a_power_cut(tmp_path: Path) -> None:
-    """The simulation assumes it: what `record` returned from is on the disk."""
-    ledger = Ledger(tmp_path / "ledger.sqlite3")
-    assert ledger._db.execute("pragma synchronous").fetchone() == (2,)
-    assert ledger._db.execute("pragma journal_mode").fetchone() == ("wal",)
 
 
 def test_a_full_disk_refuses_writes_and_loses_nothing() -> None:

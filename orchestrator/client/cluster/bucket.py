@@ -52,7 +52,7 @@ def upload(reporter: Reporter, archive: CodeArchive, url: str | None) -> None:
 
 def remove_code(reporter: Reporter, run: RunRecord) -> None:
     """Delete the code that was uploaded for a run, if any was. A failure is reported: a lifecycle rule of the bucket helps."""
-    url = (run.spec.get("cluster") or {}).get("code_object")
+    url = run.spec.cluster.code_object
     if url is None:
         return
     try:
@@ -65,7 +65,7 @@ def results(run: RunRecord) -> RunResults | None:
     """Return where the results of a run in its bucket are read; None for a run without one."""
     from orchestrator.clouds.google.objects import RunResults
 
-    place = run.spec.get("bucket")
+    place = run.spec.bucket
     return RunResults(_objects(), f"{place}/{run.id}") if place else None
 
 

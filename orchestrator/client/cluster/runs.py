@@ -71,7 +71,7 @@ def run_there(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
             lease_id=lease_id,
             detach=options.detach,
         )
-        record = replace(record, spec={**record.spec, "cluster": _about(made)})
+        record = replace(record, spec=record.spec.having(cluster=_about(made)))
         shown_logs.check("--logs", options.logs, made.job.pods)
         bucket.check(session, spec, target.location or clusters.location(project))
         if options.sweep is None:  # of a sweep, it was said before the first of its runs
@@ -88,7 +88,7 @@ def run_there(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
             run=record,
             attempt=attempt,
             draft=draft,
-            phases=_phases(record),
+            phases=record.spec.cluster.phases,
             request=_request(record, attempt),
             max_duration_s=spec.limits.max_duration_s,
             sink=output,
@@ -116,9 +116,9 @@ def follow(session: Session, found: RunRecord, attempt: Attempt, lease: Lease, o
         run=found,
         attempt=attempt,
         lease=lease,
-        phases=_phases(found),
+        phases=found.spec.cluster.phases,
         request=_request(found, attempt),
-        max_duration_s=float(found.spec["limits"]["max_duration"]),
+        max_duration_s=found.spec.limits.max_duration or lease.deadline - lease.created_at,
         sink=output,
         metrics=output.metrics,
     )
@@ -164,11 +164,6 @@ def _upload(session: Session, made: Prepared) -> Callable[[], None] | None:
     return None if made.upload is None else partial(bucket.upload, session.reporter, made.upload, made.code_object)
 
 
-def _phases(found: RunRecord) -> tuple[str, ...]:
-    return tuple(found.spec["cluster"]["phases"])
-
-
 def _request(found: RunRecord, attempt: Attempt) -> CollectRequest:
-    limits = found.spec.get("limits", {})
-    patterns = tuple(found.spec.get("artifacts", ()))
-    return CollectRequest(attempt.id, Path(found.directory), patterns, limits.get("max_results"))
+    spec = found.spec
+    return CollectRequest(attempt.id, Path(found.directory), spec.artifacts, spec.limits.max_results)

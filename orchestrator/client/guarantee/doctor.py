@@ -33,14 +33,14 @@ class Diagnosis:
     """`exit_code` is 0 if tpujob is usable here, whatever else could be better."""
 
     checks: tuple[HealthCheck, ...]
-    slices: tuple[SliceHealth, ...]
+    slices: tuple[SliceHealth, ...] | None  #: None: not known
     exit_code: int
 
     @property
     def worst_usd(self) -> float | None:
-        """Dollars if every slice exists until its deadline; None when a price is unknown."""
-        known = [each.worst_usd for each in self.slices if each.worst_usd is not None]
-        return sum(known) if len(known) == len(self.slices) else None
+        """Dollars if every slice exists until its deadline; None when a price is unknown, or which slices there are."""
+        known = [each.worst_usd for each in self.slices or ()]
+        return None if self.slices is None or None in known else sum(filter(None, known))
 
     @property
     def is_bounded(self) -> bool:
@@ -51,7 +51,7 @@ class Diagnosis:
         return {
             "usable": self.exit_code == 0,
             "checks": [asdict(check) for check in self.checks],
-            "slices": [_slice_as_json(each) for each in self.slices],
+            "slices": None if self.slices is None else [_slice_as_json(each) for each in self.slices],
             "worst_usd": self.worst_usd,
         }
 
@@ -98,13 +98,13 @@ def diagnose(
     try:
         target = settings.resolve(cloud, project, os.environ)
     except TpujobError as error:
-        return Diagnosis((health_checks.failed("cloud", error),), (), error.exit_code)
+        return Diagnosis((health_checks.failed("cloud", error),), None, error.exit_code)
     checks = [health_checks.cloud(target), health_checks.credentials(target, reporter.secrets)]
     session: Session | None = None
-    slices: tuple[SliceHealth, ...] = ()
+    slices: tuple[SliceHealth, ...] | None = None
     try:
         session = Session.open(cloud, project, reporter=reporter, quiet=True, light=True)
-        checks.append(HealthCheck("state", True, f"{session.directory}, with a ledger that can be read and written"))
+        checks.append(health_checks.state(session.directory, session.ledger))
         session.recover(budget_s=RECOVERY_S)
         slices = tuple(_look(session, lease) for lease in session.ledger.open_leases())
         if not any(check.code for check in checks):
@@ -116,7 +116,7 @@ def diagnose(
     return Diagnosis(tuple(checks), slices, session.exit_code(code) if session is not None else code)
 
 
-def _layers(session: Session | None, target: Target, slices: tuple[SliceHealth, ...]) -> list[HealthCheck]:
+def _layers(session: Session | None, target: Target, slices: tuple[SliceHealth, ...] | None) -> list[HealthCheck]:
     ends = "it deletes what it made on every way out: end, error, Ctrl-C, SIGTERM"
     checks = [HealthCheck("command", True, ends)]
     if session is not None:

@@ -21,11 +21,13 @@ from orchestrator.core.text.redaction import Redactor
 from orchestrator.engine.guardian import process as guardians
 from orchestrator.errors import TpujobError
 from orchestrator.ledger.clocks import Clocks
+from orchestrator.ledger.file import LedgerUnavailable
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import costs
 from orchestrator.settings import EMULATED, Target
 
 WATCHDOGS, GC = "watchdog", "gc"
+NOT_KNOWN = "not known"
 STALE_TIMER_S = 3 * 3600.0  # a timer whose last run is older does not run
 STALE_GC_S = 24 * 3600.0
 
@@ -82,6 +84,15 @@ def credentials(target: Target, secrets: Redactor) -> HealthCheck:
     return HealthCheck("credentials", True, f"the API answered in {took_ms:.0f} ms: {len(zones)} zones")
 
 
+def state(directory: Path, ledger: Ledger) -> HealthCheck:
+    """Return whether the ledger, which could be read, can be written. `directory`: the state directory."""
+    try:
+        ledger.check_writable()
+    except LedgerUnavailable as error:
+        return failed("state", error)
+    return HealthCheck("state", True, f"{directory}, with a ledger that can be read and written")
+
+
 def guardian(directory: Path) -> HealthCheck:
     """Start a real one, and let it end. `directory`: the state directory."""
     name = "guardian"
@@ -115,8 +126,10 @@ def _survives() -> tuple[str, str | None]:
 def timer(ledger: Ledger | None, target: Target) -> HealthCheck:
     """Return which timer of `install-gc` is installed, and when it last ran."""
     present = [summary for each in timers.every(os.environ, sys.platform) if (summary := each.present())]
-    last = _age(ledger, target, local=True)
-    ran = f"the last local gc was {_ago(last)}" if last is not None else "no local gc has run yet"
+    known, last = _age(ledger, target, local=True)
+    ran = "no local gc has run yet" if known else f"when the last local gc ran is {NOT_KNOWN}"
+    if last is not None:
+        ran = f"the last local gc was {_ago(last)}"
     if not present:
         return HealthCheck("timer", False, f"none is installed; {ran}", "`tpujob install-gc`")
     if last is not None and last > STALE_TIMER_S:
@@ -124,9 +137,11 @@ def timer(ledger: Ledger | None, target: Target) -> HealthCheck:
     return HealthCheck("timer", True, f"{', '.join(present)}; {ran}")
 
 
-def watchdogs(slices: Sequence[SliceHealth]) -> HealthCheck:
+def watchdogs(slices: Sequence[SliceHealth] | None) -> HealthCheck:
     """Return whether every worker of every open slice has an armed watchdog."""
     name = WATCHDOGS
+    if slices is None:
+        return HealthCheck(name, None, f"{NOT_KNOWN}: the open slices could not be looked at, see `state`")
     if not slices:
         return HealthCheck(
             name, None, "this machine's ledger has no open slice; each slice has its own and reports when it is armed"
@@ -141,7 +156,9 @@ def watchdogs(slices: Sequence[SliceHealth]) -> HealthCheck:
 def gc(ledger: Ledger | None, target: Target) -> HealthCheck:
     """Return when this machine last completed a gc run of the whole project."""
     name, fix = GC, "`tpujob gc` by hand; regularly on another machine: docs/gc.md"
-    last = _age(ledger, target, local=False)
+    known, last = _age(ledger, target, local=False)
+    if not known:
+        return HealthCheck(name, None, f"{NOT_KNOWN}: the ledger cannot be read, see `state`", fix)
     if last is None:
         text = "this machine never completed a gc of the project; whether another one does cannot be seen from here"
         return HealthCheck(name, None, text, fix)
@@ -149,17 +166,17 @@ def gc(ledger: Ledger | None, target: Target) -> HealthCheck:
     return HealthCheck(name, last <= STALE_GC_S, text, fix if last > STALE_GC_S else None)
 
 
-def _age(ledger: Ledger | None, target: Target, *, local: bool) -> float | None:
-    """Return the seconds since the last complete gc, of all zones; None where there is none."""
-    if ledger is None:
-        return None
+def _age(ledger: Ledger | None, target: Target, *, local: bool) -> tuple[bool, float | None]:
+    """Return whether the ledger can be read, and the seconds since the last complete gc, of all zones; None: there is none."""
     try:
+        if ledger is None:
+            return False, None
         ran = ledger.gc_runs(target.kind, None if local else target.project)
         now = Clocks(ledger).now(target.kind)
     except TpujobError:
-        return None
+        return False, None
     wanted = "local" if local else "all"
-    return next((now - each.at for each in ran if each.scope == wanted and each.complete), None)
+    return True, next((now - each.at for each in ran if each.scope == wanted and each.complete), None)
 
 
 def _ago(seconds: float) -> str:

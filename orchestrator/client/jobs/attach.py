@@ -45,8 +45,8 @@ def attach(session: Session, run: str, *, logs: Choice = None) -> RunResult:
     found, attempt = lookup.live_run(session, run)
     if (count := worker_count(session, found, attempt)) is not None:
         shown_logs.check("--logs", logs, count)
-    if found.spec.get("ports") and not attempt.state.ended:
-        session.reporter.notice("ports", by_command(found.id, found.spec["ports"]))
+    if found.spec.ports and not attempt.state.ended:
+        session.reporter.notice("ports", by_command(found.id, found.spec.ports))
     while attempt.state.ended or not session.locks.lock(attempt.id):
         if not attempt.state.ended:
             session.reporter.notice("attach", "another process follows the run: showing its log, ready to take over")
@@ -69,10 +69,9 @@ def attach(session: Session, run: str, *, logs: Choice = None) -> RunResult:
 
 def _follow(session: Session, found: RunRecord, attempt: Attempt, lease: Lease) -> Outcome:
     """Follow the job to its end. This process has the lock of the attempt."""
-    session.reporter.secrets.add(*(os.environ.get(name, "") for name in found.spec.get("secret_sources", ())))
-    directory, limits = Path(found.directory), found.spec.get("limits", {})
-    patterns = found.spec.get("metrics")
-    with closing(JobOutput(directory, session.reporter, anew=True, patterns=patterns)) as output:
+    spec, directory = found.spec, Path(found.directory)
+    session.reporter.secrets.add(*(os.environ.get(name, "") for name in spec.secret_sources))
+    with closing(JobOutput(directory, session.reporter, anew=True, patterns=spec.metrics)) as output:
         if lease.cloud == GKE:
             from orchestrator.client.cluster.runs import follow
 
@@ -81,11 +80,11 @@ def _follow(session: Session, found: RunRecord, attempt: Attempt, lease: Lease) 
             found,
             attempt,
             lease,
-            CollectRequest(attempt.id, directory, tuple(found.spec.get("artifacts", ())), limits.get("max_results")),
-            max_duration_s=float(limits.get("max_duration", lease.deadline - lease.created_at)),
+            CollectRequest(attempt.id, directory, spec.artifacts, spec.limits.max_results),
+            max_duration_s=spec.limits.max_duration or lease.deadline - lease.created_at,
             sink=output,
             metrics=output.metrics,
-            linger_s=limits.get("linger"),
+            linger_s=spec.limits.linger,
         )
         return session.on_cloud(lambda capabilities: engine.attach(to, capabilities), lease.cloud)
 

@@ -154,11 +154,11 @@ def collect(session: Session, run: str, *, max_results: float | None = None) -> 
     lease = lookup.lease_of_run(session, found.id)
     if lease is None or not _may_have_some(lease, found, attempt):
         return _nothing_left(session, found, attempt, lease)
-    most_bytes = found.spec.get("limits", {}).get("max_results") if max_results is None else max_results
+    most_bytes = found.spec.limits.max_results if max_results is None else max_results
     order = CollectRequest(
         attempt.id,
         Path(found.directory),
-        tuple(found.spec.get("artifacts", ())),
+        found.spec.artifacts,
         None if most_bytes is None or math.isinf(most_bytes) else int(most_bytes),
     )
     left = UncollectedRun(found, attempt, lease, order, borrowed=lease.run != found.id)

@@ -225,9 +225,6 @@ def _held(session: Session, plan: Plan, spec: JobSpec, *, say: bool = False) -> 
 
 def _made_with(session: Session, lease: Lease) -> AccessWish:
     """Return what `access:` said when the slice was created: that of its run, else that of the settings."""
-    spec = next((run.spec for run, _ in session.ledger.runs() if run.id == lease.run), {})
-    said = spec.get("access") or {}
-    values = {key: said.get(key) or None for key in ("network", "subnetwork", "tags")}
-    if values["tags"] is not None:
-        values["tags"] = tuple(values["tags"])
-    return AccessWish(**values).over(session.target.access)
+    said = next((run.spec.access for run, _ in session.ledger.runs() if run.id == lease.run), AccessWish())
+    made = AccessWish(network=said.network or None, subnetwork=said.subnetwork or None, tags=said.tags or None)
+    return made.over(session.target.access)

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from orchestrator.client.session import Session
-from orchestrator.client.sweeps.progress import of_sweep
 from orchestrator.report import costs
 
 
@@ -47,9 +46,9 @@ def runs(session: Session) -> tuple[RunSummary, ...]:
             ended_at=attempt.ended_at,
             directory=run.directory,
             cost_usd=costs.of_run(session.ledger, run, session.now(run.cloud)),
-            params=dict(run.spec.get("params") or {}),
-            sweep=of_sweep(run).get("name"),
-            variant=of_sweep(run).get("variant"),
+            params=run.spec.params,
+            sweep=run.spec.sweep.name,
+            variant=run.spec.sweep.variant,
         )
         for run, attempt in session.ledger.runs()
     )

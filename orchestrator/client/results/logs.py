@@ -46,8 +46,8 @@ def read_logs(
 
 def worker_count(session: Session, found: RunRecord, attempt: Attempt) -> int | None:
     """Return how many workers the run has, by its pods, the type of its slice or its log files; None before it has either."""
-    if (pods := (found.spec.get("cluster") or {}).get("pods")) is not None:
-        return int(pods)
+    if (pods := found.spec.cluster.pods) is not None:
+        return pods
     lease = session.ledger.lease(attempt.lease_id) if attempt.lease_id else None
     kind = catalog.lookup(lease.accelerator_type) if lease is not None else None
     counts = [index + 1 for index, _ in _files(found, _any)] + ([kind.hosts] if kind is not None else [])

@@ -81,7 +81,7 @@ def _ports_of_run(session: Session, *names: str | None) -> list[int]:
     for name in names:
         with suppress(UnknownRun):
             if name is not None:
-                return list(lookup.run(session, name)[0].spec.get("ports", ()))
+                return list(lookup.run(session, name)[0].spec.ports)
     return []
 
 

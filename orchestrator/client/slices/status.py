@@ -148,17 +148,10 @@ def status(session: Session) -> Status:
 def _waiting(session: Session) -> tuple[WaitingRun, ...]:
     with_slice = {lease.run for lease in session.ledger.open_leases()}
     return tuple(
-        WaitingRun(run.name, run.id, run.cloud, *_asked_for(run.spec["tpu"]))
+        WaitingRun(run.name, run.id, run.cloud, *run.spec.tpu.place)
         for run, attempt in session.ledger.runs()
         if attempt.state is AttemptState.PENDING and run.cloud != LOCAL and run.id not in with_slice
     )
-
-
-def _asked_for(tpu: dict[str, Any]) -> tuple[str | None, str | None]:
-    """Return the type and the zone or region, each None if there are several."""
-    if tpu["any_of"]:
-        return None, None
-    return tpu["accelerator"], tpu["zone"][0] if len(tpu["zone"]) == 1 else None
 
 
 def _google_not_asked(session: Session, asked: list[ProjectInventory]) -> str | None:

@@ -58,7 +58,7 @@ def _cancel(session: Session, record: SweepRecord, living: bool, before: list[Le
     """`before`: the open leases of the time before the recovery."""
     session.ledger.cancel_sweep(record.id, session.now())
     # These are all: from here on, the ledger begins no run of the sweep.
-    runs = [pair for pair in session.ledger.runs() if progress.of_sweep(pair[0]).get("id") == record.id]
+    runs = [pair for pair in session.ledger.runs() if pair[0].spec.sweep.id == record.id]
     live = [pair for pair in runs if not pair[1].state.ended]
     had = [(run, ending.record_end(session, run, attempt)) for run, attempt in live]
     # All at once and after the last record: meanwhile a slice may have gone from run to run.

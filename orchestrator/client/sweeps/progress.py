@@ -97,23 +97,18 @@ def runs_of(session: Session, record: SweepRecord) -> list[str]:
     """Return the newest run of each variant of a sweep, in their order."""
     newest: dict[Any, str] = {}
     for run, _ in session.ledger.runs():
-        newest.setdefault(of_sweep(run).get("key"), run.id)
-    return [newest[row["key"]] for row in record.variants if row["key"] in newest]
-
-
-def of_sweep(run: RunRecord) -> Mapping[str, Any]:
-    """Return what the record of a run has about its sweep; empty for any other run."""
-    return run.spec.get("sweep") or {}
+        newest.setdefault(run.spec.sweep.key, run.id)
+    return [newest[row.key] for row in record.variants if row.key in newest]
 
 
 def _progress(record: SweepRecord, runs: list[tuple[RunRecord, Attempt]]) -> SweepProgress:
     states: dict[int, tuple[str, str]] = {}
     for run, attempt in reversed(runs):  # the newest one counts
-        if of_sweep(run).get("id") == record.id:
-            states[of_sweep(run)["number"]] = (str(attempt.state), run.id)
+        if (part := run.spec.sweep).id == record.id and part.number is not None:
+            states[part.number] = (str(attempt.state), run.id)
     variants = []
     for row in record.variants:
-        before = (str(AttemptState.SUCCEEDED), row["run"]) if row["run"] else (QUEUED, None)
-        state, run_id = states.get(row["number"], before)
-        variants.append(VariantState(row["number"], row["variant"], row["name"], row["params"], state, run_id))
+        before = (str(AttemptState.SUCCEEDED), row.run) if row.run else (QUEUED, None)
+        state, run_id = states.get(row.number, before)
+        variants.append(VariantState(row.number, row.variant, row.name, row.params, state, run_id))
     return SweepProgress(record.id, record.name, record.job_path, record.created_at, tuple(variants))

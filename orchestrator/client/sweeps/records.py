@@ -19,12 +19,12 @@ from orchestrator.client.events import VariantResult
 from orchestrator.client.jobs import results
 from orchestrator.client.jobs.code import shipment_of
 from orchestrator.client.sweeps.board import result_of
-from orchestrator.client.sweeps.progress import living_records, lock_of, of_sweep
+from orchestrator.client.sweeps.progress import living_records, lock_of
 from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState, RunRecord
 from orchestrator.core.text import names
 from orchestrator.engine.preparation import requirements, runs
 from orchestrator.errors import UserError
-from orchestrator.ledger.rows import SweepRecord
+from orchestrator.ledger.rows import SweepRecord, VariantRecord
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -51,7 +51,7 @@ def done_before(session: Session, sweep: Sweep, work_keys: Mapping[int, str]) ->
     """Return the variants of which a run succeeded before, and its files are still there."""
     succeeded: dict[str, tuple[RunRecord, Attempt]] = {}
     for run, attempt in session.ledger.runs():
-        key = of_sweep(run).get("key")
+        key = run.spec.sweep.key
         if key and attempt.state is AttemptState.SUCCEEDED and Path(run.directory, "worker0").is_dir():
             succeeded.setdefault(key, (run, attempt))
     found = {}
@@ -74,24 +74,24 @@ def recorded(
     Raises UserError if another process runs a variant of it already.
     """
     sweep = request.sweep
-    rows = [
-        {
-            "number": variant.number,
-            "name": variant.name,
-            "variant": variant.label,
-            "params": dict(variant.params),
-            "key": work_keys[variant.number],
-            "run": done[variant.number].run if variant.number in done else None,
-        }
+    rows = tuple(
+        VariantRecord(
+            variant.number,
+            variant.name,
+            variant.label,
+            dict(variant.params),
+            work_keys[variant.number],
+            done[variant.number].run if variant.number in done else None,
+        )
         for variant in sweep.variants
-    ]
+    )
     identity = names.new_run_id(secrets.randbits(names.RUN_BITS))
     record = SweepRecord(identity, sweep.name, str(request.path), session.now(), rows)
     session.lock(STARTING)
     try:
         mine = {key for number, key in work_keys.items() if number not in done}
         for other in living_records(session):
-            if mine & {each["key"] for each in other.variants}:
+            if mine & {each.key for each in other.variants}:
                 hint = "`tpujob status` shows how far it is"
                 raise UserError(f"{other.name} is being run already, by another process", hint=hint)
         session.ledger.record_sweep(record)
@@ -104,6 +104,6 @@ def recorded(
         session.locks.unlock(lock_of(record))
 
 
-def of_run(row: Mapping[str, Any]) -> dict[str, Any]:
+def of_run(row: VariantRecord) -> dict[str, Any]:
     """Return what a run's record has about its variant."""
-    return {key: row[key] for key in ("number", "variant", "params", "key")}
+    return {key: getattr(row, key) for key in ("number", "variant", "params", "key")}

@@ -70,7 +70,7 @@ def run_sweep(session: Session, open_session: OpenSession, request: SweepRequest
             _inhibit_sleep(session, stack)
         inbox: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         shared = {"id": record.id, "name": sweep.name}
-        by_number = {each["number"]: {**shared, **records.of_run(each)} for each in record.variants}
+        by_number = {each.number: {**shared, **records.of_run(each)} for each in record.variants}
         work = LaneWork(
             board,
             open_session,

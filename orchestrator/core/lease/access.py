@@ -6,10 +6,8 @@ since the create request depends on it, and is part of the lease: every later co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from typing import Any
 
 LOGIN_USER = "tpujob"  # without OS Login, whose profiles have login names of their own
 KEY_OUTLIVES_S = 3600.0  # a key in an OS Login profile, after the deadline: results may be collected until then
@@ -49,17 +47,8 @@ class Route:
     os_login: bool = False
     user: str = LOGIN_USER  # empty until OS Login has told it
 
-    def as_values(self) -> dict[str, Any]:
-        """Return what `route_of` reads."""
-        return asdict(self)
-
 
 NO_WISH, DIRECT = AccessWish(), Route()
-
-
-def route_of(values: Mapping[str, Any]) -> Route:
-    """Return the route that `Route.as_values` wrote."""
-    return Route(**{**values, "via": Via(values["via"])})
 
 
 @dataclass(frozen=True)

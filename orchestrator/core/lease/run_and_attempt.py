@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from orchestrator import errors
 from orchestrator.core.lease.lease import Down, HeldFor, Lease, LeaseEvent, LeaseState, NotAllowed
+from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.errors import Canceled, Interrupted, PayloadFailed, TpujobError
 from orchestrator.exit_codes import exit_code
 
@@ -50,7 +51,7 @@ class RunRecord:
     cloud: str
     created_at: float
     directory: str  # local directory of its logs and artifacts
-    spec: dict[str, Any] = field(default_factory=dict)  # the resolved job, without environment values
+    spec: RunSpec = field(default_factory=RunSpec)  # the resolved job, without environment values
 
 
 @dataclass(frozen=True)

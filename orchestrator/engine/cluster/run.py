@@ -153,7 +153,7 @@ async def _follow(job: ClusterRun | ClusterAttachment, lease: Lease, began: floa
     try:
         fleet = progress.fleet = await connected(lease)
     except ArtifactError as error:
-        if place := job.run.spec.get("bucket"):
+        if place := job.run.spec.bucket:
             raise ArtifactError(error.message, hint=f"its results are in {place}/{job.run.id}/") from error
         raise
     of_workers = (worker.instance for worker in fleet.workers if worker.instance)

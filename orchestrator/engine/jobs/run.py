@@ -132,8 +132,8 @@ async def _describe_saved(job: JobRun, progress: JobProgress, following: str, lo
     """Return from where the next attempt continues."""
     state = SavedState() if job.saved_work is None else await DescribeSaved(job.saved_work)
     saved_s = None if progress.saved_at is None else max(lost_at - progress.saved_at, 0.0)
-    train = job.run.spec.get("train")
-    text = state.text(saved_s, built_in=isinstance(train, dict) and not train.get("entry"))
+    train = job.run.spec.train
+    text = state.text(saved_s, built_in=train is not None and not train.entry)
     return Continued(following, await Now(), text, state.files, state.size_bytes, state.step, saved_s)
 
 

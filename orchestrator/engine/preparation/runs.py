@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.jobfile.rules.env import secret_sources
 from orchestrator.core.lease.lease import HeldFor, Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
+from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.core.lease.timings import Timings
 from orchestrator.core.planning.capacity_request import CapacityRequest
 from orchestrator.core.planning.plan import Plan
@@ -95,7 +96,7 @@ def new_run(
     described["secret_sources"] = secret_sources(spec.env)  # names: `attach` hides their values too
     if sweep is not None:
         described["sweep"] = dict(sweep)
-    run = RunRecord(run_id, str(spec.name), job_text, cloud, now, directory_text, described)
+    run = RunRecord(run_id, str(spec.name), job_text, cloud, now, directory_text, RunSpec.of(described))
     return run, Attempt(id=f"{run_id}-1", run_id=run_id)
 
 

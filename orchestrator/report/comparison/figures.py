@@ -14,6 +14,7 @@ from typing import Any
 from orchestrator import catalog
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
+from orchestrator.core.lease.run_spec import NO_TRAINING, TrainRecord
 from orchestrator.report.files import timing_file, tpu_metrics
 from orchestrator.report.files.artifact_files import count, measured, read_object, section, short_text
 from orchestrator.report.files.metric_sums import Metric
@@ -111,12 +112,12 @@ def figures(run: RunRecord, attempt: Attempt, lease: Lease | None, whole: WholeR
         run=run.id,
         name=run.name,
         title=_title(run),
-        job=str(section(run.spec, "sweep").get("name") or run.name),
+        job=run.spec.sweep.name or run.name,
         variant=_variant(run),
         state=str(attempt.state),
         exit_code=attempt.exit_code,
         restarts=whole.restarts,
-        params=section(run.spec, "params"),
+        params=run.spec.params,
         cloud=run.cloud,
         emulated=run.cloud == "emulated",
         accelerator_type=accelerator_type,
@@ -139,34 +140,34 @@ def figures(run: RunRecord, attempt: Attempt, lease: Lease | None, whole: WholeR
 
 def _no_timing(run: RunRecord) -> tuple[str, ...]:
     """Return what is missing of a training with PyTorch: it writes that file, also with an `entry`."""
-    return (f"it left no {timing_file.NAME}",) if section(run.spec, "train").get("backend", "none") != "none" else ()
+    return (f"it left no {timing_file.NAME}",) if (run.spec.train or NO_TRAINING).backend != "none" else ()
 
 
 def _title(run: RunRecord) -> str:
     """Return the name of a named variant, else that of the run: the parameters of a variant are figures of their own."""
-    variant = section(run.spec, "sweep").get("variant")
-    return str(variant) if variant and run.name.endswith(f"-{variant}") else run.name
+    variant = run.spec.sweep.variant
+    return variant if variant and run.name.endswith(f"-{variant}") else run.name
 
 
 def _variant(run: RunRecord) -> str | None:
     """Return the name of a named variant: what its label begins with (`core.jobfile.sweep.labels`), before any value."""
-    name, *_ = str(section(run.spec, "sweep").get("variant") or "").split(maxsplit=1) or [""]
+    name, *_ = (run.spec.sweep.variant or "").split(maxsplit=1) or [""]
     return None if "=" in name else name.partition("#")[0] or None
 
 
 def _work(run: RunRecord, metrics: dict[str, Any], timing: Timing | None) -> dict[str, Any]:
     """What was trained. What the payload measured is more certain than what was asked for."""
-    asked = _asked(section(run.spec, "train"))
+    asked = _asked(run.spec.train or NO_TRAINING)
     world, dataset = section(metrics, "world"), section(metrics, "dataset")
     epochs = metrics.get("epochs")
     return {
-        "model": short_text(metrics.get("model")) or asked.get("model"),
-        "dataset": short_text(dataset.get("name")) or asked.get("dataset"),
+        "model": short_text(metrics.get("model")) or asked.model,
+        "dataset": short_text(dataset.get("name")) or asked.dataset,
         "synthetic": dataset.get("synthetic") is True,
         "train_examples": count(dataset.get("train_examples")),
-        "batch_size": count(metrics.get("batch_size")) or (timing.batch_size if timing else asked.get("batch_size")),
+        "batch_size": count(metrics.get("batch_size")) or (timing.batch_size if timing else asked.batch_size),
         "epochs": len(epochs) if isinstance(epochs, list) else len(timing.epochs) if timing else None,
-        "precision": short_text(metrics.get("precision")) or asked.get("precision"),
+        "precision": short_text(metrics.get("precision")) or asked.precision,
         "timing": timing.mode if timing else None,
         "device": short_text(world.get("device")) or (timing.device if timing else None),
         "processes": count(world.get("processes")) or (timing.processes if timing else None),
@@ -174,13 +175,12 @@ def _work(run: RunRecord, metrics: dict[str, Any], timing: Timing | None) -> dic
     }
 
 
-def _asked(train: dict[str, Any]) -> dict[str, Any]:
+def _asked(train: TrainRecord) -> TrainRecord:
     """What the job file says about the training; an `entry` brings its own data, and a function of Python its name."""
-    entry = train.get("entry")
-    if entry is None:
+    if train.entry is None:
         return train
-    function = short_text(section(train, "options").get("function")) if entry == FUNCTION_ENTRY else None
-    return {"model": function or entry, "precision": None if train.get("backend") == "none" else train.get("precision")}
+    function = short_text(train.options.function) if train.entry == FUNCTION_ENTRY else None
+    return TrainRecord(model=function or train.entry, precision=None if train.backend == "none" else train.precision)
 
 
 def _times(metrics: dict[str, Any], timing: Timing | None) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def _per_chip(run: RunRecord, images_per_s: float | None, accelerator_type: str 
     One core is a whole chip only of the generations that have one core a chip.
     """
     kind = catalog.lookup(accelerator_type) if accelerator_type else None
-    asked = section(run.spec, "train").get("cores", "all")
+    asked = (run.spec.train or NO_TRAINING).cores
     if images_per_s is None or kind is None or run.cloud == "emulated":  # there a few processes stand for all chips
         return None
     if asked == "all":

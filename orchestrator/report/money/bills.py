@@ -13,7 +13,6 @@ from orchestrator.core.lease.lease import Lease, Purpose
 from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState, RunRecord
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import costs
-from orchestrator.report.files.artifact_files import section
 from orchestrator.report.money.spending import HERE
 from orchestrator.report.money.stretches import Bill, Paid, Work
 
@@ -101,4 +100,4 @@ def _work(attempt: Attempt, began_at: float, now: float) -> Work:
 
 def _job(run: RunRecord) -> str:
     """Return the name of the job; a sweep is one job."""
-    return str(section(run.spec, "sweep").get("name") or run.name)
+    return run.spec.sweep.name or run.name

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from orchestrator.core.lease.run_and_attempt import LOCAL
+from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.core.text.terminal import printable
 from orchestrator.report.comparison.compare import device_memory
 from orchestrator.report.files import profiles
@@ -78,7 +79,7 @@ def _why_not(data: RunData, emulated: str) -> str:
         return "no TPU"
     if report.figures.emulated:
         return f"emulated ({emulated})"
-    if report.spec.get("tpu_metrics") is False:
+    if not RunSpec.of(report.spec).tpu_metrics:
         return "turned off by tpu_metrics: false"
     if use is None:
         return "no tpu-metrics.jsonl came from the workers"

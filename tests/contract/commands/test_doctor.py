@@ -122,6 +122,10 @@ def test_a_state_directory_or_ledger_that_cannot_be_used_is_the_diagnosis(tpujob
     (tpujob.directory / "state" / "ledger.sqlite3").write_bytes(b"not a database" * 1000)
     said, done = examined(tpujob)
     assert done.returncode == 70 and "cannot be used" in check(said, "state")["text"]
+    assert said["slices"] is None and said["worst_usd"] is None
+    for layer in ("watchdog", "timer", "gc"):
+        assert "not known" in check(said, layer)["text"] and not check(said, layer)["live"], check(said, layer)
+    assert "worst case" not in tpujob("doctor").stdout
     (tpujob.directory / "state").chmod(0o777)
     said, done = examined(tpujob)
     assert done.returncode == 64

@@ -13,7 +13,7 @@ from tests.faults.world import SHORT_LABEL, Command, World
 BY_HAND = (
     "a damaged ledger is not moved aside automatically: the command says so and creates nothing, `tpujob gc` needs none"
 )
-NEWER = "a ledger of a newer tpujob is not touched, not even for a teardown: watchdog and gc need none"
+NEWER = "the ledger of a newer tpujob is read, and not written: what it owes is left to that tpujob, watchdog and gc"
 
 
 @row("44a", "the ledger is deleted while the job runs")
@@ -55,6 +55,8 @@ def full_at_down(w: World) -> None:
     w.check_bound("C0", w.job_ended_at, w.bounds.command())
     w.until_no_process()  # the disk of the guardian is not full: it looks, and records what it finds
     assert w.states() == {"gone"}
+    listed = w.do("list")
+    assert "\tsucceeded\t" in listed.out, "what the command knew of the end is not lost"
 
 
 @row("46a", "the ledger is overwritten", limit=BY_HAND, startup_script=False)
@@ -110,11 +112,13 @@ def locked(w: World) -> None:
 def newer(w: World) -> None:
     run = _started(w)
     with _ledger(w) as db:
+        db.execute("insert into written values (99, '9.9.9')")
         db.execute("pragma user_version = 99")
     died_at = w.power_cut()
-    for words in (("status",), ("run", w.short_job)):
-        refused = w.do(*words)
-        assert refused.code() == 64 and "newer tpujob" in refused.err and "upgrade" in refused.err
+    status = w.do("status")
+    assert status.code() == 0 and "\nwork\t" in status.out and "newer tpujob, 9.9.9" in status.err, status.err
+    refused = w.do("run", w.short_job)
+    assert refused.code() == 64 and "install tpujob 9.9.9" in refused.err, refused.err
     w.until_absent()
     w.check_bound("C3 instead of C0", died_at, w.bounds.watchdog())
     assert w.lived() == 1 and run.ended

@@ -50,7 +50,7 @@ def test_whose_log_to_show_is_completed() -> None:
 
 def test_sweeps_are_completed_by_name_where_a_command_takes_them(ledger: Ledger) -> None:
     for identity in ("0123456789", "1123456789"):
-        ledger.record_sweep(SweepRecord(identity, "lr-sweep", "s.yaml", 1.0, []))
+        ledger.record_sweep(SweepRecord(identity, "lr-sweep", "s.yaml", 1.0))
     assert completion.runs_and_sweeps("lr") == [("lr-sweep", "sweep")] and completion.runs("lr") == []
 
 

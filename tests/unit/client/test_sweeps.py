@@ -22,6 +22,7 @@ from orchestrator.core.jobfile import sweep
 from orchestrator.core.jobfile.keys import JobSpec
 from orchestrator.core.jobfile.sweep import Sweep
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, RunRecord
+from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.engine.jobs.lane import Lane
 from orchestrator.engine.leases.release import Released
 from orchestrator.errors import (
@@ -70,10 +71,8 @@ class World:
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
             number = self._count = self._count + 1
-        run = RunRecord(
-            f"{number:010d}", str(spec.name), str(path), "emulated", 1.0, str(self.directory / f"r{number}")
-        )
-        run.spec["sweep"] = dict(options.sweep)
+        directory, asked = str(self.directory / f"r{number}"), RunSpec.of({"sweep": options.sweep})
+        run = RunRecord(f"{number:010d}", str(spec.name), str(path), "emulated", 1.0, directory, asked)
         attempt = Attempt(f"{run.id}-1", run.id)
         self.before_begin(session)
         session.locks.lock(attempt.id)

@@ -6,6 +6,7 @@ The programs under test are the production ones; only what answers their effects
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,6 +39,7 @@ from orchestrator.errors import (
     OsLoginRequired,
     Vanished,
 )
+from orchestrator.ledger.ends import KeptEnds
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.remote.fleet.follow import WorkerStatus
 from orchestrator.remote.fleet.steps import StartRequest
@@ -402,11 +404,15 @@ class LedgerInMemory(Ledger):
         database.execute("pragma foreign_keys=on")
         return database
 
-    def _ensure_schema(self, database: sqlite3.Connection) -> None:
-        super()._ensure_schema(database)
-        if LedgerInMemory._empty is None:
-            LedgerInMemory._empty = self._connect(":memory:")
-            database.backup(LedgerInMemory._empty)
+    def _brought_forward(self, database: sqlite3.Connection) -> sqlite3.Connection:
+        LedgerInMemory._empty = super()._brought_forward(database)
+        database = self._connect(":memory:")
+        LedgerInMemory._empty.backup(database)
+        return database
+
+    @property
+    def _ends(self) -> KeptEnds:
+        return KeptEnds(Path(os.devnull))
 
 
 class Crash(Exception):

@@ -47,8 +47,8 @@ def test_a_child_that_does_not_use_it_has_it_not_open(ledger: Ledger) -> None:
     add(ledger, 1)
 
     def open_files() -> list[str]:
-        links = [link.readlink().name for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-        return [name for name in links if ledger.path.name in name]
+        links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+        return [name for name in links if str(ledger.path) in name]  # not those that other tests left
 
     assert open_files() != []
     with Child(open_files) as child:

@@ -1,9 +1,7 @@
 """The ledger: durable, private, honest about what it cannot do."""
 
-import contextlib
 import sqlite3
 import stat
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +9,10 @@ import pytest
 
 from orchestrator.core.lease.lease import Created, Down, Gone, Intent, LeaseState, NotAllowed, Ready, Sent
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, Leased, Moved, RunRecord
-from orchestrator.errors import ConfigError, UnknownLease
+from orchestrator.core.lease.run_spec import RunSpec
+from orchestrator.errors import SliceLost, UnknownLease
 from orchestrator.ledger import file
-from orchestrator.ledger.file import SCHEMA_VERSION, LedgerUnavailable
+from orchestrator.ledger.file import LedgerUnavailable
 from orchestrator.ledger.ledger import KEPT_GC_RUNS, Ledger
 from orchestrator.ledger.rows import GcRun
 from tests.unit.engine.virtual import lease_and_request
@@ -25,7 +24,7 @@ def ledger(tmp_path: Path) -> Ledger:
 
 
 def began(ledger: Ledger, identity: str, name: str = "mnist", at: float = 1.0) -> tuple[RunRecord, Attempt]:
-    run = RunRecord(identity, name, "jobs/mnist.yaml", "emulated", at, f"runs/{identity}", {"train": {}})
+    run = RunRecord(identity, name, "jobs/mnist.yaml", "emulated", at, f"runs/{identity}", RunSpec.of({"train": {}}))
     attempt = Attempt(f"{identity}-1", identity)
     ledger.record(Began(run, attempt))
     return run, attempt
@@ -83,32 +82,6 @@ def test_commits_survive_a_power_cut_by_their_settings(ledger: Ledger) -> None:
     assert settings == ["wal", 2]
 
 
-def test_a_ledger_of_a_newer_version_is_refused(ledger: Ledger) -> None:
-    ledger._db.execute("pragma user_version = 99")
-    ledger.close()
-    with pytest.raises(ConfigError, match="newer tpujob") as refused:
-        Ledger(ledger.path)
-    assert "upgrade tpujob" in str(refused.value.hint)
-
-
-def test_a_ledger_of_an_older_version_is_refused_and_keeps_its_rows(ledger: Ledger) -> None:
-    lease, _ = lease_and_request()
-    ledger.record(Intent(lease))
-    ledger._db.execute(f"pragma user_version = {SCHEMA_VERSION - 1}")
-    ledger.close()
-    with pytest.raises(ConfigError, match="was written by an older tpujob") as refused:
-        Ledger(ledger.path)
-    assert "\n" not in refused.value.message and "tpujob down --all" in str(refused.value.hint)
-    with contextlib.closing(sqlite3.connect(ledger.path)) as db:
-        assert db.execute("select id from lease").fetchall() == [(lease.id,)]
-
-
-def test_of_two_first_commands_at_once_both_open_the_ledger(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        opened = list(pool.map(lambda _: Ledger(tmp_path / "ledger.sqlite3").leases(), range(8)))
-    assert opened == [[]] * 8
-
-
 def test_a_first_command_waits_for_another_one_that_makes_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +133,26 @@ def test_an_attempt_that_ended_stays_ended(ledger: Ledger) -> None:
     assert ledger.attempts_open() == []
 
 
+def test_an_end_that_the_ledger_could_not_take_is_recorded_later_and_before_any_other(ledger: Ledger) -> None:
+    _, attempt = began(ledger, "aaaaaaaaaa")
+    _, killed = began(ledger, "bbbbbbbbbb")
+    room = {path.name: path.stat().st_blocks for path in ledger.path.with_suffix(".ends").iterdir()}
+    assert room.keys() == {attempt.id, killed.id} and all(room.values()), "room that a full disk cannot take away"
+    ledger._db.execute("pragma query_only=on")
+    for state, error in ((AttemptState.SUCCEEDED, None), (AttemptState.INTERRUPTED, SliceLost("it was killed"))):
+        with pytest.raises(LedgerUnavailable):  # at last by the recovery of another command
+            ledger.record(AttemptEnded.by(attempt.id, 2.0, state, error))
+        assert [each.id for each in ledger.attempts_open()] == [attempt.id, killed.id]
+    files = [*ledger.path.with_suffix(".ends").iterdir()]
+    assert {path.name: path.stat().st_blocks for path in files} == room and len(files) == 2
+    ledger._db.execute("pragma query_only=off")
+    assert [each.id for each in Ledger(ledger.path).attempts_open()] == [killed.id]
+    ended = ledger.attempt(attempt.id)
+    assert (ended.state, ended.exit_code, ended.ended_at, ended.detail) == (AttemptState.SUCCEEDED, 0, 2.0, "")
+    ledger.record(AttemptEnded(killed.id, 4.0, AttemptState.INTERRUPTED))
+    assert [*ledger.path.with_suffix(".ends").iterdir()] == []
+
+
 def test_gc_runs_are_remembered_newest_first_and_not_for_ever(ledger: Ledger) -> None:
     for at in range(KEPT_GC_RUNS + 20):
         ledger.record_gc(GcRun(float(at), "google", "acme", "local", True, 0, 0))
@@ -181,7 +174,7 @@ def test_a_queued_slice_is_found_again_with_how_it_was_asked_for(ledger: Ledger)
 
 def test_a_sweep_that_was_canceled_begins_no_run(ledger: Ledger) -> None:
     def begin(run: str, sweep: str) -> None:
-        record = RunRecord(run, "s-1", "s.yaml", "emulated", 1.0, "runs/x", {"sweep": {"id": sweep}})
+        record = RunRecord(run, "s-1", "s.yaml", "emulated", 1.0, "runs/x", RunSpec.of({"sweep": {"id": sweep}}))
         ledger.record(Began(record, Attempt(f"{run}-1", run)))
 
     begin("aaaaaaaaaa", "one")

@@ -50,7 +50,7 @@ def lines(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"{MARKS[check.live]:<5}{check.name:<23}{check.text}"
         if check.fix:
             yield f"{'':<28}→ {check.fix}"
-    for each in diagnosis.slices:
+    for each in diagnosis.slices or ():
         yield _slice_line(each)
     if diagnosis.slices:
         total = format_usd(diagnosis.worst_usd)

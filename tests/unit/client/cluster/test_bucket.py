@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def begun(session: Session, objects: Objects, directory: Path) -> RunRecord:
     spec = keys.load(JOB, path="job.yaml")
     record, attempt = runs.new_run(spec, directory / "job.yaml", GKE, directory / "runs", session.now(GKE))
     url = f"gs://my-bucket/runs/{record.id}/code.tar.gz"
-    record.spec["cluster"] = {"phases": ["main"], "pods": 1, "code_object": url}
+    record = replace(record, spec=record.spec.having(cluster={"phases": ["main"], "pods": 1, "code_object": url}))
     (directory / "code").write_bytes(b"packed")
     objects.upload(url, directory / "code")
     session.ledger.record(Began(record, attempt))

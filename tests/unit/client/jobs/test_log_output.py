@@ -94,7 +94,7 @@ def test_who_follows_the_stored_log_hears_the_bar_too(tmp_path: Path) -> None:
     session: Any = SimpleNamespace(
         reporter=Reporter(events.append),
         locks=SimpleNamespace(is_locked=lambda _: not events),
-        ledger=SimpleNamespace(find_run=lambda _: (run, attempt)),
+        ledger=SimpleNamespace(run=lambda _: (run, attempt)),
     )
     lines = list(stored_lines(session, run, attempt, follow=True))
     assert events == [Bar(0, " 2% loss 98")] and [line.lines for line in lines] == [("begun",), (" 2% loss 98",)]

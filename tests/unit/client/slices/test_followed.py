@@ -12,6 +12,7 @@ from orchestrator.client.session import Session
 from orchestrator.client.slices.status import SliceRow
 from orchestrator.core.lease.lease import Created, Detached, Down, Gone, Intent, Ready, Sent
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, Leased, RunRecord
+from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.engine.leases.recover import close_attempts
 from orchestrator.engine.runtime.locks import FileLocks
 from orchestrator.errors import Interrupted
@@ -40,7 +41,7 @@ def test_no_other_command_ends_the_attempt_that_an_attach_is_finishing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cloud: str, seen: Created | Ready
 ) -> None:
     mine, other = (Session(Target("emulated", "emulated"), tmp_path) for _ in range(2))
-    spec = {"cluster": {"phases": ["main"]}, "limits": {"max_duration": 60}}
+    spec = RunSpec.of({"cluster": {"phases": ["main"]}, "limits": {"max_duration": 60}})
     lease = replace(lease_and_request()[0], cloud=cloud, run="r1")
     run, attempt = RunRecord("r1", "job", "job.yaml", cloud, 1.0, str(tmp_path), spec), Attempt("r1-1", "r1")
     mine.ledger.record(Intent(lease), Sent(lease.id, 2.0), Began(run, attempt), Leased(attempt.id, 2.0, lease.id))

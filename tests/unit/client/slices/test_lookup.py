@@ -11,7 +11,7 @@ from orchestrator.client.session import Session
 from orchestrator.core.lease.lease import Intent, Lease, LeaseState, Purpose
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, RunRecord
 from orchestrator.errors import UnknownRun, UserError
-from orchestrator.ledger.rows import SweepRecord
+from orchestrator.ledger.rows import SweepRecord, VariantRecord
 from orchestrator.settings import GKE, Target
 from tests.unit.engine.virtual import lease_and_request
 
@@ -45,7 +45,7 @@ def known(tmp_path: Path) -> Session:
         if ended:
             made.ledger.record(AttemptEnded(f"{identity}-1", 2.0, AttemptState.FAILED))
     for identity, name in (("abe1111111", "s"), ("bbb1111111", "t")):
-        variants = [{"number": number, "name": f"{name}-{number}", "key": ""} for number in (1, 2, 3)]
+        variants = tuple(VariantRecord(number, f"{name}-{number}") for number in (1, 2, 3))
         made.ledger.record_sweep(SweepRecord(identity, name, "s.yaml", 0.5, variants))
     return made
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
 from orchestrator.core.lease.access import (
@@ -12,8 +14,8 @@ from orchestrator.core.lease.access import (
     contradiction,
     describe,
     route,
-    route_of,
 )
+from orchestrator.core.lease.run_spec import read
 
 FORBIDDEN, REQUIRED = ProjectRules(no_external_addresses=True), ProjectRules(os_login=True)
 BASTION = "ssh -W %h:%p bastion"
@@ -50,7 +52,7 @@ def test_a_wish_outranks_the_next_one_key_by_key_and_auto_is_a_wish() -> None:
 
 def test_a_route_survives_the_ledger() -> None:
     taken = Route(Via.INTERNAL, BASTION, os_login=True, user="ada_example_com")
-    assert route_of(taken.as_values()) == taken
+    assert read(Route, asdict(taken)) == taken
 
 
 LAB = AccessWish(network="lab", tags=("ssh",))

@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.core.lease.lease import LeaseState
 from orchestrator.core.lease.run_and_attempt import AttemptState
+from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.engine.cluster.run import attach_on_cluster, run_on_cluster
 from orchestrator.engine.guardian.loop import due
 from orchestrator.engine.jobs.progress import Outcome
@@ -241,7 +242,7 @@ def test_of_a_job_whose_pods_are_gone_the_bucket_with_its_results_is_named(made:
     world, cluster = made
     cluster.pods_gone = 1
     to = attachment(world)
-    to = replace(to, run=replace(to.run, spec={"bucket": "gs://b/runs"}))
+    to = replace(to, run=replace(to.run, spec=RunSpec.of({"bucket": "gs://b/runs"})))
     outcome = world.drive(attach_on_cluster(to, CAN))
     assert outcome.exit_code == 65 and outcome.error is not None
     assert outcome.error.hint == f"its results are in gs://b/runs/{to.run.id}/"

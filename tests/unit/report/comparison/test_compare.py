@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
+from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.report.comparison import compare
 from orchestrator.report.comparison.figures import RunFigures, figures
 from orchestrator.report.comparison.remarks import remarks
@@ -52,7 +53,7 @@ def run_of(
     (artifacts / "timing.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (artifacts / "metrics.json").write_text(metrics if isinstance(metrics, str) else json.dumps(metrics))
     run = RunRecord(
-        "7q2mabcdef", "mnist", "mnist.yaml", "google", AT, str(directory), {"train": {"model": "mnist_cnn"}}
+        "7q2mabcdef", "mnist", "mnist.yaml", "google", AT, str(directory), RunSpec.of({"train": {"model": "mnist_cnn"}})
     )
     attempt = Attempt("7q2mabcdef-1", run.id, LEASE.id, AttemptState.SUCCEEDED, ended_at=AT + 1800)
     return replace(run, **changes), attempt
@@ -105,10 +106,13 @@ def test_throughput_per_chip_is_shown_where_the_slices_differ(tmp_path: Path) ->
 
 
 def test_a_training_on_some_cores_has_no_throughput_per_chip_of_the_whole_slice(tmp_path: Path) -> None:
-    one = on_a_slice(tmp_path / "a", "v5litepod-8", spec={"train": {"cores": 1}})
+    one = on_a_slice(tmp_path / "a", "v5litepod-8", spec=RunSpec.of({"train": {"cores": 1}}))
     assert one.images_per_s_per_chip == 1234.5
-    assert on_a_slice(tmp_path / "b", "v5litepod-8", spec={"train": {"cores": 3}}).images_per_s_per_chip is None
-    half = on_a_slice(tmp_path / "c", "v3-8", spec={"train": {"cores": 1}})
+    assert (
+        on_a_slice(tmp_path / "b", "v5litepod-8", spec=RunSpec.of({"train": {"cores": 3}})).images_per_s_per_chip
+        is None
+    )
+    half = on_a_slice(tmp_path / "c", "v3-8", spec=RunSpec.of({"train": {"cores": 1}}))
     assert half.images_per_s_per_chip is None, "a v3 chip has two cores"
 
 
@@ -130,7 +134,7 @@ def test_a_run_of_a_sweep_is_called_by_its_variant_if_that_has_a_name(tmp_path: 
         ("compare-single-core", "single-core", "single-core"),
         ("lr-sweep-1", "lr=1e-4", "lr-sweep-1"),
     ):
-        assert column(tmp_path / name, name=name, spec={"sweep": {"variant": variant}}).title == title
+        assert column(tmp_path / name, name=name, spec=RunSpec.of({"sweep": {"variant": variant}})).title == title
 
 
 @pytest.mark.parametrize(
@@ -208,7 +212,7 @@ def test_metrics_that_make_no_sense_cost_their_figure_and_nothing_else(tmp_path:
 
 
 def test_a_run_that_measured_nothing_has_an_empty_column_and_a_reason(tmp_path: Path) -> None:
-    run = RunRecord("7q2mabcdef", "hello", "hello.yaml", "emulated", AT, str(tmp_path), {})
+    run = RunRecord("7q2mabcdef", "hello", "hello.yaml", "emulated", AT, str(tmp_path))
     failed = Attempt("x", run.id, state=AttemptState.FAILED, exit_code=7)
     found = figures(run, failed, None, WholeRun(12.5, 2, 0.25))
     assert [line.split()[0] for line in compare.table([found]).lines()[1:]] == [
@@ -224,7 +228,9 @@ def test_a_run_that_measured_nothing_has_an_empty_column_and_a_reason(tmp_path: 
 
 
 def test_a_training_that_left_no_times_says_so(tmp_path: Path) -> None:
-    run = RunRecord("7q2mabcdef", "mnist", "j.yaml", "google", AT, str(tmp_path), {"train": {"backend": "xla"}})
+    run = RunRecord(
+        "7q2mabcdef", "mnist", "j.yaml", "google", AT, str(tmp_path), RunSpec.of({"train": {"backend": "xla"}})
+    )
     found = figures(run, Attempt("x", run.id, state=AttemptState.FAILED), None, WholeRun())
     assert "mnist: it left no timing.jsonl" in lines_of([found])
 
@@ -234,7 +240,7 @@ def measuring(directory: Path, name: str, lr: float, *losses: float) -> RunFigur
     directory.mkdir()
     lines = (json.dumps({"step": step, "loss": loss}) for step, loss in enumerate(losses, 1))
     (directory / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    run = RunRecord(f"{name}abcdefgh", name, "j.yaml", "google", AT, str(directory), {"params": {"lr": lr}})
+    run = RunRecord(f"{name}abcdefgh", name, "j.yaml", "google", AT, str(directory), RunSpec.of({"params": {"lr": lr}}))
     return figures(run, Attempt("x", run.id, state=AttemptState.SUCCEEDED, exit_code=0), None, WholeRun(60.0, 0, 0.5))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
+from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.errors import UserError
 from orchestrator.report.comparison import group_tables
 from orchestrator.report.comparison.figures import Measure, RunFigures, figures
@@ -37,7 +38,7 @@ def ran(
     cloud: str = "google",
 ) -> RunFigures:
     """A run of a sweep that reported these losses."""
-    spec = {"params": dict(params), "sweep": {"name": sweep, "variant": label}}
+    spec = RunSpec.of({"params": dict(params), "sweep": {"name": sweep, "variant": label}})
     run = RunRecord(f"{name}abcdefgh", name, "j.yaml", cloud, AT, "/nowhere", spec)
     made = figures(run, Attempt("x", run.id, state=state), None, WholeRun(job_s, 0, usd))
     return replace(made, metrics={"loss": _metric(*losses)} if losses else {})

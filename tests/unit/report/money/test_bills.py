@@ -22,6 +22,7 @@ from orchestrator.core.lease.lease import (
     Settled,
 )
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, Leased, RunRecord
+from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import costs
 from orchestrator.report.money import spending
@@ -124,7 +125,7 @@ def test_what_idled_was_lost_or_failed_has_its_own_dollars(ledger: Ledger) -> No
 def test_a_sweep_is_one_job(ledger: Ledger) -> None:
     for number in (1, 2):
         spec = {"sweep": {"name": "lr-sweep", "number": number}}
-        run = replace(RUN, id=f"s{number}", name=f"lr-sweep-{number}", spec=spec)
+        run = replace(RUN, id=f"s{number}", name=f"lr-sweep-{number}", spec=RunSpec.of(spec))
         began(ledger, run)
         gone(ledger, asked(ledger, number, AT, run=run.id), AT + HOUR)
     (row,) = found(ledger).rows

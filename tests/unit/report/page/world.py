@@ -23,6 +23,7 @@ from orchestrator.core.lease.run_and_attempt import (
     Tried,
     WorkerEnd,
 )
+from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report.page import pages, run_data
 from orchestrator.report.page.run_data import RunData
@@ -47,7 +48,7 @@ class World:
     def __post_init__(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         self.ledger = Ledger(self.directory.parent / f"{self.directory.name}.sqlite3")
-        spec = {"name": self.name, "command": "python train.py", **self.spec}
+        spec = RunSpec.of({"name": self.name, "command": "python train.py", **self.spec})
         self.record = RunRecord(self.run, self.name, "job.yaml", self.cloud, AT, str(self.directory), spec)
         self._attempts = 0
 

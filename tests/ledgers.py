@@ -1,0 +1,61 @@
+"""Ledgers as other versions of tpujob wrote them: a real one of schema 11, and what older and newer ones lack and have."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from orchestrator.ledger import schema
+
+FILES = Path(__file__).parent / "unit" / "ledger"
+SCHEMA_11 = FILES / "schema-11.sqlite3"
+OPEN, DONE, SWEPT = (
+    "tpujob-tcmsq6-9cqy6312g3",
+    "k928dt4bg4",
+    "wq6p98qr9k",
+)  # in it: a slice of `up`, a run, a run of a sweep
+
+# What each schema did not have yet of the next one. In those that a released commit had, `sweep` came without a new number.
+_LACKS = {
+    11: ("drop table written",),
+    10: ("alter table lease drop column slices",),
+    9: ("alter table lease drop column route", "drop table sweep"),
+    8: ("alter table lease drop column held_for",),
+    7: ("alter table attempt drop column error", "alter table attempt drop column hint"),
+    6: ("alter table lease drop column idle_s", "alter table gc_run rename to sweep"),
+    1: (
+        *("drop table sweep", "drop table anchor", "drop index lease_of_run"),
+        *("alter table attempt drop column exit_code", "update run set spec = 'none'"),
+        *(
+            f"alter table lease drop column {name}"
+            for name in ("run", "queued", "provisioning", "ready_by", "budget_usd", "detached_at", "sends")
+        ),
+    ),
+}
+
+NEWER = (
+    *(f"alter table {table} add column colour text not null default 'blue'" for table in ("lease", "run", "attempt")),
+    "update lease set purpose = 'lent', held_for = 'a party' where state = 'ready'",
+    "update run set spec = json_set(spec, '$.ports', json('{\"a\": 1}'), '$.colour', 'blue')",
+    f"insert into written values ({schema.VERSION + 1}, '9.9.9')",
+    f"pragma user_version = {schema.VERSION + 1}",
+)
+
+
+def as_of(path: Path, version: int) -> None:
+    """Make a ledger of today one of an older schema."""
+    older = [line for number, lines in _LACKS.items() if number >= version for line in lines]
+    execute(path, *older, f"pragma user_version = {version}")
+
+
+def execute(path: Path, *lines: str) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        for line in lines:
+            database.execute(line)
+
+
+def dump(path: Path) -> list[object]:
+    """All that is in a ledger, and its version."""
+    with closing(sqlite3.connect(path)) as database:
+        return [*database.execute("pragma user_version"), *database.iterdump()]

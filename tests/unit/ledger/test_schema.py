@@ -1,0 +1,205 @@
+"""Ledgers of other versions: older ones are brought forward, whole or not at all; newer ones are read."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from orchestrator import __version__
+from orchestrator.core.lease.lease import Down, Gone, HeldFor, Intent, LeaseState, Purpose
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, RunRecord
+from orchestrator.ledger import schema
+from orchestrator.ledger.clocks import Clocks
+from orchestrator.ledger.file import LedgerIsNewer, LedgerUnavailable
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.rows import GcRun, SweepRecord
+from tests.forked import Child
+from tests.ledgers import DONE, FILES, NEWER, OPEN, SCHEMA_11, SWEPT, as_of, dump, execute
+from tests.unit.engine.virtual import lease_and_request
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """As it lies there while it is in use."""
+    path = shutil.copy(SCHEMA_11, tmp_path / "ledger.sqlite3")
+    execute(path, "pragma journal_mode=wal")
+    return Path(path)
+
+
+@pytest.fixture
+def forward(tmp_path: Path) -> list[object]:
+    """What every one of these ledgers is to become."""
+    path = Path(shutil.copy(SCHEMA_11, tmp_path / "forward"))
+    Ledger(path).close()
+    return dump(path)
+
+
+def nodes(path: Path) -> list[str]:
+    with closing(Ledger(path)) as ledger:
+        return [lease.name.node for lease in ledger.open_leases()]
+
+
+def test_a_real_ledger_of_schema_11_says_all_that_it_said(old: Path) -> None:
+    ledger = Ledger(old)
+    (lease,) = ledger.open_leases()
+    assert (lease.name.node, lease.state, lease.held_for) == (OPEN, LeaseState.READY, HeldFor.USER)
+    states = {run.id: str(attempt.state) for run, attempt in ledger.runs()}
+    assert (len(states), states[DONE], states[SWEPT]) == (3, "succeeded", "failed")
+    spec = ledger.run(DONE)[0].spec
+    assert (spec.ports, spec.artifacts, spec.params, spec.secret_sources) == (
+        (6006,),
+        ("kept.txt",),
+        {"lr": 0.1},
+        ("DEMO_TOKEN",),
+    )
+    assert (spec.limits.max_duration, spec.tpu.place) == (600.0, ("v5litepod-8", "us-central1-a"))
+    part = ledger.run(SWEPT)[0].spec.sweep
+    assert (part.name, part.number, part.variant, ledger.sweeps()[0].id) == ("rates", 2, "lr=0.3", part.id)
+    assert [(each.name, each.params) for each in ledger.sweeps()[0].variants][1] == ("rates-2", {"lr": 0.3})
+    ledger.close()
+    with closing(sqlite3.connect(old)) as database:
+        assert (schema.version_of(database), schema.written_by(database)) == (schema.VERSION, __version__)
+
+
+@pytest.mark.parametrize("version", [10, 9, 8, 7, 6, 1])
+def test_a_ledger_older_than_that_says_what_may_be_billed_and_its_slices_can_be_ended(old: Path, version: int) -> None:
+    as_of_11 = Ledger(old)
+    known = {lease.id: (lease.name, lease.deadline, lease.state) for lease in as_of_11.leases()}
+    as_of_11.close()
+    as_of(old, version)
+    ledger = Ledger(old)
+    assert {lease.id: (lease.name, lease.deadline, lease.state) for lease in ledger.leases()} == known
+    assert [str(attempt.state) for _, attempt in ledger.runs()] == ["failed", "succeeded", "succeeded"]
+    (lease,) = ledger.open_leases()
+    ledger.record(Down(lease.id, 2e9, "tpujob down"), Gone(lease.id, 2e9, "proof"))
+    run = RunRecord("aaaaaaaaaa", "mnist", "mnist.yaml", "emulated", 2e9, "runs/x")
+    ledger.record(Began(run, Attempt("aaaaaaaaaa-1", run.id)))
+    assert ledger.open_leases() == [] and ledger.runs()[0][0] == run and ledger.gc_runs("emulated") == []
+
+
+def test_tables_only_ever_gain_columns_with_defaults_so_that_each_version_reads_the_leases_of_all_others(
+    tmp_path: Path,
+) -> None:
+    files = {version: FILES / f"schema-{version}.sqlite3" for version in range(11, schema.VERSION)}
+    assert all(path.exists() for path in files.values()), "a real ledger of each version before this one"
+    Ledger(tmp_path / "new").close()
+    with closing(sqlite3.connect(tmp_path / "new")) as new:
+        for path in files.values():
+            with closing(sqlite3.connect(path)) as before:
+                for (table,) in before.execute("select name from sqlite_master where type = 'table'"):
+                    was, now = (db.execute(f"pragma table_info({table})").fetchall() for db in (before, new))
+                    kept = [(name, kind, required) for _, name, kind, required, _, _ in now]
+                    assert kept[: len(was)] == [(name, kind, required) for _, name, kind, required, _, _ in was], table
+                    assert all(not row[3] or row[4] is not None for row in now[len(was) :]), table
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["no file", "schema 11"])
+def test_of_two_first_commands_at_once_both_open_the_ledger(old: Path, there: bool) -> None:
+    if not there:
+        old.unlink()
+    with ThreadPoolExecutor(8) as pool:
+        assert [*pool.map(nodes, [old] * 8)] == [[OPEN] if there else []] * 8
+
+
+def test_a_death_at_any_statement_leaves_the_old_ledger_or_the_new_one(old: Path, forward: list[object]) -> None:
+    before = dump(old)
+    seen = []
+    for number in range(1, 99):
+        path = Path(shutil.copy(old, old.with_name(f"at-{number}")))
+        died = _dies_at(number, path)
+        seen.append(dump(path))
+        assert nodes(path) == [OPEN] and dump(path) == forward
+        if not died:
+            break
+    assert [each for each in seen if each not in (before, forward)] == []
+    assert seen.index(forward) == seen.count(before) > 10, "one moment at which it changes, after several statements"
+
+
+def _dies_at(number: int, path: Path) -> bool:
+    """Open the ledger in a process that is killed at this statement; False: it has fewer."""
+
+    class Mortal(sqlite3.Connection):
+        left = number
+
+        def execute(self, *sql: Any) -> sqlite3.Cursor:
+            Mortal.left -= 1
+            if not Mortal.left:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().execute(*sql)
+
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with patch.object(sqlite3, "connect", partial(sqlite3.connect, factory=Mortal)):
+                Ledger(path)
+        finally:
+            os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+
+
+def test_on_a_disk_that_is_full_an_older_ledger_is_read_and_stays_as_it_is(old: Path, forward: list[object]) -> None:
+    """A limit on the size of files stands for the disk. What is billed is known, and nothing is promised."""
+    before, said = dump(old), []
+    for limit in (*range(0, 64_000, 4096), 200_000):
+        path = Path(shutil.copy(old, old.with_name(f"at-{limit}")))
+
+        def read(path: Path = path, limit: int = limit) -> list[str]:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+            ledger = Ledger(path)
+            try:
+                ledger.record_gc(GcRun(1.0, "google", "acme", "local", True, 0, 0))
+            except LedgerUnavailable as error:
+                return [each.name.node for each in ledger.open_leases()] + [error.message.rpartition(": ")[2]]
+            return [each.name.node for each in ledger.open_leases()]
+
+        with Child(read) as child:
+            said.append(child.said)
+        if child.said != str([OPEN]):
+            assert dump(path) in (before, forward) and nodes(path) == [OPEN] and dump(path) == forward
+    assert all(OPEN in each for each in said), said
+    assert said[0] != str([OPEN]) == said[-1], said
+
+
+def test_a_newer_ledger_is_read_and_what_would_write_it_is_refused_with_the_version_to_install(old: Path) -> None:
+    Ledger(old).close()
+    execute(old, *NEWER)
+    before = dump(old)
+    ledger = Ledger(old)
+    (lease,) = ledger.open_leases()
+    assert (lease.name.node, lease.purpose, lease.held_for) == (OPEN, Purpose.HOLD, HeldFor.USER)
+    run, attempt = ledger.run(DONE)
+    assert (attempt.state, run.spec.ports, run.spec.artifacts) == (AttemptState.SUCCEEDED, (), ("kept.txt",))
+    for event in (Down(lease.id, 2e9, "tpujob down"), AttemptEnded(attempt.id, 2e9, AttemptState.FAILED)):
+        with pytest.raises(LedgerIsNewer, match=r"by a newer tpujob, 9\.9\.9") as refused:
+            ledger.record(event)
+        assert (refused.value.exit_code, "install tpujob 9.9.9;" in str(refused.value.hint)) == (64, True)
+    assert Clocks(ledger).now("emulated") > 0
+    ledger.close()
+    assert dump(old) == before
+
+
+def test_a_process_goes_on_while_a_newer_tpujob_brings_its_ledger_forward(old: Path) -> None:
+    ledger = Ledger(old)
+    ledger.leases()
+    execute(old, *NEWER)
+    ledger.before_fork()  # which closes it
+    ledger.after_fork(in_child=False)
+    run = RunRecord("aaaaaaaaaa", "mnist", "mnist.yaml", "emulated", 2e9, "runs/x")
+    lease, _ = lease_and_request()
+    ledger.record(Intent(lease), Began(run, Attempt("aaaaaaaaaa-1", run.id)))
+    ledger.record(AttemptEnded("aaaaaaaaaa-1", 2e9, AttemptState.SUCCEEDED))
+    ledger.record_sweep(SweepRecord("bbbbbbbbbb", "s", "s.yaml", 1.0))
+    ledger.record_gc(GcRun(1.0, "google", "acme", "local", True, 0, 0))
+    assert Clocks(ledger).now("emulated") > 0 and ledger.run(run.id)[0] == run and lease in ledger.leases()
+    assert (ledger.gc_runs("google")[0].at, ledger.sweeps()[0].name) == (1.0, "s")
