@@ -97,7 +97,9 @@ class TpuApi(ApiCalls):
         except self._library_errors as error:
             raise error_translation.local_error(error, self._host) from error
         if reply.status_code >= 300:  # a 401 that a fresh token did not cure
-            raise error_translation.http_error(reply.status_code, reply.text, host=self._host, emulated=self.emulated)
+            raise error_translation.http_error(
+                reply.status_code, reply.text, host=self._host, asked=request["url"], emulated=self.emulated
+            )
         return self._adapter.last_reply().data
 
 

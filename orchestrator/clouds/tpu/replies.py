@@ -105,7 +105,7 @@ def queue_view(reply: Mapping[str, Any], asked: SliceName) -> SliceView:
         labels=_labels(node),
         created_at=_time(reply, "createTime"),
         spot=reply.get("spot") is not None or reply.get("provisioningModel") == "SPOT",
-        error=_why_failed(state) if native_state == "FAILED" else None,
+        error=_why_failed(state, match[0]) if native_state == "FAILED" else None,
     )
 
 
@@ -125,11 +125,11 @@ def _has_own_request(node: Mapping[str, Any], node_id: str) -> bool:
     return match is not None and match[2] == node_id
 
 
-def _why_failed(state: Mapping[str, Any]) -> CloudError:
+def _why_failed(state: Mapping[str, Any], name: str) -> CloudError:
     status = _typed(_typed(state, "failedData", dict, {}), "error", dict, {})
     if not status:
         return UnexpectedReply("the queued request failed, and the API does not say why", details=dict(state))
-    error = error_translation.operation_error(status)
+    error = error_translation.operation_error(status, name)
     if status.get("code") == DEADLINE_EXCEEDED and not isinstance(error, CapacityError):
         # The time of the request passed without capacity.
         return CapacityError(error.message, hint=OTHER_ZONE, details=error.details)
@@ -151,7 +151,7 @@ def operation(reply: Mapping[str, Any]) -> Operation:
         done=reply.get("done") is True,
         verb=str(metadata.get("verb", "")),
         target=str(metadata.get("target", "")),
-        error=error_translation.operation_error(error) if isinstance(error, dict) else None,
+        error=error_translation.operation_error(error, name) if isinstance(error, dict) else None,
     )
 
 
