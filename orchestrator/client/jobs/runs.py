@@ -227,7 +227,7 @@ def _made_with(session: Session, lease: Lease) -> AccessWish:
     """Return what `access:` said when the slice was created: that of its run, else that of the settings."""
     spec = next((run.spec for run, _ in session.ledger.runs() if run.id == lease.run), {})
     said = spec.get("access") or {}
-    values = {key: said.get(key) or None for key in ("network", "subnetwork", "tags")}
+    values = {key: said.get(key) or None for key in ("network", "subnetwork", "tags", "secure_boot")}
     if values["tags"] is not None:
         values["tags"] = tuple(values["tags"])
     return AccessWish(**values).over(session.target.access)

@@ -118,6 +118,8 @@ def create_request(request: SliceRequest) -> dict[str, Any]:
         **({"tags": list(request.tags)} if request.tags else {}),
         "scheduling_config": {"spot": request.spot, **({"reserved": True} if request.reserved else {})},
     }
+    if request.secure_boot:
+        node["shielded_instance_config"] = {"enable_secure_boot": True}
     if request.service_account is not None:
         node["service_account"] = {"email": request.service_account, "scope": [SCOPE]}
     path(request.name)

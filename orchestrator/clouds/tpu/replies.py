@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
+from orchestrator import catalog
 from orchestrator.clouds.google import error_translation
 from orchestrator.clouds.google.known_errors import OTHER_ZONE
 from orchestrator.core.lease.cloud_api import Operation, SliceName, SliceState, SliceView, WorkerAddress
@@ -71,21 +72,24 @@ _HEALTH_NUMBERS = {0: _NO_HEALTH, 1: "HEALTHY", 3: "TIMEOUT", 4: "UNHEALTHY_TENS
 def slice_view(reply: Mapping[str, Any], asked: SliceName) -> SliceView:
     """Return a node as a slice; `asked` has its project, and whether the caller's slice is queued. Raises UnexpectedReply."""
     match = _name_parts(reply, _NODE, "node")
-    native_state = _state(reply, _NODE_STATES)
+    native_state, kind = _state(reply, _NODE_STATES), _typed(reply, "acceleratorType", str, "")
+    state, hosts = STATES.get(native_state, SliceState.UNKNOWN), _hosts(reply)
+    if state is SliceState.READY and len(hosts) < (wanted := _workers(kind)):
+        state, native_state = SliceState.CREATING, f"READY with {len(hosts)} of {wanted} workers"
     health = _enum(reply, "health", _HEALTH_NUMBERS, _NO_HEALTH)
     scheduling = _typed(reply, "schedulingConfig", dict, {})
     return SliceView(
         name=SliceName(asked.project, match[1], match[2], asked.queued or _has_own_request(reply, match[2])),
-        state=STATES.get(native_state, SliceState.UNKNOWN),
+        state=state,
         native_state=native_state,
-        accelerator_type=_typed(reply, "acceleratorType", str, ""),
+        accelerator_type=kind,
         runtime_version=_typed(reply, "runtimeVersion", str, ""),
         labels=_labels(reply),
         created_at=_time(reply, "createTime"),
         spot=bool(scheduling.get("spot") or scheduling.get("preemptible")),
         health=None if health == _NO_HEALTH else health,
         deadline=_time(scheduling, "terminationTimestamp"),
-        hosts=_hosts(reply),
+        hosts=hosts,
     )
 
 
@@ -117,6 +121,12 @@ def _name_parts(reply: Mapping[str, Any], pattern: re.Pattern[str], kind: str) -
         message = f"the API listed a {kind} with the unexpected name {name!r:.200}"
         raise UnexpectedReply(message, details=dict(reply))
     return match
+
+
+def _workers(accelerator_type: str) -> int:
+    """How many a slice of this type has; 0: not known."""
+    kind = catalog.lookup(accelerator_type)
+    return kind.hosts if kind else 0
 
 
 def _has_own_request(node: Mapping[str, Any], node_id: str) -> bool:
@@ -161,11 +171,12 @@ def addresses(reply: Mapping[str, Any]) -> tuple[str, ...]:
     Raises CloudUnavailable until all have one, WrongState in a state in which they get none.
     """
     hosts = _hosts(reply)
-    if not hosts or not all(hosts):
+    wanted = max(1, _workers(_typed(reply, "acceleratorType", str, "")))
+    if len(hosts) < wanted or not all(hosts):
         name, state = str(reply.get("name", "")).rpartition("/")[2], str(reply.get("state", ""))
         if STATES.get(state) in WITHOUT_ADDRESSES:
             raise WrongState(f"{name} has no addresses while in state {state}")
-        raise CloudUnavailable(f"{name} has no addresses yet")
+        raise CloudUnavailable(f"{name} has {f'{len(hosts)} of {wanted}' if hosts else 'no'} addresses yet")
     return hosts
 
 
