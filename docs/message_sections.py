@@ -134,7 +134,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "Slices that are held": (
         (r"client/slices/(up|held|down)|engine/slices/", r"slice|\{handle\}|idle_s|max_duration_s|\{id\}"),
-        (r"clouds/", r"state|no addresses"),
+        (r"clouds/", r"state|addresses yet"),
     ),
     "No such run or slice": (
         (r"ledger/ledger|client/(lookup|jobs/attach)|client/slices/adoption", r""),

@@ -194,9 +194,10 @@ class Unreachable(RemoteError):
 
 
 class TunnelRefused(RemoteError):
-    """The relay to a worker refuses this user: a role or an API is missing. A retry is useless."""
+    """The relay to a worker refuses this user: a role or an API is missing. A retry is useless, unless the VM is new."""
 
     exit_code = 77
+    code: int | None = None  #: the relay's, of its close frame
 
 
 class NoRouteOut(RemoteError):

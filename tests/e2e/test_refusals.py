@@ -63,11 +63,15 @@ def test_what_one_place_does_not_offer_the_next_one_has_and_a_wait_changes_nothi
     job = f"tpu: {{wait: 1h, accelerator: v4-8, zone: [{FIRST}, us-central2-b]}}\ncommand: 'true'\n"
     ended = tpujob("run", tpujob.job(job))
     assert ended.returncode == 0 and zones_asked(tpujob) == [FIRST, "us-central2-b"], ended.text
-    asked = f"the table of offers has no v4-8 (on-demand) in {FIRST}, but in us-central2-b; the cloud is asked all the same"
+    asked = (
+        f"the table of offers has no v4-8 (on-demand) in {FIRST}, but in us-central2-b; the cloud is asked all the same"
+    )
     assert asked in " ".join(ended.text.split()), ended.text
 
 
 def test_a_job_may_ask_for_secure_boot(tpujob: Tpujob) -> None:
-    planned = tpujob("plan", "--json", tpujob.job(f"access: {{secure_boot: true}}\ntpu: {{zone: {FIRST}}}\ncommand: ls\n"))
+    planned = tpujob(
+        "plan", "--json", tpujob.job(f"access: {{secure_boot: true}}\ntpu: {{zone: {FIRST}}}\ncommand: ls\n")
+    )
     (candidate,) = json.loads(planned.stdout)["candidates"]
     assert candidate["request"]["body"]["shieldedInstanceConfig"] == {"enableSecureBoot": True}
