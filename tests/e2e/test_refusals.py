@@ -69,6 +69,15 @@ def test_what_one_place_does_not_offer_the_next_one_has_and_a_wait_changes_nothi
     assert asked in " ".join(ended.text.split()), ended.text
 
 
+def test_a_fresh_slice_whose_addresses_and_whose_role_at_the_relay_come_late_is_waited_for(tpujob: Tpujob) -> None:
+    tpujob.fault("few_endpoints", match={"state": "READY"}, when={"first": 2})
+    tpujob.fault("relay_refuse", "relay.connect", close_code=4033, when={"first": 3})
+    job = f"access: {{via: iap}}\ntpu: {{accelerator: v5e-4x4, zone: {FIRST}}}\ncommand: 'true'\n"
+    ended = tpujob("run", tpujob.job(job))
+    assert ended.returncode == 0 and tpujob.alive() == [], ended.text
+    assert [fault["hits"] for fault in tpujob.admin("GET", "faults")["faults"]] == [2, 3]
+
+
 def test_a_job_may_ask_for_secure_boot(tpujob: Tpujob) -> None:
     planned = tpujob(
         "plan", "--json", tpujob.job(f"access: {{secure_boot: true}}\ntpu: {{zone: {FIRST}}}\ncommand: ls\n")

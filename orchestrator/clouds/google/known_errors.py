@@ -44,6 +44,14 @@ class KnownError:
     scope: Scope = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Denied(KnownError):
+    """A refusal of the whole project, or by its organization: no other zone would answer otherwise."""
+
+    kind: type[CloudError] = AuthError
+    scope: Scope = "project"
+
+
 TABLE: tuple[KnownError, ...] = (
     KnownError(
         ExternalAddressRefused,
@@ -55,10 +63,8 @@ TABLE: tuple[KnownError, ...] = (
         text=r"compute\.requireOsLogin",
         hint="the job or the settings rule it out: `os_login: on` in `access:` uses it, `auto` finds out",
     ),
-    KnownError(
-        AuthError,
+    Denied(
         text=r"compute\.requireShieldedVm",
-        scope="project",
         hint="{constraint} requires secure boot: `secure_boot: true` in `access:` of the job or the settings",
     ),
     KnownError(
@@ -66,10 +72,8 @@ TABLE: tuple[KnownError, ...] = (
         text=r"gcp\.resourceLocations",
         hint="{constraint}, a policy of your organization, forbids that zone; " + OTHER_ZONE,
     ),
-    KnownError(
-        AuthError,
-        text=r"constraints/\w",
-        scope="project",
+    Denied(
+        text=r"constraints/",
         hint="{constraint}, a policy of your organization, forbids it in every zone; ask its administrators",
     ),
     KnownError(Preempted, text=r"while in state (PREEMPTED|TERMINATED)"),
@@ -121,66 +125,48 @@ TABLE: tuple[KnownError, ...] = (
         hint="this project has no access to that type there; ask Google for it, or " + OTHER_ZONE,
     ),
     # Before the reasons that come with these texts, and say less.
-    KnownError(
-        AuthError,
+    Denied(
         text=r"requires a quota project",
-        scope="project",
         hint="set one with `gcloud auth application-default set-quota-project {asked}`",
     ),
-    KnownError(
-        AuthError,
+    Denied(
         text=r"serviceusage\.serviceUsageConsumer|serviceusage\.services\.use",
-        scope="project",
         hint="you need the role roles/serviceusage.serviceUsageConsumer in project {project}",
     ),
-    KnownError(
-        AuthError,
+    Denied(
         text=r"free[- ]trial",
-        scope="project",
         hint="a free trial has no TPUs: upgrade the billing account of the project, at " + BILLING,
     ),
-    KnownError(
-        AuthError,
+    Denied(
         text=r"has not been used in project .* or it is disabled|API .* is not enabled",
         reasons=("SERVICE_DISABLED",),
-        scope="project",
         hint="enable it with `gcloud services enable {service} --project={project}` (or at {link}), "
         "wait a few minutes, then try again",
     ),
-    KnownError(
-        AuthError,
+    Denied(
         text=r"requires billing to be enabled|billing (account|must be|is disabled)",
         reasons=("BILLING_DISABLED",),
-        scope="project",
         hint="link a billing account at " + BILLING,
     ),
-    KnownError(
-        AuthError,
+    Denied(
         text=r"iam\.serviceAccounts\.actAs|permission to act as|act as (the )?service account",
-        scope="project",
         hint="you need the role roles/iam.serviceAccountUser on the service account: "
         "`gcloud iam service-accounts add-iam-policy-binding {account} --member=user:YOU "
         "--role=roles/iam.serviceAccountUser`",
     ),
-    KnownError(
-        AuthError,
+    Denied(
         text=r"read access to project \S+ was denied",
-        scope="project",
         hint="you need a role in project {project}, such as roles/tpu.admin; or a grant of TPUs for research has ended",
     ),
-    KnownError(
-        AuthError,
+    Denied(
         text=r"denied on resource project|project '[^']*' not found",
         reasons=("CONSUMER_INVALID", "USER_PROJECT_DENIED", "RESOURCE_PROJECT_INVALID"),
         statuses=("PERMISSION_DENIED",),
-        scope="project",
         hint="check the project id (its name is not its id), and that you may use it: `gcloud projects describe {project}`",
     ),
-    KnownError(
-        AuthError,
+    Denied(
         text=r"insufficient authentication scopes",
         reasons=("ACCESS_TOKEN_SCOPE_INSUFFICIENT",),
-        scope="project",
         hint="log in with the scope cloud-platform: `gcloud auth application-default login`",
     ),
     KnownError(
@@ -189,12 +175,10 @@ TABLE: tuple[KnownError, ...] = (
         statuses=("PERMISSION_DENIED",),
         hint="the role roles/tpu.admin on project {project} has {permission}",
     ),
-    KnownError(
-        AuthError,
+    Denied(
         text=r"organization'?s? policy|vpcServiceControls",
         reasons=("SECURITY_POLICY_VIOLATED",),
         statuses=("PERMISSION_DENIED",),
-        scope="project",
         hint="a policy of your organization forbids it; ask its administrators",
     ),
     KnownError(WrongState, text=r"unable to queue the operation"),

@@ -30,8 +30,8 @@ def accelerator_problem(accelerator: str, *, unlisted: bool = False) -> str | No
         well_formed = _ACCELERATOR.fullmatch(accelerator)
         return None if well_formed else f"`{shown(accelerator)}` is not an accelerator type; they look like {_EXAMPLES}"
     if found := catalog.lookup(accelerator):
-        only_gke = "is in no zone of the Cloud TPU API, only in GKE; run it on a cluster, with `on: gke`"
-        return None if found.in_cloud_tpu_api else f"`{accelerator}` {only_gke}"
+        elsewhere = "is not in the Cloud TPU API, as far as Google says: Compute Engine and GKE have it"
+        return None if found.in_cloud_tpu_api else f"`{accelerator}` {elsewhere}; run it on a cluster, with `on: gke`"
     advice = f"nearest: {', '.join(near)}" if (near := catalog.nearest(accelerator)) else f"they look like {_EXAMPLES}"
     return f"`{shown(accelerator)}` is not a known accelerator type; {advice}"
 

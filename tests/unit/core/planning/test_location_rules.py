@@ -26,7 +26,7 @@ def test_every_type_of_the_catalog_is_fine_where_it_is_offered(kind: str) -> Non
 def test_a_type_that_only_gke_has_is_refused_with_the_way() -> None:
     problem = location_rules.accelerator_problem("tpu7x-8")
     assert problem is not None
-    assert problem.endswith("is in no zone of the Cloud TPU API, only in GKE; run it on a cluster, with `on: gke`")
+    assert problem.endswith("Compute Engine and GKE have it; run it on a cluster, with `on: gke`")
     assert location_rules.accelerator_problem("tpu7x-8", unlisted=True) is None
 
 
