@@ -30,8 +30,10 @@ def accelerator_problem(accelerator: str, *, unlisted: bool = False) -> str | No
         well_formed = _ACCELERATOR.fullmatch(accelerator)
         return None if well_formed else f"`{shown(accelerator)}` is not an accelerator type; they look like {_EXAMPLES}"
     if found := catalog.lookup(accelerator):
-        elsewhere = "is not in the Cloud TPU API, as far as Google says: Compute Engine and GKE have it"
-        return None if found.in_cloud_tpu_api else f"`{accelerator}` {elsewhere}; run it on a cluster, with `on: gke`"
+        if found.in_cloud_tpu_api:
+            return None
+        where = "not in the Cloud TPU API, as far as Google says: Compute Engine and GKE have it"
+        return f"`{accelerator}` is {where}; run it on a cluster, with `on: gke`"
     advice = f"nearest: {', '.join(near)}" if (near := catalog.nearest(accelerator)) else f"they look like {_EXAMPLES}"
     return f"`{shown(accelerator)}` is not a known accelerator type; {advice}"
 

@@ -141,7 +141,7 @@ class Relayed:
             if not (self._worked or known_later):
                 raise
             # A role that is lost in the middle of a run may come back, and the run goes on meanwhile.
-            raise Unreachable(refused.message, hint=refused.hint) from None
+            raise Unreachable(refused.message, hint=refused.hint, exit_code=refused.exit_code) from None
         self._worked = True
         return sock
 
