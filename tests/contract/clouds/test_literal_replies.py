@@ -18,6 +18,7 @@ from orchestrator.clouds.google import error_translation, storage
 from orchestrator.clouds.google.json_call import json_call
 from orchestrator.clouds.tpu.client import TpuApi
 from orchestrator.clouds.tpu.connect import EmulatorToken, emulator_credentials
+from orchestrator.clouds.tpu.light_client import LightApi
 from orchestrator.core.lease.cloud_api import SliceName, SliceRequest
 from orchestrator.core.planning.refusals import step_after
 from orchestrator.errors import CloudError, TpujobError
@@ -46,7 +47,10 @@ def answered(row: dict[str, Any], stub: StubApi, monkeypatch: pytest.MonkeyPatch
     stub.answers(StubReply(row["http_status"] or 200, body))
     if call.rpartition("/")[2] == "op":
         stub.answers(StubReply(200, {"name": f"{ZONE}/operations/o-1", "done": True, "error": body}))
-        return api.create(REQUEST).error
+        light = LightApi(stub.url, TOKEN, emulated=True).operation(f"{ZONE}/operations/o-1")
+        made = api.create(REQUEST)
+        assert light is not None and type(light.error) is type(made.error), "both clients read it the same way"
+        return made.error
     match row["service"], call:
         case "tpu", "nodes.create" | "queuedResources.create":
             return api.create(REQUEST)

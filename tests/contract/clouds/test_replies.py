@@ -22,10 +22,8 @@ from orchestrator.errors import (
     AlreadyExists,
     AuthError,
     BadRequest,
-    CapacityError,
     CloudError,
     CloudUnavailable,
-    Preempted,
     UnexpectedReply,
     Vanished,
 )
@@ -433,25 +431,6 @@ def test_a_list_of_something_else_is_an_unexpected_reply(stub: StubApi, asking: 
     stub.answers(StubReply(200, page.replace("nodes", "operations")))
     with pytest.raises(UnexpectedReply):
         asking.operations(NAME.project, NAME.zone)
-
-
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        ({"code": 8, "message": 'There is no more capacity in the zone "us-central1-b"; … [EID: 0x1]'}, CapacityError),
-        ({"code": 3, "message": "update is not supported while in state PREEMPTED [EID: 0x1]"}, Preempted),
-        ({"code": 13, "message": "an internal error has occurred"}, CloudUnavailable),
-        ({"code": 7, "message": "no", "details": [{"@type": "type.googleapis.com/google.rpc.New", "a": 1}]}, AuthError),
-    ],
-)
-def test_the_error_of_a_done_operation_is_translated(
-    stub: StubApi, asking: ApiCalls, error: dict[str, Any], kind: type[CloudError]
-) -> None:
-    stub.answers(StubReply(200, OPERATION | {"done": True, "error": error}))
-    operation = asking.operation(OPERATION["name"])
-    assert operation is not None
-    assert operation.done
-    assert type(operation.error) is kind
 
 
 # -- workers -----------------------------------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ def _fault_line(row: dict[str, Any]) -> str:
     known = ("id", "kind", "operation", "caller", "match", "when", "added_at", "calls", "hits")
     limits = {"caller": row["caller"]} | row["match"] | row["when"]
     details = limits | {name: value for name, value in row.items() if name not in known and value != ""}
-    text = " ".join(f"{name}={value}" for name, value in details.items() if value != "any")
+    text = " ".join(" ".join(f"{name}={value}".split()) for name, value in details.items() if value != "any")
     return f"{row['id']}\t{row['kind']}\t{row['operation']}\t{row['hits']} of {row['calls']} calls\t{text}"
 
 

@@ -27,12 +27,6 @@ def test_a_used_up_quota_is_named_even_where_the_message_does_not() -> None:
     assert error.message == violated
 
 
-def test_the_service_account_to_act_as_is_named_in_the_command() -> None:
-    message = "Permission 'iam.serviceAccounts.actAs' denied on service account vm@acme.iam.gserviceaccount.com"
-    error = error_translation.operation_error({"code": 7, "message": message})
-    assert "add-iam-policy-binding vm@acme.iam.gserviceaccount.com " in (error.hint or "")
-
-
 def test_a_delay_that_the_api_asks_for_is_kept() -> None:
     detail = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "3.5s"}
     body = json.dumps({"error": {"code": 503, "message": "busy", "status": "UNAVAILABLE", "details": [detail]}})
