@@ -195,18 +195,15 @@ class _SearchState:
 
     def failure(self, drafts: tuple[Draft, ...]) -> CloudError:
         """The error of a search without result: what the user can change is named, beside a stockout, too."""
-        if not any(isinstance(error, CapacityError | Preempted) for error in self.refusals.values()):
-            errors = sorted(
-                self.refusals.values(), key=lambda error: error.scope != "place"
-            )  # stable: the last one wins
-            return errors[-1]
-        quotas = {error.message: error for error in self.refusals.values() if isinstance(error, QuotaError)}
+        errors = list(self.refusals.values())
+        if not any(isinstance(error, CapacityError | Preempted) for error in errors):
+            return ([error for error in errors if error.scope != "place"] or errors)[-1]
+        quotas = {error.message: error for error in errors if isinstance(error, QuotaError)}
         places = ", ".join(dict.fromkeys(draft.request.name.zone for draft in drafts))
+        full = f"no capacity in any zone that was asked for ({places})"
         more = "name more zones or `zone: any`, try spot, or wait: `wait: 6h` in a job's `tpu:`, `up --wait 6h`"
         return CapacityError(
-            "; ".join(
-                (f"no capacity in any zone that was asked for ({places})", *map(refusals.describe, quotas.values()))
-            ),
+            "; ".join((full, *map(refusals.describe, quotas.values()))),
             hint="; or ".join((*filter(None, {error.hint for error in quotas.values()}), more)),
             details={where: error.message for where, error in self.refusals.items()},
         )
