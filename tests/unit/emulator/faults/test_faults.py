@@ -227,7 +227,15 @@ def test_the_defaults_of_every_kind_are_valid(name: str) -> None:
 
 
 EFFECTS = {
-    *("hidden", "late", "stockout", "create_fails", "create_fails_leaving_node", "operation_fails", "operation_forgets"),
+    *(
+        "hidden",
+        "late",
+        "stockout",
+        "create_fails",
+        "create_fails_leaving_node",
+        "operation_fails",
+        "operation_forgets",
+    ),
     *("stuck", "stalled", "delete_dropped", "refuse_delete", "few_endpoints", "unreachable", "stale_list", "page_loop"),
     *("page_error", "operation_gone"),
     *("relay_reject", "relay_refuse", "relay_cut", "relay_close", "relay_silent", "relay_slow"),
