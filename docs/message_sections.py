@@ -60,12 +60,15 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "No project": (
         (r"settings", r"no Google Cloud project"),
-        (r"clouds/google/known_errors", r"CONSUMER"),
+        (r"clouds/google/known_errors", r"CONSUMER|project id"),
         (r"clouds/tpu/calls|settings", r"project id"),
     ),
     "An API or billing is not enabled": ((r"clouds/google/known_errors", r"services enable|billing"),),
-    "Permission denied": ((r"clouds/google/known_errors", r"role|organization|access"),),
-    "Quota exhausted": ((r"clouds/google/known_errors", r"quota|per minute|SSH keys"),),
+    "Permission denied": ((r"clouds/google/known_errors", r"role|organization|access|secure boot"),),
+    "Quota exhausted": (
+        (r"clouds/google/known_errors", r"quota|per minute|SSH keys"),
+        (r"clouds/google/error_translation", r"iam-admin/quotas"),
+    ),
     "No capacity": (
         (r"clouds/google/known_errors", r"capacity|validuntil"),
         (r"clouds/tpu/replies", r"try another zone"),
@@ -131,7 +134,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "Slices that are held": (
         (r"client/slices/(up|held|down)|engine/slices/", r"slice|\{handle\}|idle_s|max_duration_s|\{id\}"),
-        (r"clouds/", r"state|no addresses"),
+        (r"clouds/", r"state|addresses yet"),
     ),
     "No such run or slice": (
         (r"ledger/ledger|client/(lookup|jobs/attach)|client/slices/adoption", r""),

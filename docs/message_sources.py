@@ -160,8 +160,8 @@ class _Program:
             name = _last(node.func)
             said = {each.arg: each.value for each in node.keywords if each.arg}
             hint, code = said.get("hint"), self.errors.codes.get(name, "")
-            if name == "KnownError":
-                yield _of_google(said), hint, self.errors.codes[_last(node.args[0])]
+            if name in ("KnownError", "Denied"):
+                yield _of_google(said), hint, self.errors.codes[_last(node.args[0]) if node.args else "AuthError"]
             elif name in self.errors.codes or hint is not None:
                 text = node.args[0] if node.args and name not in self.errors.own_words else None
                 yield text, hint, ast.unparse(said["exit_code"]) if _is_number(said.get("exit_code")) else code

@@ -8,7 +8,10 @@ Assertions are for bugs in tpujob, never for the outside world.
 from __future__ import annotations
 
 import signal
-from typing import Any
+from typing import Any, Literal
+
+# What a refusal of the cloud is about: this place only, or the whole project, wherever it asks. Empty: its kind tells.
+Scope = Literal["", "place", "project"]
 
 
 class TpujobError(Exception):
@@ -67,9 +70,10 @@ class CloudError(TpujobError):
     reason = "cloud"
     details: Any = None
 
-    def __init__(self, message: str, *, details: Any = None, **kw: Any) -> None:
+    def __init__(self, message: str, *, details: Any = None, scope: Scope = "", **kw: Any) -> None:
         super().__init__(message, **kw)
         self.details = details
+        self.scope: Scope = scope
 
 
 class AuthError(CloudError):
@@ -190,9 +194,10 @@ class Unreachable(RemoteError):
 
 
 class TunnelRefused(RemoteError):
-    """The relay to a worker refuses this user: a role or an API is missing. A retry is useless."""
+    """The relay to a worker refuses this user: a role or an API is missing. A retry is useless, unless the VM is new."""
 
     exit_code = 77
+    code: int | None = None  #: the relay's, of its close frame
 
 
 class NoRouteOut(RemoteError):

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from orchestrator.catalog import spelling
 from orchestrator.catalog.tables import rows_of, sizes_of
 from orchestrator.catalog.topology import default_topology
 
@@ -19,9 +20,6 @@ PRICES_AS_OF = "price table 2026-11"
 # Flex-start for training and serving. https://cloud.google.com/tpu/docs/request-using-flex-start, page of 2025-08.
 _FLEX_START = {"v6e": ("asia-northeast1-b", "us-east5-a"), "v5e": ("us-west4-a",)}
 _FLEX_START_SERVING = dict.fromkeys(("v5litepod-1", "v5litepod-4", "v5litepod-8"), ("us-central1-a",))
-
-# Common names of families that the API, or GKE, calls by another name.
-_FAMILIES = {"v5e": "v5litepod", "v5lite": "v5litepod", "v7x": "tpu7x", "7x": "tpu7x"}
 
 _API_TYPES = {"v2": "V2", "v3": "V3", "v4": "V4", "v5e": "V5LITE_POD", "v5p": "V5P", "v6e": "V6E"}  # not TPU7x
 _THREE_DIMENSIONS = ("v4", "v5p", "tpu7x")
@@ -34,12 +32,12 @@ class AcceleratorType:
     name: str
     family: str  # the part before the number: "v5litepod"
     generation: str  # its common name: "v5e"
-    api_type: str  # acceleratorConfig.type of the API: "V5LITE_POD"; empty: only GKE has it
+    api_type: str  # acceleratorConfig.type of the API: "V5LITE_POD"; empty: it does not have it
     topology: str  # acceleratorConfig.topology of the API, in chips: "2x4"
     chips: int
     cores: int  # TensorCores
     hosts: int  # TPU VMs: the workers of the slice
-    default_runtime: str  # empty: only GKE has the type
+    default_runtime: str  # empty: the Cloud TPU API does not have the type
     hbm_gib: int  # of the whole slice
 
     @property
@@ -70,23 +68,33 @@ def lookup(accelerator_type: str) -> AcceleratorType | None:
 
 
 def canonical(text: str) -> str:
-    """Return the API's name of an accelerator type: `v5e-8`, `tpu-v5e-8`, `V5LITEPOD-8` → `v5litepod-8`.
+    """Return the API's name of an accelerator type: `v5e-8`, `v5e8`, `tpu-v5-lite-podslice-2x4`, `ct5lp-hightpu-8t` →
+    `v5litepod-8`.
 
     A type that is not in the table is returned unchanged. The API accepts only its own names.
     """
-    found = _normalized(text)
-    return found if found in _table().types else text
+    written = spelling.read(text)
+    if written is None:
+        return text
+    for kind in _table().types.values():
+        if kind.generation != written.generation:
+            continue
+        fits = written.chips == kind.chips and written.sides in (None, spelling.shape(kind.topology))
+        if fits if written.number is None else kind.name.endswith(f"-{written.number}"):
+            return kind.name
+    return text
+
+
+def generation(text: str) -> str | None:
+    """Return the generation that a text names without a size, whatever it calls it; None if it names none, or a type."""
+    written = spelling.read(text)
+    return written.generation if written is not None and written.is_whole else None
 
 
 def spoken(accelerator_type: str) -> str:
     """Return the common name of an accelerator type: `v5litepod-8` → `v5e-8`. One that is not in the table stays as it is."""
     kind = lookup(accelerator_type)
     return f"{kind.generation}-{kind.name.rpartition('-')[2]}" if kind else accelerator_type
-
-
-def _normalized(text: str) -> str:
-    family, dash, number = text.strip().lower().removeprefix("tpu-").rpartition("-")
-    return f"{_FAMILIES.get(family, family)}{dash}{number}"
 
 
 def types() -> tuple[str, ...]:
@@ -149,22 +157,27 @@ def runtimes(generation: str) -> tuple[str, ...]:
 
 
 def nearest(text: str, *, count: int = 3, among: Sequence[str] = ()) -> list[str]:
-    """Return the types closest to a mistyped one: same family and closest number, else similar letters.
+    """Return the types closest to a mistyped one: of the generation that it names and closest in size, else similar letters.
 
-    `among`: the types that count; left out, those of the Cloud TPU API.
+    `among`: the types that count; left out, those of the Cloud TPU API. Where it has none of that generation, all count.
     """
     import difflib  # needed only after a mistake
 
     known = among or [each for each in types() if zones_with(each)]
-    name = _normalized(text)
+    name, written = text.strip().lower(), spelling.read(text)
     if name.isdecimal():
         return [each for each in reversed(known) if each.endswith(f"-{name}")][:count]
-    family, _, number = name.rpartition("-")
-    same_family = [each for each in known if each.rpartition("-")[0] == family]
-    if same_family and number.isdecimal():
-        size = int(number[:9])
-        return sorted(same_family, key=lambda each: abs(int(each.rpartition("-")[2]) - size))[:count]
-    return same_family[:count] or difflib.get_close_matches(name[:80], known, n=count, cutoff=0.5)
+    if written is None:
+        return difflib.get_close_matches(name[:80], known, n=count, cutoff=0.5)
+    kinds = [kind for kind in _table().types.values() if kind.generation == written.generation]
+    kinds = [kind for kind in kinds if kind.name in known] or kinds
+
+    def distance(kind: AcceleratorType) -> int:
+        if written.number is not None:
+            return abs(int(kind.name.rpartition("-")[2]) - written.number)
+        return abs(kind.chips - (written.chips or 0))
+
+    return [kind.name for kind in sorted(kinds, key=distance)[:count]]
 
 
 def nearest_place(text: str, *, count: int = 3) -> list[str]:

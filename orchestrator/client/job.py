@@ -143,6 +143,7 @@ class Access(_Values):
     network: str | None = None
     subnetwork: str | None = None
     tags: Sequence[str] | None = None
+    secure_boot: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -57,7 +57,7 @@ def bucket_of(session: Session, spec: JobSpec, emulator: str | None) -> Bucket |
         return None
     name = spec.bucket.removeprefix("gs://").partition("/")[0]
     try:
-        found = storage.bucket(name, emulator=emulator)
+        found = storage.bucket(name, project=session.target.project, emulator=emulator)
         why = f"{emulator} does not tell" if emulator else "its description names no region"
     except CloudError as error:
         if isinstance(error, BadRequest):

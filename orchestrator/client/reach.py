@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from orchestrator.remote.iap.dialer import Relay
     from orchestrator.remote.ssh.dial import Dialer
 
+FRESH_S = 120.0  # after READY: so long the relay may refuse a user who has the role (about a minute was seen)
+
 
 @dataclass(frozen=True, slots=True)
 class Emulator:
@@ -55,14 +57,14 @@ class Reach:
             known_hosts=directory / "known_hosts",
             on_notice=notice,
             now=now,
-            dialer=self.dialer(lease),
+            dialer=self.dialer(lease, now()),
             shares_loopback=lease.cloud == "emulated",
         )
         fleet.write_openssh_config(directory, lease.handle, lease.name.node)
         return fleet
 
-    def dialer(self, lease: Lease) -> Dialer:
-        """Return the way to the workers of a lease. Connects to nothing yet."""
+    def dialer(self, lease: Lease, now: float) -> Dialer:
+        """Return the way to the workers of a lease. Connects to nothing yet. `now`: ledger time."""
         from orchestrator.remote.ssh.dial import Direct, Relayed
         from orchestrator.remote.ssh.piped import Piped
 
@@ -72,7 +74,8 @@ class Reach:
 
             emulator = self.emulator()
             program = relay.argv(name.project, name.zone, emulator)
-            return Relayed(relay_of(emulator), name.project, name.zone, program=program)
+            fresh_s = 0.0 if lease.ready_at is None else lease.ready_at + FRESH_S - now
+            return Relayed(relay_of(emulator), name.project, name.zone, program=program, fresh_s=fresh_s)
         if route.ssh_proxy_command is not None:
             return Piped(route.ssh_proxy_command, route.user)
         return Direct(internal=route.via is Via.INTERNAL)

@@ -22,7 +22,7 @@ def offered_on_gke(text: str | None = None) -> list[GkeSlice]:
     if text is None:
         return forms
     name = catalog.canonical(text)
-    found = [form for form in forms if name == form.kind.name or text in (form.kind.generation, form.kind.family)]
+    found = [form for form in forms if name == form.kind.name or form.kind.generation == catalog.generation(text)]
     if not found:
         generations = ", ".join(dict.fromkeys(form.kind.generation for form in forms))
         near = gke.nearest(name)

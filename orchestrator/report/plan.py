@@ -51,6 +51,12 @@ def plan_lines(
     lines = [f"{what} · {workers} · {cores} · {until}"]
     if len(plan.candidates) > 1:
         lines.append(_others(plan))
+    lines += [
+        f"the table of offers has no {one.accelerator_type} ({_provisioning(one)}) in {one.zone}, but in {one.offered_in}; "
+        "the cloud is asked all the same"
+        for one in plan.candidates
+        if one.offered_in is not None
+    ]
     lines.append(_price_line(plan, emulated))
     if python is not None:
         lines.append(f"the job's own code gets Python {python} here; a TPU VM has Python {VM_PYTHON}")

@@ -7,8 +7,8 @@ the message of a failure.
 from __future__ import annotations
 
 import collections
-import contextlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -35,6 +35,9 @@ BUNDLED_PIP = (
     "print(sysconfig.get_config_var('WHEEL_PKG_DIR') or os.path.join(ensurepip.__path__[0], '_bundled'))"
 )
 APT = "sudo apt-get -qq update && sudo DEBIAN_FRONTEND=noninteractive apt-get -qq install -y python3-venv"
+# A fresh VM upgrades itself for minutes. apt's own option waits for one of its two locks only, and not in every version.
+APT_LOCK = re.compile(r"Could not get lock (\S+?)\.?( It is held by process \d+ \(.+\))?$")
+APT_LOCK_S, APT_PAUSE_S = 600.0, 10.0
 
 
 class Failed(Exception):
@@ -63,9 +66,24 @@ class Tool:
         shutil.rmtree(self.place, ignore_errors=True)
         if shutil.which("apt-get"):
             say("this image lacks python3-venv; installing it")
-            with contextlib.suppress(Failed):  # the next call tells what is wrong
-                self._call(["bash", "-c", APT], "created")
+            self._install_venv()
         return self._call(argv, "created")
+
+    def _install_venv(self) -> None:
+        """Wait for whoever installs packages. Raises Failed if that takes too long; the next call tells what else is wrong."""
+        give_up_at, waits_for = time.monotonic() + APT_LOCK_S, ""
+        while True:
+            done = ask(["bash", "-c", APT])
+            locked = next(filter(None, map(APT_LOCK.search, done.stderr.splitlines())), None)
+            if locked is None:
+                return print(done.stderr, end="", flush=True)
+            if waits_for != locked[0]:
+                waits_for = locked[0]
+                say(f"waiting for the lock {locked[1]}.{locked[2] or ''}")
+            if time.monotonic() >= give_up_at:
+                waited = f"waited {APT_LOCK_S / 60:.0f} minutes for the lock {locked[1]}.{locked[2] or ''}"
+                raise Failed(f"{self.what} cannot be created: {waited}", done.returncode)
+            time.sleep(APT_PAUSE_S)
 
     def ensure_pip(self) -> None:
         """Put pip into it, for the job's own `setup:`. Without it, `pip` would be that of the system."""

@@ -67,11 +67,6 @@ FILES: list[tuple[str, str | bytes, str]] = [
         for word in ("v5litepod-7", "v99-8", "tpu", "8")
     ),
     (
-        "09-not-in-that-zone",
-        COMMAND + "tpu: {accelerator: v5litepod-8, zone: us-central1-b}\n",
-        "`us-central1-b` does not offer v5litepod-8; offered in: us-central1-a,",
-    ),
-    (
         "10-near-a-region",
         COMMAND + "tpu: {zone: us-centrall1}\n",
         "is not a zone or a known region; nearest: us-central1,",

@@ -226,5 +226,10 @@ def _held(session: Session, plan: Plan, spec: JobSpec, *, say: bool = False) -> 
 def _made_with(session: Session, lease: Lease) -> AccessWish:
     """Return what `access:` said when the slice was created: that of its run, else that of the settings."""
     said = next((run.spec.access for run, _ in session.ledger.runs() if run.id == lease.run), AccessWish())
-    made = AccessWish(network=said.network or None, subnetwork=said.subnetwork or None, tags=said.tags or None)
+    made = AccessWish(
+        network=said.network or None,
+        subnetwork=said.subnetwork or None,
+        tags=said.tags or None,
+        secure_boot=said.secure_boot or None,
+    )
     return made.over(session.target.access)

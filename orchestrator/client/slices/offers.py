@@ -72,12 +72,13 @@ def _types(text: str | None, rows_of: set[str]) -> tuple[str, ...]:
     if text is None:
         return ()
     kinds = [kind for name in catalog.types() if (kind := catalog.lookup(name))]
-    meant = tuple(kind.name for kind in kinds if text in (kind.generation, kind.family))
+    meant = tuple(kind.name for kind in kinds if kind.generation == catalog.generation(text))
     text = catalog.canonical(text)
     asked = meant or (text,)
     if not any(name in rows_of for name in asked) and any(gke.slices(name) for name in asked):
-        why = "is in no zone of the Cloud TPU API, only in GKE"
-        raise UserError(f"--type `{text}` {why}", hint=f"`tpujob offers {text} --on gke` lists what GKE has")
+        raise UserError(
+            f"--type {accelerator_problem(asked[0])}", hint=f"`tpujob offers {text} --on gke` lists what GKE has"
+        )
     if meant or text in rows_of:
         return meant or (text,)
     generations = ", ".join(dict.fromkeys(kind.generation for kind in kinds))

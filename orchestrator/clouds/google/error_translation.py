@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.clouds.google.known_errors import TABLE, KnownError, fill
+from orchestrator.clouds.google.known_errors import MORE_QUOTA, TABLE, KnownError, fill, project_in
 from orchestrator.core.text import json_text
 from orchestrator.errors import (
     AlreadyExists,
@@ -81,6 +81,7 @@ class ApiRefusal:
     in_operation: bool = False
     http: int | None = None
     retry_after_s: float | None = None
+    project: str = ""  # that was asked for; empty: not known
 
     def info(self) -> Mapping[str, Any]:
         """Return the ErrorInfo; empty without one."""
@@ -92,9 +93,15 @@ class ApiRefusal:
 
 
 def http_error(
-    http: int, body: str, *, host: str, retry_after: str | None = None, emulated: bool = False
+    http: int,
+    body: str,
+    *,
+    host: str,
+    asked: str = "",
+    retry_after: str | None = None,
+    emulated: bool = False,
 ) -> CloudError:
-    """Return the error for a reply with a status of 300 or more."""
+    """Return the error for a reply with a status of 300 or more. `asked`: the address of the call, or a name in it."""
     found = _error_object(body)
     if found is None:
         return _not_the_api(http, body, host, _seconds(retry_after))
@@ -107,18 +114,21 @@ def http_error(
         return UnexpectedReply(f"{host} answered {http} {status}: {_plain(message)}", details=_cut(body))
     if http == 499:
         status = "UNAVAILABLE"
-    refusal = ApiRefusal(status, message, _dicts(found.get("details")), False, http, _seconds(retry_after))
+    details = _dicts(found.get("details"))
+    refusal = ApiRefusal(status, message, details, False, http, _seconds(retry_after), project_in(asked))
     error = _classify(refusal)
     if http == 401:
+        error.scope = "project"
         error.hint = EMULATOR_LOGIN if emulated else error.hint or LOGIN
     return error
 
 
-def operation_error(error: Mapping[str, Any]) -> CloudError:
-    """Return the error for the `error` of a done operation, a google.rpc.Status as JSON."""
+def operation_error(error: Mapping[str, Any], asked: str = "") -> CloudError:
+    """Return the error for the `error` of a done operation, a google.rpc.Status as JSON. `asked`: the operation's name."""
     number = error.get("code")
     status = _STATUSES[number][0] if isinstance(number, int) and number in _STATUSES else ""
-    return _classify(ApiRefusal(status, _text(error.get("message")), _dicts(error.get("details")), in_operation=True))
+    message, details = _text(error.get("message")), _dicts(error.get("details"))
+    return _classify(ApiRefusal(status, message, details, in_operation=True, project=project_in(asked)))
 
 
 def json_object(text: str, host: str) -> dict[str, Any]:
@@ -138,7 +148,8 @@ def local_error(error: Exception, host: str) -> CloudError:
     from requests import RequestException
 
     if isinstance(error, GoogleAPICallError) and getattr(error.response, "status_code", None) is not None:
-        return http_error(error.response.status_code, error.response.text, host=host)
+        reply = error.response
+        return http_error(reply.status_code, reply.text, host=host, asked=str(reply.url))
     if isinstance(error, RequestException):
         return _network(error, host)
     if isinstance(error, GoogleAuthError):
@@ -156,14 +167,15 @@ def auth_error(error: Exception) -> CloudError:
     if isinstance(error, (TransportError, TimeoutError)) or getattr(error, "retryable", False):
         return CloudUnavailable(f"Google's sign-in server cannot be reached: {why}", details=why)
     if isinstance(error, DefaultCredentialsError):
-        return AuthError(f"no usable Google credentials: {why}", hint=LOGIN, details=why)
+        return AuthError(f"no usable Google credentials: {why}", hint=LOGIN, details=why, scope="project")
     if isinstance(error, RefreshError):
         if "invalid_rapt" in str(error) or "eauthentication" in why:
             message = "Google requires you to sign in again (your organization ends sessions after a while)"
-            return AuthError(message, hint="`gcloud auth application-default login`", details=str(error.args))
-        message = f"Google did not renew your credentials: {why}"
-        return AuthError(message, hint=f"they are expired or revoked; {LOGIN}", details=str(error.args))
-    return AuthError(f"Google credentials cannot be used: {why}", hint=LOGIN, details=why)
+            hint = "`gcloud auth application-default login`"
+        else:
+            message, hint = f"Google did not renew your credentials: {why}", f"they are expired or revoked; {LOGIN}"
+        return AuthError(message, hint=hint, details=str(error.args), scope="project")
+    return AuthError(f"Google credentials cannot be used: {why}", hint=LOGIN, details=why, scope="project")
 
 
 def _classify(refusal: ApiRefusal) -> CloudError:
@@ -171,20 +183,24 @@ def _classify(refusal: ApiRefusal) -> CloudError:
     kind = rule.kind if rule else _KINDS.get(refusal.status, UnexpectedReply)
     if rule is None and refusal.in_operation and refusal.status == "RESOURCE_EXHAUSTED":
         kind = CapacityError  # quotas are refused before there is an operation
-    if rule is None and refusal.detail("QuotaFailure"):
-        kind = QuotaError
+    if (rule is None or kind is CapacityError) and refusal.detail("QuotaFailure"):
+        kind, rule = QuotaError, None
     message = _plain(refusal.message)
     if kind is QuotaError and (violation := _violation(refusal)):
         message = _plain(violation)
     if not message:
         message = f"the API answered {refusal.http or 'an error'} {refusal.status} without a message".replace("  ", " ")
-    hint = fill(rule.hint, refusal.message, refusal.info().get("metadata", {})) if rule else None
+    metadata = refusal.info().get("metadata")
+    known = metadata if isinstance(metadata, dict) else {}
+    hint = (
+        fill(rule.hint, refusal.message, known, refusal.project) if rule else MORE_QUOTA if kind is QuotaError else None
+    )
     details = {"status": refusal.status, "message": refusal.message, "details": list(refusal.details)}
     if issubclass(kind, CloudUnavailable):
         return kind(message, hint=hint, details=details, retry_after_s=_retry_delay(refusal))
     if kind is Preempted:
         message = f"the slice was taken away: {message}"
-    return kind(message, hint=hint, details=details)
+    return kind(message, hint=hint, details=details, scope=rule.scope if rule else "")
 
 
 def _matches(rule: KnownError, refusal: ApiRefusal) -> bool:

@@ -32,8 +32,10 @@ def json_call(
         reply = _send(method, url, body, bearer, emulated, timeout_s)
     text, host = reply.body.decode("utf-8", "replace"), url.partition("://")[2].partition("/")[0]
     if reply.status >= 300:
-        retry_after = reply.headers.get("retry-after")
-        raise error_translation.http_error(reply.status, text, host=host, retry_after=retry_after, emulated=emulated)
+        after = reply.headers.get("retry-after")
+        raise error_translation.http_error(
+            reply.status, text, host=host, asked=url, retry_after=after, emulated=emulated
+        )
     return error_translation.json_object(text, host)
 
 

@@ -1,7 +1,7 @@
 """The known errors of Google APIs: each row of `TABLE` names the CloudError it becomes, with a hint for the user.
 
-The first row that matches wins. Its texts are regular expressions over literal messages that were observed; a
-typed reason (ErrorInfo) is preferred wherever the API is known to give one.
+The first row that matches wins: a text that says more than a typed reason (ErrorInfo) stands before it. Texts are regular
+expressions over literal messages that were observed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from orchestrator.errors import (
     OsLoginRequired,
     Preempted,
     QuotaError,
+    Scope,
     WrongState,
 )
 
 # Which status a queued request has after its time is over is not documented; its message probably names the time.
 QUEUE_ENDED = ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "CANCELLED")
 OTHER_ZONE = "try another zone: a region or a comma list as the zone tries one after the other"
+MORE_QUOTA = "ask for more at https://console.cloud.google.com/iam-admin/quotas, or use another zone, type or tier"
+BILLING = "https://console.cloud.google.com/billing/linkedaccount?project={project}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,15 @@ class KnownError:
     reasons: tuple[str, ...] = ()
     statuses: tuple[str, ...] = ()
     hint: str | None = None
+    scope: Scope = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Denied(KnownError):
+    """A refusal of the whole project, or by its organization: no other zone would answer otherwise."""
+
+    kind: type[CloudError] = AuthError
+    scope: Scope = "project"
 
 
 TABLE: tuple[KnownError, ...] = (
@@ -51,9 +63,19 @@ TABLE: tuple[KnownError, ...] = (
         text=r"compute\.requireOsLogin",
         hint="the job or the settings rule it out: `os_login: on` in `access:` uses it, `auto` finds out",
     ),
-    KnownError(CapacityError, text=r"no more capacity", hint=OTHER_ZONE),
-    KnownError(CapacityError, text=r"insufficient reserved capacity", hint=OTHER_ZONE),
-    KnownError(CapacityError, text=r"valid[- _]?until", statuses=QUEUE_ENDED, hint=OTHER_ZONE),
+    Denied(
+        text=r"compute\.requireShieldedVm",
+        hint="{constraint} requires secure boot: `secure_boot: true` in `access:` of the job or the settings",
+    ),
+    KnownError(
+        AuthError,  # it forbids places, and another one may be allowed
+        text=r"gcp\.resourceLocations",
+        hint="{constraint}, a policy of your organization, forbids that zone; " + OTHER_ZONE,
+    ),
+    Denied(
+        text=r"constraints/",
+        hint="{constraint}, a policy of your organization, forbids it in every zone; ask its administrators",
+    ),
     KnownError(Preempted, text=r"while in state (PREEMPTED|TERMINATED)"),
     KnownError(WrongState, text=r"not supported while in state"),  # also where the API calls it an invalid argument
     KnownError(
@@ -62,22 +84,29 @@ TABLE: tuple[KnownError, ...] = (
         reasons=("RATE_LIMIT_EXCEEDED",),
         statuses=("RESOURCE_EXHAUSTED",),
     ),
-    KnownError(
+    KnownError(  # before the stockout: of both, only a quota is the user's to change
         QuotaError,
         text=r"quota limit '|quota '[^']*' (exhausted|exceeded)|quota [^.]*\bexceeded\b",
         statuses=("RESOURCE_EXHAUSTED", "PERMISSION_DENIED"),
-        hint="ask for more at https://console.cloud.google.com/iam-admin/quotas, or use another zone, type or tier",
+        hint=MORE_QUOTA,
     ),
     KnownError(
         QuotaError,
         text=r"login profile size exceeds",
         hint="too many SSH keys: `gcloud compute os-login ssh-keys list`, and `… remove --key=ID` for unused ones",
     ),
+    # The API also says the last two where no reservation was asked for, and the zone has nothing to give without one.
+    KnownError(
+        CapacityError, text=r"no more capacity|insufficient reserved capacity|^reservation not found", hint=OTHER_ZONE
+    ),
+    KnownError(CapacityError, text=r"valid[- _]?until", statuses=QUEUE_ENDED, hint=OTHER_ZONE),
     KnownError(
         BadRequest,
-        text=r"accelerator configuration .*could not be found|was not found in zone|requested zone .* is not supported",
+        text=r"accelerator configuration .*could not be found|was not found in zone|requested zone .* is not supported"
+        r"|provisioning model is not supported",
         statuses=("INVALID_ARGUMENT",),
-        hint="the zone does not offer this type to you; " + OTHER_ZONE,
+        scope="place",
+        hint="the zone does not offer this to you; " + OTHER_ZONE,
     ),
     KnownError(
         BadRequest,
@@ -95,38 +124,47 @@ TABLE: tuple[KnownError, ...] = (
         text=r"submit requests into this queue",
         hint="this project has no access to that type there; ask Google for it, or " + OTHER_ZONE,
     ),
-    KnownError(
-        AuthError,
+    # Before the reasons that come with these texts, and say less.
+    Denied(
+        text=r"requires a quota project",
+        hint="set one with `gcloud auth application-default set-quota-project {asked}`",
+    ),
+    Denied(
+        text=r"serviceusage\.serviceUsageConsumer|serviceusage\.services\.use",
+        hint="you need the role roles/serviceusage.serviceUsageConsumer in project {project}",
+    ),
+    Denied(
+        text=r"free[- ]trial",
+        hint="a free trial has no TPUs: upgrade the billing account of the project, at " + BILLING,
+    ),
+    Denied(
         text=r"has not been used in project .* or it is disabled|API .* is not enabled",
         reasons=("SERVICE_DISABLED",),
         hint="enable it with `gcloud services enable {service} --project={project}` (or at {link}), "
         "wait a few minutes, then try again",
     ),
-    KnownError(
-        AuthError,
+    Denied(
         text=r"requires billing to be enabled|billing (account|must be|is disabled)",
         reasons=("BILLING_DISABLED",),
-        hint="link a billing account at https://console.cloud.google.com/billing/linkedaccount?project={project}",
+        hint="link a billing account at " + BILLING,
     ),
-    KnownError(
-        AuthError,
-        text=r"requires a quota project",
-        hint="set one with `gcloud auth application-default set-quota-project {project}`",
-    ),
-    KnownError(
-        AuthError,
+    Denied(
         text=r"iam\.serviceAccounts\.actAs|permission to act as|act as (the )?service account",
         hint="you need the role roles/iam.serviceAccountUser on the service account: "
         "`gcloud iam service-accounts add-iam-policy-binding {account} --member=user:YOU "
         "--role=roles/iam.serviceAccountUser`",
     ),
-    KnownError(
-        AuthError,
-        reasons=("CONSUMER_INVALID", "USER_PROJECT_DENIED", "RESOURCE_PROJECT_INVALID"),
-        hint="check the project id, and that you may use it: `gcloud projects describe {project}`",
+    Denied(
+        text=r"read access to project \S+ was denied",
+        hint="you need a role in project {project}, such as roles/tpu.admin; or a grant of TPUs for research has ended",
     ),
-    KnownError(
-        AuthError,
+    Denied(
+        text=r"denied on resource project|project '[^']*' not found",
+        reasons=("CONSUMER_INVALID", "USER_PROJECT_DENIED", "RESOURCE_PROJECT_INVALID"),
+        statuses=("PERMISSION_DENIED",),
+        hint="check the project id (its name is not its id), and that you may use it: `gcloud projects describe {project}`",
+    ),
+    Denied(
         text=r"insufficient authentication scopes",
         reasons=("ACCESS_TOKEN_SCOPE_INSUFFICIENT",),
         hint="log in with the scope cloud-platform: `gcloud auth application-default login`",
@@ -137,35 +175,48 @@ TABLE: tuple[KnownError, ...] = (
         statuses=("PERMISSION_DENIED",),
         hint="the role roles/tpu.admin on project {project} has {permission}",
     ),
-    KnownError(
-        AuthError,
+    Denied(
         text=r"organization'?s? policy|vpcServiceControls",
+        reasons=("SECURITY_POLICY_VIOLATED",),
         statuses=("PERMISSION_DENIED",),
         hint="a policy of your organization forbids it; ask its administrators",
     ),
     KnownError(WrongState, text=r"unable to queue the operation"),
 )
 
+# Facts of a refusal: in its typed details, else in what was asked, else in a name or a link that its message quotes. Prose
+# is no source of them: the word after "project" may be any word.
+_PROJECT = re.compile(r"(?:\bprojects/|[?&]project=)((?:[\w-]+(?:\.[\w-]+)+:)?[a-z0-9][\w.-]*\w)")
 _FACTS = {
-    "project": re.compile(r"\bprojects?[ /=:#'\"]+([a-z0-9][\w.:-]*\w)"),
     "link": re.compile(r"(https://console\.[\w./?=&%#:-]*\w)"),
     "account": re.compile(r"([\w.-]+@[\w.-]+\.gserviceaccount\.com)"),
     "service": re.compile(r"\b([a-z]+\.googleapis\.com)"),
-    "permission": re.compile(r"\b((?:tpu|iam|serviceusage|resourcemanager)\.[\w.]+)"),
+    "permission": re.compile(r"\b((?:tpu|iam|serviceusage|resourcemanager)\.[\w.]*\w)"),
+    "constraint": re.compile(r"(constraints/[\w.]*\w)"),
 }
 _UNKNOWN = {
-    "project": "PROJECT",
     "link": "https://console.cloud.google.com/apis/library/tpu.googleapis.com",
     "account": "ACCOUNT",
     "service": "tpu.googleapis.com",
     "permission": "it",
+    "constraint": "a constraint",
 }
 
 
-def fill(hint: str | None, message: str, metadata: Mapping[str, Any]) -> str | None:
-    """Return the hint with the project, link, account, service and permission of the refusal, else with placeholders."""
+def project_in(name: str) -> str:
+    """Return the project in a full name, or in the address of a call; empty without one."""
+    found = _PROJECT.search(name)
+    return found[1] if found else ""
+
+
+def fill(hint: str | None, message: str, metadata: Mapping[str, Any], asked: str) -> str | None:
+    """Return the hint with the facts of the refusal, else with placeholders. `asked`: the project; empty: not known."""
     if hint is None:
         return None
-    text = f"{message} {metadata.get('consumer', '')} {metadata.get('activationUrl', '')} {metadata.get('service', '')}"
+    text = " ".join(str(metadata.get(key, "")) for key in ("consumer", "activationUrl", "service")) + f" {message}"
     found = {name: pattern.search(text) for name, pattern in _FACTS.items()}
-    return hint.format_map({name: match.group(1) if match else _UNKNOWN[name] for name, match in found.items()})
+    facts = {name: match[1] if match else _UNKNOWN[name] for name, match in found.items()}
+    typed = project_in(str(metadata.get("consumer", ""))) or metadata.get("project")
+    return hint.format_map(
+        {**facts, "project": typed or asked or project_in(message) or "PROJECT", "asked": asked or "PROJECT"}
+    )

@@ -20,8 +20,8 @@ TIMEOUT_S = 10.0
 _FIELDS = "location,locationType,customPlacementConfig"
 
 
-def bucket(name: str, *, emulator: str | None = None, bearer: Bearer | None = None) -> Bucket | None:
-    """Return the bucket; None if the reply has no location, as an emulator's. Raises CloudError."""
+def bucket(name: str, *, project: str = "", emulator: str | None = None, bearer: Bearer | None = None) -> Bucket | None:
+    """Return the bucket; None if the reply has no location, as an emulator's. `project`: for hints. Raises CloudError."""
     endpoint = GOOGLE if emulator is None else emulator if "//" in emulator else f"http://{emulator}"
     headers = {"Accept": "application/json"}
     if emulator is None:
@@ -35,5 +35,5 @@ def bucket(name: str, *, emulator: str | None = None, bearer: Bearer | None = No
     if reply.status >= 300 and emulator is not None:
         return None  # many emulators have objects only
     if reply.status >= 300:
-        raise error_translation.http_error(reply.status, text, host=host, emulated=False)
+        raise error_translation.http_error(reply.status, text, host=host, asked=f"projects/{project}")
     return egress.from_reply(name, error_translation.json_object(text, host))

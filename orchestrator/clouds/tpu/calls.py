@@ -72,12 +72,14 @@ def logged(method: str, url: str) -> Iterator[list[int]]:
         CALL_LOG.debug("%s /%s %s in %.2f s", method, path, answer, time.monotonic() - began)
 
 
-def read_reply(status: int, body: bytes, headers: Mapping[str, str], *, host: str, emulated: bool) -> ApiReply:
+def read_reply(
+    status: int, body: bytes, headers: Mapping[str, str], *, host: str, url: str, emulated: bool
+) -> ApiReply:
     """Return the reply; `headers` by names in lower case. Raises a CloudError unless it is JSON with a status below 300."""
     text = body.decode("utf-8", "replace")
     if status >= 300:
-        retry_after = headers.get("retry-after")
-        raise error_translation.http_error(status, text, host=host, retry_after=retry_after, emulated=emulated)
+        after = headers.get("retry-after")
+        raise error_translation.http_error(status, text, host=host, asked=url, retry_after=after, emulated=emulated)
     return ApiReply(error_translation.json_object(text, host), headers.get("date"))
 
 

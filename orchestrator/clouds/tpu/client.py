@@ -97,7 +97,9 @@ class TpuApi(ApiCalls):
         except self._library_errors as error:
             raise error_translation.local_error(error, self._host) from error
         if reply.status_code >= 300:  # a 401 that a fresh token did not cure
-            raise error_translation.http_error(reply.status_code, reply.text, host=self._host, emulated=self.emulated)
+            raise error_translation.http_error(
+                reply.status_code, reply.text, host=self._host, asked=request["url"], emulated=self.emulated
+            )
         return self._adapter.last_reply().data
 
 
@@ -116,6 +118,8 @@ def create_request(request: SliceRequest) -> dict[str, Any]:
         **({"tags": list(request.tags)} if request.tags else {}),
         "scheduling_config": {"spot": request.spot, **({"reserved": True} if request.reserved else {})},
     }
+    if request.secure_boot:
+        node["shielded_instance_config"] = {"enable_secure_boot": True}
     if request.service_account is not None:
         node["service_account"] = {"email": request.service_account, "scope": [SCOPE]}
     path(request.name)

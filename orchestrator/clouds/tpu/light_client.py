@@ -56,7 +56,7 @@ class LightApi(ApiCalls):
         if reply.status == 401 and self._bearer.renewable:
             self._bearer.renew()
             reply = self._send(method, url)
-        return read_reply(reply.status, reply.body, reply.headers, host=self._host, emulated=self.emulated)
+        return read_reply(reply.status, reply.body, reply.headers, host=self._host, url=url, emulated=self.emulated)
 
     def _send(self, method: str, url: str) -> Reply:
         headers = {"Authorization": f"Bearer {self._bearer.token()}", "Accept": "application/json"}

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
+from orchestrator import catalog
 from orchestrator.clouds.google import error_translation
 from orchestrator.clouds.google.known_errors import OTHER_ZONE
 from orchestrator.core.lease.cloud_api import Operation, SliceName, SliceState, SliceView, WorkerAddress
@@ -71,21 +72,24 @@ _HEALTH_NUMBERS = {0: _NO_HEALTH, 1: "HEALTHY", 3: "TIMEOUT", 4: "UNHEALTHY_TENS
 def slice_view(reply: Mapping[str, Any], asked: SliceName) -> SliceView:
     """Return a node as a slice; `asked` has its project, and whether the caller's slice is queued. Raises UnexpectedReply."""
     match = _name_parts(reply, _NODE, "node")
-    native_state = _state(reply, _NODE_STATES)
+    native_state, kind = _state(reply, _NODE_STATES), _typed(reply, "acceleratorType", str, "")
+    state, hosts = STATES.get(native_state, SliceState.UNKNOWN), _hosts(reply)
+    if state is SliceState.READY and len(hosts) < (wanted := _workers(kind)):
+        state, native_state = SliceState.CREATING, f"READY with {len(hosts)} of {wanted} workers"
     health = _enum(reply, "health", _HEALTH_NUMBERS, _NO_HEALTH)
     scheduling = _typed(reply, "schedulingConfig", dict, {})
     return SliceView(
         name=SliceName(asked.project, match[1], match[2], asked.queued or _has_own_request(reply, match[2])),
-        state=STATES.get(native_state, SliceState.UNKNOWN),
+        state=state,
         native_state=native_state,
-        accelerator_type=_typed(reply, "acceleratorType", str, ""),
+        accelerator_type=kind,
         runtime_version=_typed(reply, "runtimeVersion", str, ""),
         labels=_labels(reply),
         created_at=_time(reply, "createTime"),
         spot=bool(scheduling.get("spot") or scheduling.get("preemptible")),
         health=None if health == _NO_HEALTH else health,
         deadline=_time(scheduling, "terminationTimestamp"),
-        hosts=_hosts(reply),
+        hosts=hosts,
     )
 
 
@@ -105,7 +109,7 @@ def queue_view(reply: Mapping[str, Any], asked: SliceName) -> SliceView:
         labels=_labels(node),
         created_at=_time(reply, "createTime"),
         spot=reply.get("spot") is not None or reply.get("provisioningModel") == "SPOT",
-        error=_why_failed(state) if native_state == "FAILED" else None,
+        error=_why_failed(state, match[0]) if native_state == "FAILED" else None,
     )
 
 
@@ -119,17 +123,23 @@ def _name_parts(reply: Mapping[str, Any], pattern: re.Pattern[str], kind: str) -
     return match
 
 
+def _workers(accelerator_type: str) -> int:
+    """How many a slice of this type has; 0: not known."""
+    kind = catalog.lookup(accelerator_type)
+    return kind.hosts if kind else 0
+
+
 def _has_own_request(node: Mapping[str, Any], node_id: str) -> bool:
     """Whether the node comes from a queued resource of its own name; one of another name cannot be addressed."""
     match = _QUEUED.fullmatch(_typed(node, "queuedResource", str, ""))
     return match is not None and match[2] == node_id
 
 
-def _why_failed(state: Mapping[str, Any]) -> CloudError:
+def _why_failed(state: Mapping[str, Any], name: str) -> CloudError:
     status = _typed(_typed(state, "failedData", dict, {}), "error", dict, {})
     if not status:
         return UnexpectedReply("the queued request failed, and the API does not say why", details=dict(state))
-    error = error_translation.operation_error(status)
+    error = error_translation.operation_error(status, name)
     if status.get("code") == DEADLINE_EXCEEDED and not isinstance(error, CapacityError):
         # The time of the request passed without capacity.
         return CapacityError(error.message, hint=OTHER_ZONE, details=error.details)
@@ -151,7 +161,7 @@ def operation(reply: Mapping[str, Any]) -> Operation:
         done=reply.get("done") is True,
         verb=str(metadata.get("verb", "")),
         target=str(metadata.get("target", "")),
-        error=error_translation.operation_error(error) if isinstance(error, dict) else None,
+        error=error_translation.operation_error(error, name) if isinstance(error, dict) else None,
     )
 
 
@@ -161,11 +171,12 @@ def addresses(reply: Mapping[str, Any]) -> tuple[str, ...]:
     Raises CloudUnavailable until all have one, WrongState in a state in which they get none.
     """
     hosts = _hosts(reply)
-    if not hosts or not all(hosts):
+    wanted = max(1, _workers(_typed(reply, "acceleratorType", str, "")))
+    if len(hosts) < wanted or not all(hosts):
         name, state = str(reply.get("name", "")).rpartition("/")[2], str(reply.get("state", ""))
         if STATES.get(state) in WITHOUT_ADDRESSES:
             raise WrongState(f"{name} has no addresses while in state {state}")
-        raise CloudUnavailable(f"{name} has no addresses yet")
+        raise CloudUnavailable(f"{name} has {f'{len(hosts)} of {wanted}' if hosts else 'no'} addresses yet")
     return hosts
 
 

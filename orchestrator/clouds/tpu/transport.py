@@ -64,7 +64,7 @@ class Adapter(HTTPAdapter):
             status.append(reply.status_code)
         sent = (reply.status_code, reply.content, reply.headers)
         try:
-            self._seen.reply = read_reply(*sent, host=self._host, emulated=self._emulated)
+            self._seen.reply = read_reply(*sent, host=self._host, url=str(request.url), emulated=self._emulated)
         except CloudError as error:
             if reply.status_code != 401 or self._emulated or not isinstance(error.details, dict):
                 raise

@@ -42,6 +42,11 @@ class AccessSection(Section):
         default=(), description="Network tags of the workers, which firewall rules select by."
     )
 
+    secure_boot: bool = Field(
+        default=False,
+        description="Start the workers with Secure Boot, which the policy constraints/compute.requireShieldedVm requires.",
+    )
+
     @property
     def wish(self) -> AccessWish:
         """Return what the section says; a key that is left out says nothing."""

@@ -23,8 +23,8 @@ class Alternative(Section):
 
     accelerator: Annotated[str, BeforeValidator(rules.accelerator_text)] = Field(
         default="v5litepod-8",
-        description="Accelerator type, as in the Cloud TPU API; `v5e-8` and `tpu-v5e-8` mean `v5litepod-8`, and so on. With "
-        "`on: gke` also TPU7x, `tpu7x-16`, by its TensorCores.",
+        description="Accelerator type, as in the Cloud TPU API; `v5e-8`, `v5e-2x4` and `ct5lp-hightpu-8t` mean `v5litepod-8`. "
+        "With `on: gke` also TPU7x, `tpu7x-16`, by its TensorCores.",
     )
     zone: Annotated[tuple[str, ...], BeforeValidator(rules.places), Shape(OR_NULL)] = Field(
         default=(),

@@ -31,6 +31,7 @@ class AccessWish:
     network: str | None = None
     subnetwork: str | None = None
     tags: tuple[str, ...] | None = None
+    secure_boot: bool | None = None
 
     def over(self, other: AccessWish) -> AccessWish:
         """Return this wish, and `other` where it says nothing."""
@@ -95,14 +96,14 @@ def reason(wish: AccessWish, rules: ProjectRules = NO_RULES) -> str:
 def contradiction(taken: Route, made_with: AccessWish, wish: AccessWish) -> str | None:
     """Return what a slice has that the wish says otherwise, in words; None if nothing. `auto` takes what there is.
 
-    `taken`: the route of the slice. `made_with`: where its network, subnetwork and tags come from.
+    `taken`: the route of the slice. `made_with`: where its network, subnetwork, tags and secure boot come from.
     """
     if wish.via not in (None, "auto", taken.via):
         return f"its workers are reached {describe(taken)}, and `access:` says `via: {wish.via}`"
     if wish.os_login not in (None, "auto", "on" if taken.os_login else "off"):
         has = "with" if taken.os_login else "without"
         return f"it was created {has} OS Login, and `access:` says `os_login: {wish.os_login}`"
-    for key in ("network", "subnetwork", "tags"):
+    for key in ("network", "subnetwork", "tags", "secure_boot"):
         if (asked := getattr(wish, key)) is not None and (asked or None) != (getattr(made_with, key) or None):
             return f"it was created with another `{key}` than `access:` says"
     return None

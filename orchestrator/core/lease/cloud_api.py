@@ -70,6 +70,7 @@ class SliceRequest:
     external_ips: bool = True
     tags: tuple[str, ...] = ()
     service_account: str | None = None
+    secure_boot: bool = False
     queue: QueueTerms | None = None  # set if and only if `name.queued`
     # On a cluster: the JobSet, and what it needs, a Secret among it.
     manifests: tuple[Mapping[str, Any], ...] = field(default=(), hash=False, repr=False)

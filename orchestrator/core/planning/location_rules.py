@@ -30,8 +30,10 @@ def accelerator_problem(accelerator: str, *, unlisted: bool = False) -> str | No
         well_formed = _ACCELERATOR.fullmatch(accelerator)
         return None if well_formed else f"`{shown(accelerator)}` is not an accelerator type; they look like {_EXAMPLES}"
     if found := catalog.lookup(accelerator):
-        only_gke = "is in no zone of the Cloud TPU API, only in GKE; run it on a cluster, with `on: gke`"
-        return None if found.in_cloud_tpu_api else f"`{accelerator}` {only_gke}"
+        if found.in_cloud_tpu_api:
+            return None
+        where = "not in the Cloud TPU API, as far as Google says: Compute Engine and GKE have it"
+        return f"`{accelerator}` is {where}; run it on a cluster, with `on: gke`"
     advice = f"nearest: {', '.join(near)}" if (near := catalog.nearest(accelerator)) else f"they look like {_EXAMPLES}"
     return f"`{shown(accelerator)}` is not a known accelerator type; {advice}"
 
@@ -58,14 +60,9 @@ def place_problem(place: str, accelerator: str, *, unlisted: bool = False) -> st
     in_region = catalog.zones_of(place)
     if not in_region and names.zone_problem(place):
         return f"`{shown(place)}` is not a zone or a known region; {places_near(place, accelerator)}"
-    if unlisted:
-        return None
-    if not in_region and place not in catalog.zones():
-        return f"`{place}` is not a zone with TPUs; {places_near(place, accelerator)}"
-    offered = catalog.zones_with(accelerator)
-    if not offered or set(offered) & set(in_region or (place,)):
-        return None
-    return f"`{place}` does not offer {accelerator}; offered in: {_some(_by_distance(offered, place))}"
+    if unlisted or in_region or place in catalog.zones():
+        return None  # whether it offers the type, Google knows better than the table
+    return f"`{place}` is not a zone with TPUs; {places_near(place, accelerator)}"
 
 
 def is_place(text: str) -> bool:
@@ -92,13 +89,9 @@ def _by_region(zones: tuple[str, ...]) -> str:
     return ", ".join(f"{region}-{'/'.join(each)}" for region, each in letters.items())
 
 
-def _by_distance(zones: tuple[str, ...], place: str) -> list[str]:
-    """The same region first, then the same continent, else the catalog's order."""
-    continent, _, _ = place.partition("-")
-    region = place.rpartition("-")[0] if place in catalog.zones() else place
-    return sorted(zones, key=lambda zone: (not zone.startswith(region), not zone.startswith(f"{continent}-")))
-
-
-def _some(zones: list[str]) -> str:
+def offered_near(zone: str, offered: tuple[str, ...]) -> str:
+    """Return some of the zones that offer a type: those of the same region first, then of the same continent."""
+    region, continent = zone.rpartition("-")[0], zone.partition("-")[0]
+    zones = sorted(offered, key=lambda each: (not each.startswith(region), not each.startswith(f"{continent}-")))
     more = len(zones) - _SHOWN_ZONES
-    return ", ".join(zones[:_SHOWN_ZONES]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(zones[:_SHOWN_ZONES]) + (f" and {more} more" if more > 0 else "") or "no zone of the table"

@@ -15,6 +15,7 @@ from enum import StrEnum
 from orchestrator import catalog
 from orchestrator.core.planning.capacity_request import UNPRICED, CapacityRequest, PlanInputs, Provisioning, zones
 from orchestrator.core.planning.grants import Grant
+from orchestrator.core.planning.location_rules import offered_near
 from orchestrator.errors import UserError
 
 
@@ -42,6 +43,7 @@ class Candidate:
     life_s: float = 24 * 3600.0  # from the create call to the delete at the latest: by the time limit or the budget
     workers: int = 1
     cores: int = 1
+    offered_in: str | None = None  # where the table has it, in words, if it does not have it in this zone
 
     @property
     def spot(self) -> bool:
@@ -125,7 +127,7 @@ def make(
     for request in requests:
         for zone, why in zones(request, default_zone, inputs):
             try:
-                candidate = _candidate(request, zone, why, max_price_per_hour, inputs)
+                candidate = _candidate(request, zone, why, order, max_price_per_hour, inputs)
             except UserError as error:
                 refusals.append(error)
                 place = (request.accelerator, zone, request.effective_provisioning)
@@ -148,16 +150,23 @@ def make(
     )
 
 
-def _candidate(request: CapacityRequest, zone: str, why: str, limit: float | None, inputs: PlanInputs) -> Candidate:
-    """Raises UserError with the reason if the zone yields no candidate."""
+def _candidate(
+    request: CapacityRequest, zone: str, why: str, order: CandidateOrder, limit: float | None, inputs: PlanInputs
+) -> Candidate:
+    """Raises UserError with the reason if the zone yields no candidate.
+
+    A zone that the table lacks was named by the user: Google is asked, unless the table is to choose.
+    """
     kind = catalog.lookup(request.accelerator)
     provisioning = request.effective_provisioning
     has = inputs.availability.has(request.accelerator, zone) if inputs.availability else None
     if has is False and inputs.availability:
         raise _NotOffered(f"your project has no {request.accelerator} there ({inputs.availability.age_note})")
     flex = provisioning is Provisioning.FLEX_START
-    if kind is not None and not request.unlisted and zone not in request.listed_zones() and (flex or not has):
-        raise _NotOffered(f"{kind.name} is not offered there{_FLEX if flex else ''}")
+    listed_zones = request.listed_zones()
+    unlisted = kind is not None and not request.unlisted and zone not in listed_zones and (flex or not has)
+    if unlisted and order is CandidateOrder.CHEAPEST:
+        raise _NotOffered(f"{request.accelerator} is not offered there{_FLEX if flex else ''}")
     if inputs.bucket is not None and (problem := inputs.bucket.problem(zone)):
         raise UserError(problem, hint="`allow_egress: true` in the job accepts that")
     listed = request.list_usd_per_hour(zone)
@@ -178,6 +187,7 @@ def _candidate(request: CapacityRequest, zone: str, why: str, limit: float | Non
         life_s=_life_s(request, zone, price),
         workers=kind.hosts if kind else 1,
         cores=kind.cores if kind else 1,
+        offered_in=offered_near(zone, listed_zones) if unlisted else None,
     )
 
 

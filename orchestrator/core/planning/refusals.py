@@ -26,7 +26,7 @@ class Step(StrEnum):
     """What the search does next."""
 
     NEXT = "next"  # no capacity now: try the next candidate, and this one again later
-    SKIP = "skip"  # a retry is useless until the user acts: leave out every candidate with this quota key
+    SKIP = "skip"  # a retry is useless: leave out this candidate, or every one with its quota key
     STOP = "stop"  # the request itself is wrong, or the error is not understood
 
 
@@ -34,7 +34,9 @@ def step_after(error: CloudError) -> Step:
     """Return what to do after this error. An error that is not understood stops: a retry elsewhere might cost money."""
     if isinstance(error, CapacityError | Preempted | CloudUnavailable):
         return Step.NEXT
-    if isinstance(error, QuotaError | AuthError):
+    if error.scope == "project":
+        return Step.STOP
+    if isinstance(error, QuotaError | AuthError) or error.scope == "place":
         return Step.SKIP
     return Step.STOP
 

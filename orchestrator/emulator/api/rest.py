@@ -88,7 +88,10 @@ class RestApi(Api):
 
     @route("GET", NODE, "nodes.get")
     async def get_node(self, call: ApiCall) -> Json:
-        return node_json(self.state.node(_node_name(call)), call.version)
+        shown = node_json(self.state.node(_node_name(call)), call.version)
+        if call.effect is not None and call.effect.kind == "few_endpoints" and "networkEndpoints" in shown:
+            del shown["networkEndpoints"][call.effect.parameters["endpoints"] :]
+        return shown
 
     @route("DELETE", NODE, "nodes.delete")
     async def delete_node(self, call: ApiCall) -> OperationRecord:

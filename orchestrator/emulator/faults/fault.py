@@ -5,7 +5,9 @@ Pure. docs/emulator.md documents the shape; the daemon's own paths, the CLI and 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -153,6 +155,7 @@ def read(data: object) -> Fault:
         raise BadData(f"{wrong}; there are {', '.join(KINDS)}.")
     kind = KINDS[name]
     check_object(f'a fault of kind "{name}"', data, (*FIELDS, *kind.parameters), COUNTED)
+    _check_literal(name, data.get("literal"))
     operation, operations = _operations(name, data.get("operation"))
     match = {"state": kind.state} | dict(check_object("match", data.get("match", {})))
     return Fault(
@@ -170,6 +173,19 @@ def read(data: object) -> Fault:
         added_at=check_value("added_at", data.get("added_at", 0.0), float, most=INTERNAL["most"]),
         calls=check_value("calls", data.get("calls", 0), int),
         hits=check_value("hits", data.get("hits", 0), int),
+    )
+
+
+def _check_literal(kind: str, text: object) -> None:
+    """Raise BadData unless it can be what it stands for: of an operation a google.rpc.Status, of a reply any text."""
+    if KINDS[kind].role is Role.REPLY or not isinstance(text, str) or not text:
+        return
+    with contextlib.suppress(ValueError):
+        status = json.loads(text)
+        if isinstance(status, dict) and isinstance(status.get("code"), int):
+            return
+    raise BadData(
+        f'literal must be a google.rpc.Status as JSON, such as {{"code": 5, "message": "…"}}, not {text[:80]!r}.'
     )
 
 

@@ -54,9 +54,12 @@ class Kind:
 
 KINDS: Mapping[str, Kind] = {
     # On the wire.
-    # An HTTP error in Google's wording (502 is HTML; 404, too: a path that no API has); `effect`: the call works first.
+    # An HTTP error in Google's wording (502 is HTML; 404, too: a path that no API has); `effect`: the call works first;
+    # `literal`: the whole body, sent as it is.
     "status": Kind(
-        Role.REPLY, parameters={"status": 503, "message": "", "body": "auto", "retry_after_s": 0.0, "effect": False}
+        Role.REPLY,
+        parameters={"status": 503, "message": "", "body": "auto", "literal": ""}
+        | {"retry_after_s": 0.0, "effect": False},
     ),
     # The call takes effect, and the connection closes without a reply.
     "lost_reply": Kind(Role.REPLY),
@@ -77,13 +80,18 @@ KINDS: Mapping[str, Kind] = {
     "late": Kind(Role.EFFECT, CREATES, {"seconds": 5.0}),
     # No capacity: the operation fails and the node disappears.
     "stockout": Kind(Role.EFFECT, ("nodes.create",)),
+    # The operation fails with `literal`, a google.rpc.Status as JSON, else with `code` and `message`; the node disappears, a
+    # request stays as FAILED.
+    "create_fails": Kind(Role.EFFECT, CREATES, {"code": "RESOURCE_EXHAUSTED", "message": "", "literal": ""}),
     # The operation fails, and the node stays in `state` until it is deleted.
     "create_fails_leaving_node": Kind(
-        Role.EFFECT, ("nodes.create",), {"state": "CREATING", "code": "RESOURCE_EXHAUSTED", "message": ""}
+        Role.EFFECT,
+        ("nodes.create",),
+        {"state": "CREATING", "code": "RESOURCE_EXHAUSTED", "message": "", "literal": ""},
     ),
     # In the cloud: changes.
     # Accepted; after `seconds` the operation ends with an error, and the node is as before.
-    "operation_fails": Kind(Role.EFFECT, CHANGES, {"seconds": 1.5, "code": "INTERNAL", "message": ""}),
+    "operation_fails": Kind(Role.EFFECT, CHANGES, {"seconds": 1.5, "code": "INTERNAL", "message": "", "literal": ""}),
     # Accepted; after `seconds` the operation is done without error or result, and nothing happened.
     "operation_forgets": Kind(Role.EFFECT, CHANGES, {"seconds": 0.0}),
     # The change takes `seconds`; a stuck patch refuses every other change meanwhile.
@@ -95,6 +103,8 @@ KINDS: Mapping[str, Kind] = {
     # 400 FAILED_PRECONDITION for a delete in CREATING.
     "refuse_delete": Kind(Role.EFFECT, DELETES, state="CREATING"),
     # In the cloud: reads.
+    # A READY node shows the addresses of so many workers only.
+    "few_endpoints": Kind(Role.EFFECT, ("nodes.get",), {"endpoints": 1}),
     # The list omits `zones` (default: all that the call names) and reports them as unreachable.
     "unreachable": Kind(Role.EFFECT, ("nodes.list", "queuedResources.list", "operations.list"), {"zones": []}),
     # The list shows the nodes of `seconds` ago.
@@ -117,7 +127,7 @@ KINDS: Mapping[str, Kind] = {
 }
 
 CHOICES: Mapping[str, tuple[Any, ...]] = {
-    "status": (400, 401, 403, 404, 409, 429, 500, 502, 503, 504),
+    "status": (400, 401, 403, 404, 409, 412, 429, 500, 502, 503, 504),
     "body": ("auto", "json", "html"),
     "form": ("truncated", "html", "types", "large", "empty"),
     "code": (

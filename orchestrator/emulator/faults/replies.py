@@ -54,6 +54,9 @@ def refusal(fault: Fault, operation: str, name: str) -> FaultReply:
     status, form = fault.parameters["status"], fault.parameters["body"]
     after_s = fault.parameters["retry_after_s"] or (1 if status == 429 else 0)
     headers = {"Retry-After": f"{after_s:g}"} if after_s else {}
+    if literal := str(fault.parameters["literal"]):
+        kind = "application/json" if literal.lstrip()[:1] in "{[" else "text/html"
+        return FaultReply(status, literal.encode(), kind, headers)
     if form == "html" or (form == "auto" and status in HTML_BY_DEFAULT):
         title, text = TITLES.get(status, SERVER)
         page = PAGE.format(status=status, title=title, text=fault.parameters["message"] or text)

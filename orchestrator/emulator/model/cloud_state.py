@@ -154,8 +154,8 @@ class CloudState(ProviderEvents):
                 node.hidden_until = self.now + effect.seconds
             case "stockout":
                 node.failure = api_errors.no_capacity(node.zone).in_operation()
-            case "create_fails_leaving_node":
-                node.failure, node.failed_state = failure_of(node, effect), effect.parameters["state"]
+            case "create_fails" | "create_fails_leaving_node":
+                node.failure, node.failed_state = failure_of(node, effect), effect.parameters.get("state")
             case "operation_fails":  # and the node is created all the same
                 node.operation = None
                 self.end_later(operation, effect.seconds, failure_of(node, effect))

@@ -193,6 +193,8 @@ class ResourceQueue:
             return cloud.begin_timed_operation(row, "create", api_version, effect)
         refusals = [refusal for demand in row.demands if (refusal := cloud.supply.late_refusal(demand)) is not None]
         row.failure = refusals[0].in_operation() if refusals else None
+        if effect is not None and effect.kind == "create_fails":
+            row.failure = failure_of(row, effect)
         row.uid, row.created_at = cloud.number(), cloud.now
         row.due = cloud.now + (effect.seconds if effect and effect.kind == "stuck" else cloud.settings.accept_s)
         self.rows[row.name] = row

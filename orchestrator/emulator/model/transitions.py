@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -226,7 +227,10 @@ class NodeTransitions:
 
 
 def failure_of(target: Node | QueuedResource, effect: Fault) -> dict[str, Any]:
-    """Return how the operation ends (google.rpc.Status): with the fault's own message, or the API's for its code."""
+    """Return how the operation ends (google.rpc.Status): literally as the fault says, else by its code and message."""
+    if literal := effect.parameters["literal"]:
+        status: dict[str, Any] = json.loads(literal)
+        return status
     code, message = effect.parameters["code"], effect.parameters["message"]
     error = api_errors.no_capacity(target.zone) if code == "RESOURCE_EXHAUSTED" else api_errors.internal()
     return (ApiError(code, message or error.message) if message or code != error.status else error).in_operation()

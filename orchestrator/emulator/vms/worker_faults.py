@@ -1,4 +1,4 @@
-"""Faults of single workers: an SSH port that is closed, or silent, or a machine that hangs.
+"""Faults of single workers: an SSH port that is closed, or silent, a machine that hangs, or one that upgrades itself.
 
 `/_emulator/nodes/NODE:worker` sets them; the driver ends them before it powers hosts off, and after a restart of the daemon.
 """
@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 import psutil
 
 from orchestrator.emulator.vms import processes
+from orchestrator.emulator.vms.pythons import COMMANDS
 from orchestrator.emulator.vms.tpu_vm import SliceHosts, Worker
 
 if TYPE_CHECKING:
     from orchestrator.emulator.vms.ssh_server import SshServer
 
-WELL, REFUSING, SILENT, FROZEN = "well", "refusing", "silent", "frozen"
+WELL, REFUSING, SILENT, FROZEN, UPGRADING = "well", "refusing", "silent", "frozen", "upgrading"
 STOP_TIMEOUT_S = 60.0
 MARK = "frozen"  # a file in the directory of a frozen worker
 CONDITIONS = (
@@ -27,7 +28,14 @@ CONDITIONS = (
     REFUSING,  # the SSH port is closed, open connections are cut, processes run
     SILENT,  # the SSH port accepts connections and sends nothing, open connections are cut, processes run
     FROZEN,  # processes are stopped, connections stay open and silent
+    UPGRADING,  # apt-get finds dpkg's lock taken, as on a fresh VM of Ubuntu
 )
+# In place of `sudo` and `apt-get`, of which those of this machine would act on this machine.
+LOCKED = """#!/bin/sh
+case " ${0##*/} $* " in *" apt-get "*) ;; *) exec /usr/bin/sudo "$@" ;; esac
+echo "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 4750 (unattended-upgr)" >&2
+exit 100
+"""
 
 
 class WorkerFaults:
@@ -48,6 +56,10 @@ class WorkerFaults:
         elif condition == SILENT:
             await ssh.close()
             await self._silence(worker, port)
+        elif condition == UPGRADING:
+            for path in _package_tools(worker):
+                path.write_text(LOCKED)
+                path.chmod(0o755)
         elif condition == FROZEN:
             _stop_listening(ssh)
             await self._silence(worker, port)
@@ -71,6 +83,8 @@ class WorkerFaults:
             await self._silent.pop(key).end()
 
     async def _reset(self, worker: Worker, ssh: SshServer, port: int) -> None:
+        for path in _package_tools(worker):
+            path.unlink(missing_ok=True)
         silent_port = self._silent.pop((worker.node.uid, worker.index), None)
         if silent_port is not None:
             await silent_port.end()
@@ -112,6 +126,11 @@ class _SilentPort:
                 continue
         writer.close()
         self._writers.discard(writer)
+
+
+def _package_tools(worker: Worker) -> list[Path]:
+    """Return the programs that UPGRADING puts first in the PATH of a worker."""
+    return [worker.directory / COMMANDS / "bin" / name for name in ("sudo", "apt-get")]
 
 
 def _stop_all(worker: Worker) -> None:

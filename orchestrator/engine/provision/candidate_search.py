@@ -1,7 +1,8 @@
 """Finding a slice: candidates in order, the next one only when the one before is proven gone, repeated until the wait is over.
 
-After each refusal `core.planning.refusals` decides: a candidate without capacity is tried again later; one without
-quota or permission is left out, with all others under the same quota; an error that is not understood stops the search.
+After each refusal `core.planning.refusals` decides: a candidate without capacity is tried again later; one that its place
+does not offer is left out; one without quota or permission, too, with all others under the same quota; a refusal of the whole
+project, or an error that is not understood, stops the search.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from orchestrator.errors import (
     ExternalAddressRefused,
     OsLoginRequired,
     Preempted,
+    QuotaError,
     TeardownUnproven,
     Vanished,
 )
@@ -108,8 +110,14 @@ class _SearchState:
         return made
 
     def available(self, drafts: tuple[Draft, ...]) -> list[Draft]:
-        """The candidates whose quota was not refused."""
-        return [draft for draft in drafts if not any(refusals.is_excluded(draft.request, key) for key in self.excluded)]
+        """The candidates that may be had, as far as their quotas and their places are known."""
+        return [draft for draft in drafts if not self._is_excluded(draft.request)]
+
+    def _is_excluded(self, request: SliceRequest) -> bool:
+        known = self.refusals.get(describe_candidate(request))
+        if known is not None and known.scope == "place":
+            return True
+        return any(refusals.is_excluded(request, key) for key in self.excluded)
 
     async def try_all(self, drafts: tuple[Draft, ...]) -> Lease | None:
         """Try each candidate once; None if none could be had."""
@@ -181,20 +189,22 @@ class _SearchState:
     def record_refusal(self, request: SliceRequest, error: CloudError) -> Step:
         self.refusals[describe_candidate(request)] = error
         step = refusals.step_after(error)
-        if step is Step.SKIP:
+        if step is Step.SKIP and error.scope != "place":
             self.excluded.add(refusals.quota_key(request, error))
         return step
 
     def failure(self, drafts: tuple[Draft, ...]) -> CloudError:
-        """The error of a search without result."""
+        """The error of a search without result: what the user can change is named, beside a stockout, too."""
         errors = list(self.refusals.values())
-        full = [error for error in errors if isinstance(error, CapacityError | Preempted)]
-        if not full:
-            return errors[-1]
+        if not any(isinstance(error, CapacityError | Preempted) for error in errors):
+            return ([error for error in errors if error.scope != "place"] or errors)[-1]
+        quotas = {error.message: error for error in errors if isinstance(error, QuotaError)}
         places = ", ".join(dict.fromkeys(draft.request.name.zone for draft in drafts))
+        full = f"no capacity in any zone that was asked for ({places})"
+        more = "name more zones or `zone: any`, try spot, or wait: `wait: 6h` in a job's `tpu:`, `up --wait 6h`"
         return CapacityError(
-            f"no capacity in any zone that was asked for ({places})",
-            hint="name more zones or `zone: any`, try spot, or wait: `wait: 6h` in a job's `tpu:`, `up --wait 6h`",
+            "; ".join((full, *map(refusals.describe, quotas.values()))),
+            hint="; or ".join((*filter(None, {error.hint for error in quotas.values()}), more)),
             details={where: error.message for where, error in self.refusals.items()},
         )
 

@@ -140,6 +140,7 @@ class PlanDrafter:
             external_ips=lease.route.via is Via.EXTERNAL,
             tags=place.access.tags or (),
             service_account=place.service_account,
+            secure_boot=bool(place.access.secure_boot),
             queue=self._queue(candidate, life_s) if candidate.queued else None,
         )
         return Draft(lease, request)

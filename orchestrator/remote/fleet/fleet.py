@@ -114,6 +114,7 @@ class Fleet:
                 f"{worker_names(missing)} of {len(self.workers)} could not be reached {within} {self.dialer.way}: "
                 f"{first.message}",
                 hint=first.hint or self.dialer.hint,
+                exit_code=first.exit_code,
             )
 
     def send_heartbeats(self, every_s: float, *, everywhere: bool = False) -> None:

@@ -182,9 +182,10 @@ class Tunnel:
             return Unreachable(f"{instance}: {error.reason or 'the relay of IAP cut the connection'}")
         words = f"{instance}: the relay of IAP refuses ({number}{': ' if error.reason else ''}{error.reason})"
         if number in (NOT_AUTHORIZED, 401, 403):
-            return TunnelRefused(
-                words, hint=f"you need the role {ROLE} in project {self._session.target.project}; {DOCTOR}"
-            )
+            hint = f"you need the role {ROLE} in project {self._session.target.project}; {DOCTOR}"
+            refused = TunnelRefused(words, hint=hint)
+            refused.code = error.code
+            return refused
         if error.http is not None and error.http < 500 and not error.may_pass:
             return TunnelRefused(
                 words, hint=f"is the API iap.googleapis.com enabled, and {ROLE} granted to you? {DOCTOR}"

@@ -184,7 +184,7 @@ class Connection:
         try:
             sock = self._dialer.dial(self.worker)
         except (Unreachable, TunnelRefused) as error:
-            raise type(error)(f"{self.name}: {error.message}", hint=error.hint) from error
+            raise type(error)(f"{self.name}: {error.message}", hint=error.hint, exit_code=error.exit_code) from error
         if self._wakeup.canceled.is_set():  # canceled before there was a socket to shut
             sock.close()
             raise FanOutAbandoned

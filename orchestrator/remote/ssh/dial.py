@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import socket
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
@@ -103,12 +104,21 @@ class Relayed:
     files = 3  # two ends of a pair of sockets, and the connection to the relay
 
     def __init__(
-        self, relay: Relay, project: str, zone: str, *, program: Sequence[str] = (), reconnect_s: float | None = None
+        self,
+        relay: Relay,
+        project: str,
+        zone: str,
+        *,
+        program: Sequence[str] = (),
+        reconnect_s: float | None = None,
+        fresh_s: float = 0.0,
     ) -> None:
         """`program`: carries its stdin and stdout through the relay to the instance that is its last argument, for OpenSSH.
 
-        `reconnect_s`: for how long a cut tunnel is resumed; None: for less than the log's followers wait.
+        `reconnect_s`: for how long a cut tunnel is resumed; None: for less than the log's followers wait. `fresh_s`: for how
+        long the relay may not know yet who has a role on these new VMs.
         """
+        self._fresh_until = time.monotonic() + fresh_s
         self._relay, self._project, self._zone, self._reconnect_s = relay, project, zone, reconnect_s
         self._program = program
         self._worked = False
@@ -120,16 +130,18 @@ class Relayed:
     def dial(self, worker: WorkerAddress) -> socket.socket:
         from orchestrator.remote.iap import dialer
         from orchestrator.remote.iap.relay_session import RelayTarget
+        from orchestrator.remote.iap.tunnel import NOT_AUTHORIZED
 
         target = RelayTarget(self._project, self._zone, _instance(worker))
         reconnect_s = dialer.RECONNECT_S if self._reconnect_s is None else self._reconnect_s
         try:
             sock = dialer.dial(self._relay, target, reconnect_s=reconnect_s)
         except TunnelRefused as refused:
-            if not self._worked:
+            known_later = refused.code == NOT_AUTHORIZED and time.monotonic() < self._fresh_until
+            if not (self._worked or known_later):
                 raise
             # A role that is lost in the middle of a run may come back, and the run goes on meanwhile.
-            raise Unreachable(refused.message, hint=refused.hint) from None
+            raise Unreachable(refused.message, hint=refused.hint, exit_code=refused.exit_code) from None
         self._worked = True
         return sock
 

@@ -57,7 +57,8 @@ def request(state: Any = "WAITING_FOR_RESOURCES", name: str = REQUEST, **more: A
 
 
 def node(**fields: Any) -> dict[str, Any]:
-    return {"name": NODE, "state": "READY", "acceleratorType": "v5litepod-4", "labels": LABELS} | fields
+    shown = {"name": NODE, "state": "READY", "acceleratorType": "v5litepod-4", "labels": LABELS}
+    return shown | {"networkEndpoints": [{"ipAddress": "10.0.0.2"}]} | fields
 
 
 @dataclass

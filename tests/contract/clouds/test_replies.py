@@ -22,10 +22,8 @@ from orchestrator.errors import (
     AlreadyExists,
     AuthError,
     BadRequest,
-    CapacityError,
     CloudError,
     CloudUnavailable,
-    Preempted,
     UnexpectedReply,
     Vanished,
 )
@@ -44,6 +42,7 @@ REQUEST = SliceRequest(
     labels={"tpujob": "1", "tpujob-lease-id": "7q2m4x1pzt"},
     metadata={"ssh-keys": "tpujob:ssh-ed25519 AAAA tpujob", "enable-oslogin": "FALSE"},
     service_account="vm@acme-project.iam.gserviceaccount.com",
+    secure_boot=True,
 )
 HTML_404 = StubReply(404, "<!DOCTYPE html><title>Error 404 (Not Found)!!1</title>")
 KEY = "AAAAC3NzaC1lZDI1NTE5AAAAI" + "B" * 43
@@ -54,7 +53,8 @@ def failure(http: int, status: str, message: str) -> StubReply:
 
 
 def node(state: Any = "READY", name: str = PATH, **fields: Any) -> dict[str, Any]:
-    return {"name": name, "state": state, "acceleratorType": "v5litepod-4", "apiVersion": "V2"} | fields
+    shown = {"name": name, "state": state, "acceleratorType": "v5litepod-4", "apiVersion": "V2"}
+    return shown | {"networkEndpoints": [{"ipAddress": "10.0.0.2"}]} | fields
 
 
 NO_SUCH_NODE = failure(404, "NOT_FOUND", f"Resource '{PATH}' was not found")
@@ -137,6 +137,7 @@ def test_the_body_of_a_create_says_everything_that_matters() -> None:
             "email": "vm@acme-project.iam.gserviceaccount.com",
             "scope": ["https://www.googleapis.com/auth/cloud-platform"],
         },
+        "shieldedInstanceConfig": {"enableSecureBoot": True},
     }
 
 
@@ -432,25 +433,6 @@ def test_a_list_of_something_else_is_an_unexpected_reply(stub: StubApi, asking: 
         asking.operations(NAME.project, NAME.zone)
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        ({"code": 8, "message": 'There is no more capacity in the zone "us-central1-b"; … [EID: 0x1]'}, CapacityError),
-        ({"code": 3, "message": "update is not supported while in state PREEMPTED [EID: 0x1]"}, Preempted),
-        ({"code": 13, "message": "an internal error has occurred"}, CloudUnavailable),
-        ({"code": 7, "message": "no", "details": [{"@type": "type.googleapis.com/google.rpc.New", "a": 1}]}, AuthError),
-    ],
-)
-def test_the_error_of_a_done_operation_is_translated(
-    stub: StubApi, asking: ApiCalls, error: dict[str, Any], kind: type[CloudError]
-) -> None:
-    stub.answers(StubReply(200, OPERATION | {"done": True, "error": error}))
-    operation = asking.operation(OPERATION["name"])
-    assert operation is not None
-    assert operation.done
-    assert type(operation.error) is kind
-
-
 # -- workers -----------------------------------------------------------------------------------------------------------
 
 
@@ -578,13 +560,17 @@ def test_a_host_key_that_is_none_is_refused(stub: StubApi, google_like: TpuApi) 
         google_like.workers(NAME)
 
 
-def test_a_node_without_addresses_has_no_workers_yet_and_its_guest_attributes_are_not_asked_for(
-    stub: StubApi, api: TpuApi
+@pytest.mark.parametrize(("state", "hosts", "why"), [("CREATING", 0, "no"), ("READY", 0, "no"), ("READY", 3, "3 of 4")])
+def test_a_node_without_all_addresses_is_not_ready_and_its_guest_attributes_are_not_asked_for(
+    stub: StubApi, api: TpuApi, state: str, hosts: int, why: str
 ) -> None:
-    stub.answers(StubReply(200, node("CREATING")), attributes())
-    with pytest.raises(CloudUnavailable, match="no addresses yet"):
+    slow = node(state, acceleratorType="v5litepod-16", **endpoints(*["34.1.2.3"] * hosts))
+    stub.answers(StubReply(200, slow), StubReply(200, slow), attributes())
+    with pytest.raises(CloudUnavailable, match=f"has {why} addresses yet"):
         api.workers(NAME)
     assert [asked.method for asked in stub.asked] == ["GET"]
+    view = api.get(NAME)
+    assert view is not None and view.state is SliceState.CREATING
 
 
 # -- the way there -----------------------------------------------------------------------------------------------------

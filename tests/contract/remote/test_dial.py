@@ -19,6 +19,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from orchestrator.client.reach import Emulator as EmulatorPlace
+from orchestrator.client.reach import Reach
+from orchestrator.core.lease.access import Route, Via
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import ConfigError, HostKeyMismatch, RemoteError, TunnelRefused, Unreachable
 from orchestrator.remote.iap.dialer import Relay
@@ -32,6 +35,7 @@ from tests.contract.remote.fixture import USER, Road, Slice, four, one, until_en
 from tests.contract.remote.test_iap import FixedToken
 from tests.contract.remote.test_remote import OTHER_KEY, Log, request, shipment
 from tests.emulator_fixture import Emulator
+from tests.unit.engine.virtual import lease_and_request
 from tests.waiting import HANG_S, until
 
 __all__ = ["four", "one"]
@@ -144,9 +148,25 @@ def test_a_missing_role_ends_the_wait_for_workers_at_once(one: Slice, relayed: R
         one.fleet(known_hosts="refused_hosts", dialer=relayed).connect(HANG_S)
 
 
-def test_a_vm_whose_ssh_server_is_not_up_yet_is_waited_for(one: Slice, relayed: Relayed, fault: Fault) -> None:
-    fault("relay_refuse", operation="relay.connect", close_code=4003, when={"first": 3})
+@pytest.mark.parametrize("code", [4003, 4047])
+def test_a_vm_whose_ssh_server_is_not_up_or_that_the_relay_does_not_know_yet_is_waited_for(
+    one: Slice, relayed: Relayed, fault: Fault, code: int
+) -> None:
+    fault("relay_refuse", operation="relay.connect", close_code=code, when={"first": 3})
     one.fleet(known_hosts="booting_hosts", dialer=relayed).connect(HANG_S)
+
+
+@pytest.mark.parametrize(("age_s", "error"), [(0.0, Unreachable), (119.0, Unreachable), (121.0, TunnelRefused)])
+def test_a_relay_that_does_not_know_of_the_role_on_a_fresh_vm_yet_is_asked_again_for_two_minutes(
+    one: Slice, shared_emulator: Emulator, fault: Fault, tmp_path: Path, age_s: float, error: type[RemoteError]
+) -> None:
+    (tmp_path / "token").write_text(shared_emulator.token)
+    place = EmulatorPlace(shared_emulator.url, tmp_path / "token")
+    lease = replace(lease_and_request()[0], route=Route(Via.IAP), ready_at=1000.0)
+    dialer = Reach(lambda: place, lambda _: tmp_path).dialer(lease, 1000.0 + age_s)
+    fault("relay_refuse", operation="relay.connect", close_code=4033, when={"first": 1})
+    with pytest.raises(error, match="4033: not authorized"):
+        dialer.dial(one.workers[0])
 
 
 def test_a_vm_that_never_answers_names_the_firewall_rule(one: Slice, relayed: Relayed, fault: Fault) -> None:

@@ -55,6 +55,7 @@ def test_every_shape_adds_up(name: str) -> None:
     assert len(sides) == (3 if kind.generation in ("v4", "v5p", "tpu7x") else 2)
     assert kind.chips % kind.hosts == 0 and kind.hosts * kind.cores_per_host == kind.cores
     assert kind.hbm_gib >= 16 * kind.chips
+    assert catalog.canonical(name.replace("-", "")) == catalog.canonical(f"{kind.generation}-{kind.topology}") == name
     if kind.in_cloud_tpu_api:
         assert kind.default_runtime == catalog.runtimes(kind.generation)[0]
         assert catalog.zones_with(name)
@@ -82,6 +83,15 @@ def test_only_tpu7x_is_in_no_zone_of_the_cloud_tpu_api() -> None:
         ("TPU7x-8", "tpu7x-8"),
         ("tpu-7x-8", "tpu7x-8"),
         ("v7x-8", "tpu7x-8"),
+        *(("v5e8", "v5litepod-8"), ("V5LITE_POD-8", "v5litepod-8"), ("tpuv6e8", "v6e-8"), ("trillium-4", "v6e-4")),
+        *(("v5e-4x4", "v5litepod-16"), ("v4-2x2x1", "v4-8"), ("v4-2x2", "v4-8"), ("v5p-2x2x2", "v5p-16")),
+        *(("tpu-v5-lite-podslice-2x4", "v5litepod-8"), ("tpu-v4-podslice-2x2x4", "v4-32"), ("tpu7x-2x2x1", "tpu7x-8")),
+        *(("ct6e-standard-4t", "v6e-4"), ("ct5lp-hightpu-8t", "v5litepod-8"), ("ct5p-hightpu-4t-tpu", "v5p-8")),
+        *(("ct3p-hightpu-4t", "v3-8"), ("ct4p-hightpu-4t", "v4-8"), ("tpu7x-standard-4t", "tpu7x-8")),
+        *(
+            (name, name)
+            for name in ("v4-4x4x16", "v5e-8x2x2", "ct6e-standard-3t", "tpu-v6e-slice", "v5e", "v5ex-8", "v5e-٨")
+        ),
         ("v5e-7", "v5e-7"),
         ("tpu-v9z-8", "tpu-v9z-8"),
         ("tpu-", "tpu-"),
@@ -92,10 +102,24 @@ def test_common_names_of_a_type_map_to_the_name_of_the_api(written: str, name: s
     assert catalog.canonical(written) == name
 
 
-@pytest.mark.parametrize("written", ["tpu-v5e-7", "v5e-7", "v5lite-7", "v5litepod-7"])
-def test_the_nearest_types_of_a_size_that_does_not_exist_are_of_its_family(written: str) -> None:
-    assert catalog.nearest(written)[0] == "v5litepod-8"
-    assert {name.partition("-")[0] for name in catalog.nearest(written)} == {"v5litepod"}
+@pytest.mark.parametrize(
+    ("written", "generation", "whole"),
+    [
+        *(
+            (name, "v5e", False)
+            for name in ("tpu-v5e-7", "v5e7", "v5lite-7", "v5e-3x3", "ct5lp-hightpu-3t", "my-v5e-pool")
+        ),
+        *((name, "v5e", True) for name in ("v5e", "v5litepod", "tpu-v5-lite-podslice")),
+        *(("ct6e-standard-3t", "v6e", False), ("tpu-v6e-slice", "v6e", True), ("ct5p-hightpu-1t", "v5p", False)),
+        *(("tpu-v4-podslice", "v4", True), ("tpu7x-9", "tpu7x", False), ("ironwood", "tpu7x", True)),
+    ],
+)
+def test_the_types_nearest_to_a_size_that_does_not_exist_are_of_the_same_chip(
+    written: str, generation: str, whole: bool
+) -> None:
+    kinds = [catalog.lookup(name) for name in catalog.nearest(written)]
+    assert kinds and {kind.generation for kind in kinds if kind} == {generation}
+    assert catalog.generation(written) == (generation if whole else None)
 
 
 def test_the_api_accepts_only_its_own_names() -> None:

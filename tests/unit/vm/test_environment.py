@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -344,6 +345,44 @@ def test_another_version_of_what_is_lent_replaces_it_here_and_deletes_nothing_th
     assert code == 0 and "lent" not in said, said
     assert worker.run(asked, "import torch; print(torch.__version__)") == "1.5"
     assert (tmp_path / "lent" / "torch" / "__init__.py").exists()
+
+
+APT_GET = """#!/bin/sh
+[ "$2" = update ] && exit 0
+echo x >>"$0.calls"
+[ $(wc -l <"$0.calls") -gt %d ] && touch "$0.done" && exit 0
+echo "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 4750 (unattended-upgr)" >&2
+echo "E: Unable to acquire the dpkg frontend lock (/var/lib/dpkg/lock-frontend), is another process using it?" >&2
+exit 100
+"""
+HELD = "the lock /var/lib/dpkg/lock-frontend. It is held by process 4750 (unattended-upgr)"
+
+
+@pytest.mark.parametrize("times", [2, 1000])
+def test_the_lock_of_a_package_manager_is_waited_for_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], times: int
+) -> None:
+    programs = {
+        "sudo": '#!/bin/sh\n[ "$1" = apt-get ] || shift\nexec "$@"\n',
+        "apt-get": APT_GET % times,
+        "python3": f'#!/bin/sh\n[ -e "{tmp_path}/apt-get.done" ] && mkdir "$4" || exit 1\n',  # -m venv --without-pip
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(tools, "APT_PAUSE_S", 0.01)
+    monkeypatch.setattr(tools, "APT_LOCK_S", HANG_S if times == 2 else 0.0)
+    refused = f"requirements.txt cannot be created: waited 0 minutes for {HELD}"
+    with (tmp_path / "lock").open("w") as lock:
+        tool = tools.Tool(None, tmp_path / "made", lock.fileno(), "requirements.txt", True)
+        if times == 2:
+            tool.create(tmp_path / "python3", with_pip=False)
+            assert (tmp_path / "made").is_dir()
+        else:
+            with pytest.raises(tools.Failed, match=re.escape(refused)):
+                tool.create(tmp_path / "python3", with_pip=False)
+    assert capfd.readouterr().out.count(f"setup    waiting for {HELD}\n") == 1
 
 
 def test_an_index_that_a_job_sets_for_pip_is_that_of_uv_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ def add_fault(
     kind: Annotated[str, Argument(help="What fails: status, lost_reply, drop, hidden, stuck, …")],
     parameters: Annotated[
         list[str] | None,
-        Argument(metavar="[NAME=VALUE]...", help="The kind's parameters: seconds=3, status=429."),
+        Argument(metavar="[NAME=VALUE]...", help="The kind's parameters: seconds=3, status=429, literal=@FILE."),
     ] = None,
     operation: Annotated[
         str | None,
@@ -112,19 +112,21 @@ def _fault_line(row: dict[str, Any]) -> str:
     known = ("id", "kind", "operation", "caller", "match", "when", "added_at", "calls", "hits")
     limits = {"caller": row["caller"]} | row["match"] | row["when"]
     details = limits | {name: value for name, value in row.items() if name not in known and value != ""}
-    text = " ".join(f"{name}={value}" for name, value in details.items() if value != "any")
+    text = " ".join(" ".join(f"{name}={value}".split()) for name, value in details.items() if value != "any")
     return f"{row['id']}\t{row['kind']}\t{row['operation']}\t{row['hits']} of {row['calls']} calls\t{text}"
 
 
 def _parameters(pairs: list[str]) -> dict[str, Any]:
-    """Return the values of NAME=VALUE pairs; a value that is not JSON is a text. Raises UserError."""
+    """Return the values of NAME=VALUE pairs; one that is not JSON is a text; @FILE is that of a file. Raises UserError."""
     found: dict[str, Any] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
             raise UserError(f"{pair!r} is not of the form NAME=VALUE")
         try:
-            found[name] = json.loads(value)
+            found[name] = Path(value[1:]).read_text(encoding="utf-8") if value[:1] == "@" else json.loads(value)
+        except OSError as error:
+            raise UserError(f"{value[1:]} cannot be read: {error.strerror}") from error
         except ValueError:
             found[name] = value
     return found

@@ -51,7 +51,9 @@ def put(
 def worker(
     node: Node,
     index: Annotated[int, Argument(min=0, help="Worker index, from 0.")],
-    condition: Annotated[str, Argument(metavar="well|refusing|silent|frozen", help="Its condition from now on.")],
+    condition: Annotated[
+        str, Argument(metavar="well|refusing|silent|frozen|upgrading", help="Its condition from now on.")
+    ],
 ) -> None:
     """Make one worker refuse or ignore SSH connections, or freeze its whole machine."""
     _act(node, "worker", {"worker": index, "condition": condition})

@@ -463,7 +463,7 @@ def states(pids: Iterable[int]) -> set[str]:
     return found - {psutil.STATUS_ZOMBIE}
 
 
-def test_a_frozen_worker_is_stopped_with_its_connections_open_and_resumes_later(
+def test_a_frozen_worker_is_stopped_with_its_connections_open_and_resumes_later_and_one_may_upgrade_itself(
     api: TpuApi, shared_emulator: Emulator, login_key: Path, ssh_keys: str
 ) -> None:
     wanted = request()
@@ -486,6 +486,11 @@ def test_a_frozen_worker_is_stopped_with_its_connections_open_and_resumes_later(
     for _ in range(20):
         assert ticking.stdout.readline() == b"tick\n"
     assert machine.output("echo here") == "here"
+    shared_emulator.request("POST", f"/_emulator/nodes/{name.node}:worker", {"worker": 0, "condition": "upgrading"})
+    held = machine.output("sudo A=b apt-get -qq install -y x 2>&1; echo $?; apt-get update 2>/dev/null; echo $?")
+    assert "lock-frontend. It is held by process" in held and held.split()[-2:] == ["100", "100"]
+    shared_emulator.request("POST", f"/_emulator/nodes/{name.node}:worker", {"worker": 0, "condition": "well"})
+    assert not {"sudo", "apt-get"} & set(machine.output("ls ${PATH%%:*}").split())
     delete(api, name)
     ticking.wait(timeout=HANG_S)
     ticking.stdout.close()

@@ -117,7 +117,7 @@ def test_the_built_in_training_is_of_one_slice() -> None:
         ("tpu: {slices: 2}", "tpu.slices: several slices at once are for a cluster: write `on: gke`, or remove this"),
         (
             "tpu: {accelerator: tpu7x-8}",
-            "tpu.accelerator: `tpu7x-8` is in no zone of the Cloud TPU API, only in GKE; run it",
+            "tpu.accelerator: `tpu7x-8` is not in the Cloud TPU API, as far as Google says: Compute Engine and GKE have it",
         ),
     ],
 )

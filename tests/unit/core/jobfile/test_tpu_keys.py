@@ -113,9 +113,8 @@ def test_the_schema_of_editors_takes_every_form(text: str) -> None:
             "4: tpu[1].accelerator: `v4-9` is not a known accelerator type; nearest: v4-8, v4-16, v4-32",
         ),
         (
-            "tpu:\n  zone: us-central2-b\n  any_of:\n    - accelerator: v4-8\n    - accelerator: v2-8\n",
-            "3: tpu.zone: `us-central2-b` does not offer v2-8; offered in: "
-            "us-central1-b, us-central1-c, us-central1-f, asia-east1-c and 1 more",
+            "tpu:\n  zone: us-central2-z\n  any_of:\n    - accelerator: v4-8\n",
+            "3: tpu.zone: `us-central2-z` is not a zone with TPUs; nearest: us-central2-b, us-central2, us-central1-f",
         ),
         (
             "tpu:\n  any_of:\n    - zone: [us-central1-a, mars]\n",

@@ -72,6 +72,7 @@ LAB = AccessWish(network="lab", tags=("ssh",))
         (Route(), AccessWish(network="other"), "`network`"),
         (Route(), AccessWish(subnetwork="tpus"), "`subnetwork`"),
         (Route(), AccessWish(tags=()), "`tags`"),
+        (Route(), AccessWish(secure_boot=True), "`secure_boot`"),
     ],
 )
 def test_a_slice_contradicts_only_what_a_wish_says(taken: Route, wish: AccessWish, word: str | None) -> None:

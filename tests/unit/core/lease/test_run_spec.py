@@ -32,7 +32,7 @@ def test_what_the_file_said_is_read_again() -> None:
     assert spec == RunSpec(
         train=TrainRecord("a:b", FunctionCall("f"), "none", "mlp", "mnist", 64, "fp32", 4),
         tpu=TpuRecord("v6e-8", ("us-east5-b",)),
-        access=AccessWish("auto", None, "auto", "n", "s", ("t",)),
+        access=AccessWish("auto", None, "auto", "n", "s", ("t",), secure_boot=False),
         limits=LimitsRecord(5400.0, 2_000_000_000, 300.0),
         artifacts=("*.txt",),
         metrics={"loss": "loss ([0-9.]+)"},

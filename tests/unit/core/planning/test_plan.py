@@ -41,16 +41,26 @@ def test_without_a_place_the_cheapest_zone_comes_first_and_an_unknown_price_last
     )
 
 
-def test_a_zone_that_does_not_offer_the_type_is_dropped_with_a_reason() -> None:
-    plan = make([CapacityRequest("v5litepod-8", ("us-central1-b", "us-central1-a"))])
+NOT_THERE = CapacityRequest("v5litepod-8", ("us-central1-b", "us-central1-a"))
+
+
+def test_a_named_zone_that_the_table_lacks_is_asked_all_the_same_and_the_zones_that_have_the_type_are_named() -> None:
+    there, listed = make([NOT_THERE]).candidates
+    assert (there.zone, listed.zone, listed.offered_in) == ("us-central1-b", "us-central1-a", None)
+    assert there.offered_in == "us-central1-a, us-east1-b, us-east1-c, us-west1-c and 22 more"
+    region = make([CapacityRequest("v4-8", ("us-central1",))]).candidates
+    assert {one.zone for one in region} == set(catalog.zones_of("us-central1"))
+    assert {one.offered_in for one in region} == {"us-central2-b"}
+    assert make([replace(NOT_THERE, unlisted=True)]).candidates[0].offered_in is None
+
+
+def test_where_the_table_chooses_a_zone_that_it_lacks_is_dropped_with_a_reason() -> None:
+    plan = make([NOT_THERE], order=CandidateOrder.CHEAPEST)
     assert [(dropped.zone, dropped.why) for dropped in plan.dropped] == [
         ("us-central1-b", "v5litepod-8 is not offered there")
     ]
-
-
-def test_a_type_that_no_requested_zone_offers_is_refused_with_the_zones_that_do() -> None:
     with pytest.raises(UserError) as refused:
-        make([CapacityRequest("v4-8", ("us-central1-a",))])
+        make([CapacityRequest("v4-8", ("us-central1-a",))], order=CandidateOrder.CHEAPEST)
     assert refused.value.hint == "v4-8 is offered in: us-central2-b"
 
 
@@ -241,15 +251,15 @@ def test_the_overlap_of_a_race_is_every_racer_but_the_cheapest_for_as_long_as_pr
     assert make([CapacityRequest("v6e-8", ("us-central2-b",), queue=True)], race=True).overlap_usd(360) is None
 
 
-def test_flex_start_is_asked_for_only_where_google_lists_it_or_with_unlisted() -> None:
+def test_flex_start_is_asked_for_where_google_lists_it_or_where_the_user_says() -> None:
     flex = CapacityRequest("v6e-8", ("us-east5", "any"), provisioning=Provisioning.FLEX_START)
     assert zones(flex) == ["us-east5-a", "asia-northeast1-b"]
     nowhere = replace(flex, accelerator="v4-8", places=("us-central2-b",))
     with pytest.raises(
         UserError, match="v4-8 is not offered in us-central2-b with flex-start, as far as Google lists it"
     ):
-        make([nowhere])
-    assert zones(replace(nowhere, unlisted=True)) == ["us-central2-b"]
+        make([nowhere], order=CandidateOrder.CHEAPEST)
+    assert make([nowhere]).candidates[0].offered_in == "no zone of the table"
 
 
 def test_the_whole_bill_stays_within_the_budget_deletion_included() -> None:

@@ -164,6 +164,8 @@ times = st.floats(0, 1e6, allow_nan=False)
 
 
 def parameter(name: str, default: Any) -> st.SearchStrategy[Any]:
+    if name == "literal":
+        return st.sampled_from(["", '{"code": 5, "message": "Reservation not found"}'])
     if name in CHOICES:
         return st.sampled_from(CHOICES[name])
     if isinstance(default, bool):
@@ -225,17 +227,17 @@ def test_the_defaults_of_every_kind_are_valid(name: str) -> None:
 
 
 EFFECTS = {
-    *("hidden", "late", "stockout", "create_fails_leaving_node", "operation_fails", "operation_forgets", "stuck"),
     *(
-        "stalled",
-        "delete_dropped",
-        "refuse_delete",
-        "unreachable",
-        "stale_list",
-        "page_loop",
-        "page_error",
-        "operation_gone",
+        "hidden",
+        "late",
+        "stockout",
+        "create_fails",
+        "create_fails_leaving_node",
+        "operation_fails",
+        "operation_forgets",
     ),
+    *("stuck", "stalled", "delete_dropped", "refuse_delete", "few_endpoints", "unreachable", "stale_list", "page_loop"),
+    *("page_error", "operation_gone"),
     *("relay_reject", "relay_refuse", "relay_cut", "relay_close", "relay_silent", "relay_slow"),
 }
 
@@ -282,6 +284,8 @@ EFFECTS = {
         ({"kind": "status", "status": 418}, "status must be one of 400, 401"),
         ({"kind": "status", "effect": 1}, "effect must be true or false, not 1"),
         ({"kind": "status", "message": 1}, "message must be a string, not 1"),
+        ({"kind": "create_fails", "literal": "nothing"}, "literal must be a google.rpc.Status as JSON"),
+        ({"kind": "operation_fails", "literal": '{"code": "5"}'}, "literal must be a google.rpc.Status as JSON"),
         ({"kind": "garbage", "form": "xml"}, "form must be one of truncated, html"),
         ({"kind": "unreachable", "zones": "a"}, "zones must be a list of strings"),
         ({"kind": "relay_refuse", "close_code": 999}, "close_code must be a whole number from 1000 to 4999, not 999"),

@@ -20,6 +20,7 @@ from orchestrator.core.lease.cloud_api import (
     SliceView,
 )
 from orchestrator.core.lease.lease import Down, Lease, LeaseState
+from orchestrator.core.planning import refusals
 from orchestrator.engine.leases.obligations import Obligations, release_owed
 from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.provision.drafts import Draft
@@ -171,9 +172,12 @@ def test_waiting_ends_in_time_with_the_reply_of_every_candidate(world: VirtualWo
     assert world.time - began <= 900 and set(raised.value.details) == {f"v5litepod-8 {A}", f"v5litepod-8 {B}"}
 
 
-@pytest.mark.parametrize("error", [QuotaError("Quota limit has been exceeded"), AuthError("Permission denied")])
-def test_candidates_without_quota_or_permission_are_tried_once_and_the_others_again(
-    world: VirtualWorld, error: QuotaError | AuthError
+@pytest.mark.parametrize(
+    "error",
+    [QuotaError("Quota limit has been exceeded"), AuthError("Permission denied"), BadRequest("no", scope="place")],
+)
+def test_candidates_without_quota_permission_or_offer_are_tried_once_and_the_others_again(
+    world: VirtualWorld, error: CloudError
 ) -> None:
     world.cloud.refusing = {A: error}
     world.cloud.full_until = {B: world.time + 1200}
@@ -182,9 +186,29 @@ def test_candidates_without_quota_or_permission_are_tried_once_and_the_others_ag
     assert lease.name.zone == B
     asked_a = {draft for draft in created(world) if world.ledger.lease(draft[-10:]).name.zone == A}
     assert len(asked_a) == 1
-    assert any(
-        f"us-central1-a   {'quota' if isinstance(error, QuotaError) else 'no perm'}" in line for line in world.told
-    )
+    assert any(f"us-central1-a   {refusals.describe(error)}" in line for line in world.told)
+
+
+NOT_THERE, USED_UP = BadRequest("v5litepod-8 was not found in zone", scope="place"), QuotaError("Quota 'X' exhausted")
+
+
+@pytest.mark.parametrize(
+    ("refusing", "kind", "named"),
+    [
+        ({A: NOT_THERE, B: NOT_THERE}, BadRequest, "was not found in zone"),
+        ({A: NOT_THERE, B: USED_UP}, QuotaError, "Quota 'X' exhausted"),
+        ({A: USED_UP, B: NOT_THERE}, QuotaError, "Quota 'X' exhausted"),
+        ({A: NOT_THERE}, CapacityError, "no capacity"),
+        ({A: USED_UP}, CapacityError, "no capacity in .*; quota: Quota 'X' exhausted"),
+    ],
+)
+def test_the_last_word_is_what_the_user_can_change_and_not_that_one_place_lacks_it(
+    world: VirtualWorld, refusing: dict[str, CloudError], kind: type[CloudError], named: str
+) -> None:
+    world.cloud.refusing, world.cloud.full_zones = refusing, {A, B} - refusing.keys()
+    with pytest.raises(kind, match=named):
+        search(world, Search(Drafts(world, A, B).make()))
+    assert len(created(world)) == 2 and alive(world) == set()
 
 
 def test_a_regional_quota_excludes_the_other_zones_of_the_region_too(world: VirtualWorld) -> None:
@@ -195,10 +219,13 @@ def test_a_regional_quota_excludes_the_other_zones_of_the_region_too(world: Virt
     assert lease.name.zone == C and len(created(world)) == 2
 
 
-def test_a_bad_request_stops_the_search(world: VirtualWorld) -> None:
-    world.cloud.refusing = {A: BadRequest("no such runtime")}
-    with pytest.raises(BadRequest, match="no such runtime"):
-        search(world, Search(Drafts(world, A, B).make()))
+@pytest.mark.parametrize("error", [BadRequest("no such runtime"), AuthError("billing is off", scope="project")])
+def test_a_wrong_request_and_a_refusal_of_the_whole_project_stop_the_search(
+    world: VirtualWorld, error: CloudError
+) -> None:
+    world.cloud.refusing, drafts = {A: error}, Drafts(world, A, B)
+    with pytest.raises(type(error), match=error.message):
+        search(world, Search(drafts.make(), wait_s=3600, drafter=drafts))
     assert len(created(world)) == 1
 
 

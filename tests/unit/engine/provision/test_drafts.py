@@ -68,11 +68,11 @@ def test_a_slice_without_external_addresses_is_requested_as_such_and_its_lease_s
     tmp_path: Path,
 ) -> None:
     plan = make([CapacityRequest("v5litepod-8", ("us-central1-a",))])
-    wish = AccessWish(via="iap", network="shared", subnetwork="small", tags=("ssh", "tpu"))
+    wish = AccessWish(via="iap", network="shared", subnetwork="small", tags=("ssh", "tpu"), secure_boot=True)
     ((lease, request),) = PlanDrafter(plan, place(tmp_path, wish), handle="mnist", purpose=Purpose.RUN).make()
     assert lease.route == Route(Via.IAP)
     assert (request.external_ips, request.network, request.subnetwork) == (False, "shared", "small")
-    assert request.tags == ("ssh", "tpu")
+    assert request.tags == ("ssh", "tpu") and request.secure_boot
     assert request.metadata["enable-oslogin"] == "FALSE" and request.metadata["ssh-keys"].startswith("tpujob:ssh-")
 
 
