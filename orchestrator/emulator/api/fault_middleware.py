@@ -41,6 +41,7 @@ def request_logging(log: RequestLog, driver: Driver) -> Middleware:
             response = await handler(request)
             driver.flush()
             call.status = response.status if request.transport and not request.transport.is_closing() else None
+            call.note = request.get("note", "") if response.status == 200 else ""
             return response
         finally:
             call.caller = request.get("caller", UNAUTHENTICATED)

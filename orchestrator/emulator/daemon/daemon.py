@@ -49,7 +49,7 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
     # From the outermost to the innermost: refused calls are in the log, and meet no fault.
     middlewares = [
         fault_middleware.request_logging(requests, driver),
-        authentication.middleware(store.token, driver.account, driver.state),
+        authentication.middleware(store, driver.account, driver.state),
         idle.middleware,
         fault_middleware.fault_injection(driver),
     ]

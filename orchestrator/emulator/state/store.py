@@ -18,7 +18,8 @@ from orchestrator.emulator.model.records import Settings
 from orchestrator.emulator.plain_data import as_fields
 from orchestrator.emulator.state.archive import Archive, live_state, restored
 
-LOCK, TOKEN, STATE, ENDPOINT, PORT = "daemon.lock", "token", "state.json", "daemon.json", "port"
+LOCK, STATE, ENDPOINT, PORT = "daemon.lock", "state.json", "daemon.json", "port"
+TOKEN, TPUJOB_TOKEN = "token", "tpujob-token"  # of all clients, and of tpujob's own, whose startup-scripts run here
 ENVIRONMENT = "TPUJOB_EMULATOR_"
 LOCK_PAUSE_S = 0.01
 DELAYS = tuple(each.name for each in fields(Settings) if each.name.endswith("_s"))
@@ -48,7 +49,7 @@ class Store:
         self.directory.chmod(0o700)
         self._lock = os.open(self.directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         self._acquire_lock()
-        self.token = self._token()
+        self.token, self.tpujob_token = self._token(TOKEN), self._token(TPUJOB_TOKEN)
         self._archive = Archive(self.directory)
 
     def _acquire_lock(self) -> None:
@@ -73,10 +74,10 @@ class Store:
         except OSError:
             return False
 
-    def _token(self) -> str:
-        path = self.directory / TOKEN
+    def _token(self, name: str) -> str:
+        path = self.directory / name
         if not path.exists():
-            self._write(TOKEN, secrets.token_urlsafe(32))
+            self._write(name, secrets.token_urlsafe(32))
         path.chmod(0o600)
         return path.read_text().strip()
 

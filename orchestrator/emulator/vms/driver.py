@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from orchestrator.emulator.model.cloud_state import CloudState
-from orchestrator.emulator.model.records import HostRecord, Node, Power
+from orchestrator.emulator.model.records import HostRecord, Node, Power, startup_script_of
 from orchestrator.emulator.state.store import Store
 from orchestrator.emulator.vms import processes
 from orchestrator.emulator.vms.notifier import Notifier
@@ -26,6 +26,7 @@ from orchestrator.emulator.vms.worker_faults import WorkerFaults
 
 log = logging.getLogger(__name__)
 RETRY_S = 1.0
+SCRIPT_OFF = "its startup-script does not run on this machine; `tpujob emulator up --startup-scripts` lets it"
 WRITE_MOST_S = 0.1  # a reply waits no longer for the changes of others
 
 
@@ -166,8 +167,10 @@ class Driver:
 
     def _boot(self, node: Node) -> None:
         """Run the startup-script, then note that it began: after a crash in between it runs again."""
-        enabled = self.state.settings.startup_script and node.uid in self.hosts
-        script = node.spec.get("metadata", {}).get("startup-script", "") if enabled else ""
+        script = startup_script_of(node.spec) if node.uid in self.hosts else ""
+        if script and not self.state.settings.runs_scripts(node.trusted):
+            log.warning("%s: %s", node.name, SCRIPT_OFF)
+            script = ""
         for process in self.hosts[node.uid].boot(script) if script else ():
             wait = asyncio.create_task(processes.wait_for_exit(process))
             self._waits.add(wait)

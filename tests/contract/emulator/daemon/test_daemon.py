@@ -134,7 +134,7 @@ def test_it_ends_when_idle_but_not_while_there_is_a_node(emulator: Emulator, mon
 def test_after_a_kill_the_next_daemon_has_the_same_nodes_ports_keys_and_jobs(
     emulator: Emulator, login_key: Path, ssh_keys: str
 ) -> None:
-    api = client_for(emulator)
+    api = client_for(emulator.trusted)
     script = "echo boot >> $HOME/boots"
     body = node_body(metadata={"ssh-keys": ssh_keys, "startup-script": script}, labels={"a": "b"})
     created = api.create_node(parent=ZONE, node_id="survivor", node=body)
