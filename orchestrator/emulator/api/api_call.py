@@ -18,7 +18,7 @@ from orchestrator.emulator.faults.fault import Fault
 from orchestrator.emulator.model.records import OperationRecord, Settings, startup_script_of
 from orchestrator.emulator.model.resource import Resource
 from orchestrator.emulator.vms.driver import SCRIPT_OFF, Driver
-from orchestrator.emulator.wire import node_request
+from orchestrator.emulator.wire import node_request, query
 from orchestrator.emulator.wire.json_body import json_object
 from orchestrator.emulator.wire.node_schema import camel
 from orchestrator.emulator.wire.queue_json import operation_json
@@ -138,6 +138,8 @@ class Api:
         self.driver.advance()
         if self.service in self.state.settings.disabled_apis:
             raise api_errors.api_disabled(self.service, request.match_info.get("project", "emulated"))
+        if (version := request.match_info.get("version")) is not None:  # of Cloud TPU
+            query.check(method_of(request), version, request.query)
         reply = await handler(ApiCall(request))
         if isinstance(reply, OperationRecord):
             self.driver.changed()

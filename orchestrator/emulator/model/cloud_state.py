@@ -167,6 +167,8 @@ class CloudState(ProviderEvents):
         """Stop or start a node, as `verb` says. Return the operation. Raises ApiError if the API refuses the call."""
         self.advance(now)
         node = self._idle(name)
+        if verb == "stop" and node.workers > 1:
+            raise api_errors.only_single_hosts()
         needed, state = VERBS[verb]
         if node.state != needed:
             raise api_errors.wrong_state(verb, node.state)

@@ -81,7 +81,8 @@ def test_all_run_once_up_is_told_so(tpujob: Tpujob, start: Start) -> None:
     hit = tpujob.directory / "hit"
     start(tpujob.emulator, "guest", f"echo hit > {hit}")
     until(hit.exists)
-    assert "startup-scripts of all clients run" in (status := tpujob("emulator", "status").stdout)
+    status = tpujob("emulator", "status").stdout
+    assert "startup-scripts of all clients run" in status
     calls = [*status.splitlines(), *tpujob("emulator", "requests").stdout.splitlines()]
     assert not [line for line in calls if "guest" in line and SCRIPT_OFF in line]
     assert "run on this machine" not in tpujob("emulator", "up", "--no-startup-scripts").stderr
