@@ -99,7 +99,7 @@ class PhaseFiles:
             _fill(self._room(name), " " * ROOM_BYTES, durably=False)
 
     def _room(self, name: str) -> str:
-        return self.path(f".{name}.room")
+        return self.path(f".room.{name}")
 
     def lock(self, how: int) -> int | None:
         """Take the lock; return its file descriptor, or None if another holder excludes it."""

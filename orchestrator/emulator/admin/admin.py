@@ -47,6 +47,7 @@ class Admin(Api):
             "pid": os.getpid(),
             "state_dir": str(self.driver.store.directory),
             "started": timestamp(self.started_at),
+            "unsaved_because": self.driver.unsaved_because,
             "nodes": nodes,
             "queued_resources": [
                 {"name": row.name, "state": row.state, "tier": row.tier, "nodes": row.node_names}

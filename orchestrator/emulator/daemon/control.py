@@ -91,7 +91,7 @@ def stop(state_dir: Path) -> bool:
     while _is_running(state_dir):  # also one that is just starting or stopping
         found = running(state_dir)
         if found is not None and found != stopping:
-            with suppress(OSError):  # it is ending already
+            with suppress(OSError, DaemonRefused):  # it is ending already, or cannot save its state, and ends too
                 request(found, "POST", "/_emulator/shutdown")
             stopping = found
         if time.monotonic() > deadline:

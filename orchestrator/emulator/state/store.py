@@ -98,7 +98,10 @@ class Store:
         return state
 
     def save(self, state: CloudState) -> None:
-        """Write the state; it is on disk when this returns. A directory that is not this daemon's any more is left alone."""
+        """Write the state; it is on disk when this returns. A directory that is not this daemon's any more is left alone.
+
+        Raises OSError, such as for a full disk; the state that was saved last stays.
+        """
         if not self.is_ours():
             return
         where = self._archive.append(state)
@@ -125,8 +128,12 @@ class Store:
     def _write(self, name: str, text: str) -> None:
         temporary = self.directory / f"{name}.new"
         temporary.unlink(missing_ok=True)
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(text)
+        try:
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(text)
+        except OSError:
+            temporary.unlink(missing_ok=True)  # half a file, on a full disk
+            raise
         temporary.replace(self.directory / name)
 
 

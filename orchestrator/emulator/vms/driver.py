@@ -46,7 +46,7 @@ class Driver:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._waits: set[asyncio.Task[int]] = set()  # for startup scripts
         self._wake = asyncio.Event()
-        self._unsaved = False
+        self._unsaved, self.unsaved_because = False, ""  # the latter: why the last write failed
         self._write: asyncio.Task[None] | None = None  # that is due soon
         self._write_s = 0.0  # how long the last one took
 
@@ -62,16 +62,23 @@ class Driver:
         self.notifier.notify()
 
     def flush(self) -> None:
-        """Save what changed; it is on disk when this returns."""
+        """Save what changed; it is on disk when this returns. Raises OSError; the next call tries again."""
         if self._unsaved:
             began = time.monotonic()
-            self._unsaved = False
-            self.store.save(self.state)
+            try:
+                self.store.save(self.state)
+            except OSError as error:
+                if not self.unsaved_because:  # once
+                    log.error("the state of the cloud cannot be saved: %s", error)
+                self.unsaved_because = str(error.strerror)
+                raise
+            self._unsaved, self.unsaved_because = False, ""
             self._write_s = min(time.monotonic() - began, WRITE_MOST_S)
 
     async def saved(self) -> None:
         """Return once what changed is on disk. Changes share a write if they come within the time that one takes.
 
+        Raises OSError.
         A write costs the more the more workers there are, and each of them publishes something.
         """
         if self._unsaved:
@@ -105,7 +112,11 @@ class Driver:
             self._wake.clear()
             self.advance()
             self._start_tasks()
-            await self.saved()
+            try:
+                await self.saved()
+            except OSError:  # a full disk: the cloud goes on, and its replies wait
+                await asyncio.sleep(RETRY_S)
+                continue
             due = self.state.next_due()
             pause_s = None if due is None else max(0.0, due - self.clock())
             try:

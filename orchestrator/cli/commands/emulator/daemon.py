@@ -119,6 +119,9 @@ def status(as_json: Json = False) -> None:
         return
     billing, found = (control.request(endpoint, "GET", f"/_emulator/{what}") for what in ("billing", "status"))
     lines = [f"running at {endpoint.url}, process {endpoint.pid} (emulated: nothing here costs money)"]
+    why = found.get("unsaved_because") or None
+    if why is not None:
+        lines.append(f"its state cannot be saved ({why}), so it refuses every call: make room for {found['state_dir']}")
     runs = bool(found["settings"].get("client_startup_scripts"))
     lines.append(RUNS if runs else "startup-scripts of other clients than tpujob do not run on this machine")
     scripts = {row["uid"]: row["startup_script"] for row in found["nodes"] if row.get("startup_script")}
@@ -128,6 +131,7 @@ def status(as_json: Json = False) -> None:
         lines.append("\t".join([*fields, *([scripts[row["uid"]]] if row["uid"] in scripts else [])]))
     shape = {"running": True, "url": endpoint.url, "pid": endpoint.pid, "client_startup_scripts": runs}
     shape |= {
+        "unsaved_because": why,
         "startup_scripts_off": [row["name"] for row in found["nodes"] if row["uid"] in scripts],
         "billing": billing,
     }
