@@ -54,7 +54,7 @@ def _once_saved(driver: Driver, request: web.Request, response: web.StreamRespon
         driver.flush()
     except OSError as error:
         if not response.prepared and not (request.method == "GET" and request.path.startswith("/_emulator/")):
-            refusal = ApiError("UNAVAILABLE", f"The emulator cannot save its state: {error.strerror}.")
+            refusal = ApiError("UNAVAILABLE", f"The emulator cannot save its state: {error.strerror}")
             return web.json_response(refusal.body(), status=refusal.http)
     return response
 

@@ -85,6 +85,7 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
     await asyncio.wait({driving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     for task in (driving, watching, stopping):
         task.cancel()
+    await asyncio.gather(watching, return_exceptions=True)  # else its cancellation is logged as an error
     if store.is_ours():
         store.remove_endpoint()
     await grpc_api.close()
