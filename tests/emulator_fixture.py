@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,11 @@ class Emulator:
     @property
     def token(self) -> str:
         return self.endpoint.token
+
+    @property
+    def trusted(self) -> Emulator:
+        """The same daemon, asked as tpujob's own client: startup-scripts run."""
+        return replace(self, endpoint=replace(self.endpoint, token=self.endpoint.tpujob_token))
 
     def request(self, method: str, path: str, body: Any = None) -> Any:
         return control.request(self.endpoint, method, path, body)

@@ -52,8 +52,9 @@ class Connections:
             target = replace(target, kind=kind, timings=settings.timings_of(kind, os.environ))
         if kind == EMULATED and target.endpoint is None:
             endpoint = self._endpoint = embedded_emulator(self.emulator_directory)
-            self._reporter.secrets.add(endpoint.token)
-            return connector(target, endpoint.url, endpoint.token)
+            for token in (endpoint.token, endpoint.tpujob_token):
+                self._reporter.secrets.add(token)
+            return connector(target, endpoint.url, endpoint.tpujob_token)
         if kind == EMULATED:
             self._reporter.secrets.add(read_token(target.token_file))
         return connector(target)

@@ -185,7 +185,7 @@ class Sandbox:
             "HOME": str(other_machine),
             "TPUJOB_STATE_DIR": str(other_machine / "state"),
             "TPUJOB_ENDPOINT": self._endpoint.url,
-            "TPUJOB_TOKEN_FILE": str(self._emulator / "token"),
+            "TPUJOB_TOKEN_FILE": str(self._emulator / "tpujob-token"),
         }
         self._run_to_end("gc", environment=environment)
 

@@ -78,6 +78,11 @@ def wrong_state(verb: str, state: str) -> ApiError:
     return bad_request(f"{verb} is not supported while in state {state}", "FAILED_PRECONDITION")
 
 
+def only_single_hosts() -> ApiError:
+    """Return the error of a stop of a slice with several hosts, in the words of the API's reference."""
+    return bad_request("Stop is not supported: this operation is only available with single TPU nodes")
+
+
 def busy() -> ApiError:
     """Return the error of a change while another operation is under way."""
     return ApiError("ABORTED", "unable to queue the operation")

@@ -76,7 +76,7 @@ class TpuEmulator:
         own = {
             "TPUJOB_CLOUD": "emulated",
             "TPUJOB_ENDPOINT": self.url,
-            "TPUJOB_TOKEN_FILE": str(self.state_dir / "token"),
+            "TPUJOB_TOKEN_FILE": str(self.state_dir / "tpujob-token"),
             "TPUJOB_STATE_DIR": str(self.state_dir / "tpujob"),
         }
         return control.client_environment(self.endpoint, self.state_dir) | own | {"PATH": path}

@@ -5,7 +5,7 @@ exit.json appears before the lock drops; neither a lock nor exit.json means that
 """
 
 # Paths are text: pathlib takes 5 ms to import, on each of many workers.
-# ruff: noqa: PTH105, PTH110, PTH111, PTH118, PTH123
+# ruff: noqa: PTH105, PTH108, PTH110, PTH111, PTH118, PTH123
 from __future__ import annotations
 
 import fcntl
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+ROOM_BYTES = 4096
 LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 
 
@@ -41,6 +42,16 @@ def boot_id() -> str:
 def boot_s() -> float:
     """Return the seconds since this VM started, suspended time included; independent of the wall clock."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def _fill(path: str, text: str, *, durably: bool = True) -> None:
+    """Make this the text of the file, in the blocks that it has if it exists."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+        file.write(text)
+        file.truncate()
+        file.flush()
+        if durably:
+            os.fsync(file.fileno())
 
 
 class PhaseFiles:
@@ -66,16 +77,29 @@ class PhaseFiles:
         return value
 
     def write(self, name: str, value: dict[str, Any]) -> None:
-        """Write a file atomically and durably."""
-        draft = self.path(f".{name}.{os.getpid()}")  # another process may write the same file
-        with open(draft, "w", opener=private) as file:
-            file.write(light_json.dumps(value))
-            file.flush()
-            os.fsync(file.fileno())
+        """Write a file atomically and durably; on a full disk into the room that `reserve` kept."""
+        draft, room = self.path(f".{name}.{os.getpid()}"), self._room(name)  # another process may write the same file
+        try:
+            _fill(draft, light_json.dumps(value))
+        except OSError:
+            if not os.path.exists(room):
+                raise
+            if os.path.exists(draft):
+                os.unlink(draft)
+            _fill(room, light_json.dumps(value))
+            draft = room
         os.replace(draft, self.path(name))
         directory = os.open(self.dir, os.O_RDONLY)
         os.fsync(directory)
         os.close(directory)
+
+    def reserve(self, *names: str) -> None:
+        """Keep room on the disk for files that are written later, when the job may have filled it."""
+        for name in names:
+            _fill(self._room(name), " " * ROOM_BYTES, durably=False)
+
+    def _room(self, name: str) -> str:
+        return self.path(f".room.{name}")
 
     def lock(self, how: int) -> int | None:
         """Take the lock; return its file descriptor, or None if another holder excludes it."""

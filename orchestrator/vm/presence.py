@@ -22,10 +22,15 @@ def heartbeat() -> None:
     draft = f"{directory}/.heartbeat.{os.getpid()}"
     answered = False
     for line in iter(sys.stdin.buffer.readline, b""):
-        with open(draft, "wb") as file:  # noqa: PTH123
-            file.write(line.strip()[:200])
-        os.chmod(draft, 0o644)  # noqa: PTH101
-        os.replace(draft, f"{directory}/heartbeat")  # noqa: PTH105
+        word = line.strip()[:200]
+        try:
+            with open(draft, "wb") as file:  # noqa: PTH123
+                file.write(word)
+            os.chmod(draft, 0o644)  # noqa: PTH101
+            os.replace(draft, f"{directory}/heartbeat")  # noqa: PTH105
+        except OSError:  # a full disk: over the last one
+            with open(f"{directory}/heartbeat", "r+b") as file:  # noqa: PTH123
+                file.write(word)
         if not answered:
             reply({"heartbeat": directory})
             answered = True

@@ -32,6 +32,7 @@ LEFTOVER_GRACE_S = 2.0  # for what a job left running when its main process ende
 SHUTDOWN_GRACE_S = 5.0  # the machine itself is going down
 START_WAIT_S = 300.0  # while another launcher unpacks a large shipment
 STOP_WAIT_S = 15.0  # beyond its grace
+FULL_BYTES = 1 << 20  # a disk with less room is full
 PR_SET_CHILD_SUBREAPER = 36
 
 # The main process waits here until started.json is on disk; if the supervisor dies before, it reads the end and ends.
@@ -221,6 +222,7 @@ class Supervisor:
             file.write(request["script"])
         public = {key: value for key, value in request.items() if key not in ("env", "script")}
         phase.write("request.json", dict(public, env=sorted(request["env"])))  # names only: the values are secret
+        phase.reserve("exit.json", "stop.json")
         wait, go = os.pipe()
         with open(phase.path("log"), "ab", opener=private) as log:
             command = ["bash", "-c", GATE, phase.path("script")]
@@ -269,8 +271,12 @@ class Supervisor:
             log_size = os.fstat(log.fileno()).st_size
         ended: dict[str, Any] = {"started_at": self.started_at, "ended_at": time.time(), "log_size": log_size}
         clock = {"boot": boot_id(), "ended_boot_s": boot_s()}
-        ended.update(clock, rc=rc, signal=died_of, stopped=stopped, unreachable=unreachable)
+        ended.update(clock, rc=rc, signal=died_of, stopped=stopped, unreachable=unreachable, disk_full=self._is_full())
         self.phase.write("exit.json", ended)
+
+    def _is_full(self) -> bool:
+        disk = os.statvfs(self.phase.dir)
+        return disk.f_bavail * disk.f_frsize < FULL_BYTES
 
     def _unreachable(self) -> list[str]:
         """Return the servers that a setup which has failed cannot download from; [] if it failed for another reason."""

@@ -209,7 +209,7 @@ NAME = SliceName("emulated", "us-central1-a", "x")
 CLIENTS: dict[str, Callable[[str], object]] = {
     "light": lambda url: LightApi(url, EmulatorToken("secret"), emulated=True).get(NAME),
     "whole": lambda url: TpuApi(url, emulator_credentials("secret"), emulated=True).get(NAME),
-    "admin": lambda url: control.request(Endpoint(url, "secret", 1), "GET", "/_emulator/status"),
+    "admin": lambda url: control.request(Endpoint(url, "secret", 1, "secret"), "GET", "/_emulator/status"),
 }
 
 

@@ -81,13 +81,17 @@ def emulator_credentials(token: str) -> Any:
 
 
 def read_token(path: str | None) -> str:
-    """Return the token of an emulator that TPUJOB_ENDPOINT names. Raises ConfigError."""
+    """Return the token of an emulator that TPUJOB_ENDPOINT names: of two, tpujob's own. Raises ConfigError.
+
+    The emulator writes it beside the one for all clients. Only with it does the startup-script run, which starts the watchdog.
+    """
     if path is None:
         raise ConfigError(
             "TPUJOB_ENDPOINT is set, but not TPUJOB_TOKEN_FILE", hint="it names the file with the emulator's token"
         )
     try:
-        token = Path(path).read_text(encoding="ascii").strip()
+        own = Path(path).with_name("tpujob-token")
+        token = (own if own.exists() else Path(path)).read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"TPUJOB_TOKEN_FILE: {path} cannot be read: {error}") from error
     if not token or not token.isprintable() or " " in token:

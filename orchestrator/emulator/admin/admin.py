@@ -12,8 +12,9 @@ from dataclasses import asdict
 import orchestrator
 from orchestrator.emulator.admin import rehearsal
 from orchestrator.emulator.api.api_call import Api, ApiCall, Json, route
+from orchestrator.emulator.model.records import startup_script_of
 from orchestrator.emulator.vms import processes
-from orchestrator.emulator.vms.driver import Driver
+from orchestrator.emulator.vms.driver import SCRIPT_OFF, Driver
 from orchestrator.emulator.wire.node_json import timestamp
 
 
@@ -26,6 +27,7 @@ class Admin(Api):
 
     @route("GET", "/_emulator/status")
     async def status(self, call: ApiCall) -> Json:
+        runs = self.state.settings.runs_scripts
         nodes = [
             {
                 "name": node.name,
@@ -35,6 +37,8 @@ class Admin(Api):
                 "workers": node.workers,
                 "ssh_ports": [host.ssh_port for host in node.hosts],
                 "created": timestamp(node.created_at),
+                # None: it has none, or one that runs on this machine.
+                "startup_script": SCRIPT_OFF if startup_script_of(node.spec) and not runs(node.trusted) else None,
             }
             for node in self.state.nodes.values()
         ]
@@ -43,6 +47,7 @@ class Admin(Api):
             "pid": os.getpid(),
             "state_dir": str(self.driver.store.directory),
             "started": timestamp(self.started_at),
+            "unsaved_because": self.driver.unsaved_because,
             "nodes": nodes,
             "queued_resources": [
                 {"name": row.name, "state": row.state, "tier": row.tier, "nodes": row.node_names}

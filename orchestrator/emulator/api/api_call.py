@@ -15,9 +15,10 @@ from aiohttp import web
 from orchestrator.emulator import api_errors
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.faults.fault import Fault
-from orchestrator.emulator.model.records import OperationRecord
-from orchestrator.emulator.vms.driver import Driver
-from orchestrator.emulator.wire import node_request
+from orchestrator.emulator.model.records import OperationRecord, Settings, startup_script_of
+from orchestrator.emulator.model.resource import Resource
+from orchestrator.emulator.vms.driver import SCRIPT_OFF, Driver
+from orchestrator.emulator.wire import node_request, query
 from orchestrator.emulator.wire.json_body import json_object
 from orchestrator.emulator.wire.node_schema import camel
 from orchestrator.emulator.wire.queue_json import operation_json
@@ -69,6 +70,12 @@ class ApiCall:
     async def fields(self) -> Json:
         """Return the body with camelCase names. Raises ApiError if it is not a JSON object."""
         return {camel(key): value for key, value in (await self.body()).items()}
+
+    def mark(self, made: Resource, settings: Settings, *specs: Json) -> None:
+        """Note whose it is, and in the request log if startup-scripts of its nodes (with these specs) do not run."""
+        made.trusted = self.request.get("trusted", False)
+        if any(map(startup_script_of, specs)) and not settings.runs_scripts(made.trusted):
+            self.request["note"] = SCRIPT_OFF
 
     def page(self, collection: str, rows: Sequence[Json], more: Json | None = None) -> Json:
         """Return one page of a list, with `more` fields. A token holds the number of rows already shown.
@@ -131,6 +138,8 @@ class Api:
         self.driver.advance()
         if self.service in self.state.settings.disabled_apis:
             raise api_errors.api_disabled(self.service, request.match_info.get("project", "emulated"))
+        if (version := request.match_info.get("version")) is not None:  # of Cloud TPU
+            query.check(method_of(request), version, request.query)
         reply = await handler(ApiCall(request))
         if isinstance(reply, OperationRecord):
             self.driver.changed()

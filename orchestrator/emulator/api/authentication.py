@@ -2,9 +2,9 @@
 
 Three checks: the Host header is loopback (a name that a web page rebinds to 127.0.0.1 is not), there is no Origin header
 (no browser sends requests here; clients of the relay send an Origin that no page can have), and a 256-bit token, compared in
-constant time: the user's own, which opens everything, or that of an emulated VM, which opens what its service account may do.
+constant time: one of the user, which opens everything, or that of an emulated VM, which opens what its service account may do.
 Clients of an emulated Cloud Storage send no token: there the kernel says whether the caller is a process of this user.
-`request["caller"]` is "client" or "vm".
+`request["caller"]` is "client" or "vm"; `request["trusted"]` says whether the token was that of tpujob's own client.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from orchestrator.emulator.model import policies
 from orchestrator.emulator.model.cloud_state import CloudState
 from orchestrator.emulator.model.records import Node
 from orchestrator.emulator.plain_data import BadData
+from orchestrator.emulator.state.store import Store
 from orchestrator.emulator.vms import service_account
 from orchestrator.emulator.vms.service_account import VmAccount
 
@@ -35,13 +36,13 @@ NOT_AN_API = (
 )
 
 
-def middleware(token: str, account: VmAccount, state: CloudState) -> Middleware:
+def middleware(store: Store, account: VmAccount, state: CloudState) -> Middleware:
     """Return the middleware, which also turns every error into the API's reply."""
 
     @web.middleware
     async def authenticated(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            vm = caller_of(request, token, account, state)
+            vm = caller_of(request, store, account, state)
             request["caller"] = "client" if vm is None else "vm"
             if vm is not None and not policies.reaches_google(vm.spec, state.settings):
                 return cut(request)
@@ -64,7 +65,7 @@ def middleware(token: str, account: VmAccount, state: CloudState) -> Middleware:
     return authenticated
 
 
-def caller_of(request: web.Request, token: str, account: VmAccount, state: CloudState) -> Node | None:
+def caller_of(request: web.Request, store: Store, account: VmAccount, state: CloudState) -> Node | None:
     """Return the node whose VM calls; None: the user calls. Raises ApiError for any other caller."""
     if not access.is_local_program(request, TUNNELER):
         text = "The Host header must name this machine's loopback interface; web pages are refused."
@@ -75,7 +76,9 @@ def caller_of(request: web.Request, token: str, account: VmAccount, state: Cloud
         raise api_errors.unauthenticated()
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
     given = given.strip() if scheme.lower() == "bearer" else ""
-    if hmac.compare_digest(given.encode(errors="surrogateescape"), token.encode()):
+    sent = given.encode(errors="surrogateescape")
+    request["trusted"] = hmac.compare_digest(sent, store.tpujob_token.encode())
+    if hmac.compare_digest(sent, store.token.encode()) or request["trusted"]:
         return None
     node = state.by_uid(service_account.uid_in(given))
     if node is None or not account.holds(node, given):

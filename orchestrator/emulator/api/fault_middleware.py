@@ -32,15 +32,13 @@ def request_logging(log: RequestLog, driver: Driver) -> Middleware:
     async def logged(request: web.Request, handler: Handler) -> web.StreamResponse:
         operation = method_of(request)
         if operation is None and request.path.startswith("/_emulator/"):
-            response = await handler(request)
-            driver.flush()
-            return response
+            return _once_saved(driver, request, await handler(request))
         resource = resource_of(request) if operation else None
         call = log.begin(driver.clock(), request.method, request.path_qs, operation, resource)
         try:
-            response = await handler(request)
-            driver.flush()
+            response = _once_saved(driver, request, await handler(request))
             call.status = response.status if request.transport and not request.transport.is_closing() else None
+            call.note = request.get("note", "") if response.status == 200 else ""
             return response
         finally:
             call.caller = request.get("caller", UNAUTHENTICATED)
@@ -48,6 +46,17 @@ def request_logging(log: RequestLog, driver: Driver) -> Middleware:
             call.seconds = round(driver.clock() - call.at, 6)
 
     return logged
+
+
+def _once_saved(driver: Driver, request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+    """Return the response once what it says is on disk; if it cannot be, a refusal. The emulator's own reads are answered."""
+    try:
+        driver.flush()
+    except OSError as error:
+        if not response.prepared and not (request.method == "GET" and request.path.startswith("/_emulator/")):
+            refusal = ApiError("UNAVAILABLE", f"The emulator cannot save its state: {error.strerror}")
+            return web.json_response(refusal.body(), status=refusal.http)
+    return response
 
 
 def date_header(driver: Driver) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:

@@ -28,6 +28,7 @@ class Call:
     status: int | None = None
     seconds: float | None = None
     faults: list[str] = field(default_factory=list)  # ids of those it met
+    note: str = ""  # what the caller should know of a call that succeeded
 
     @property
     def node(self) -> str | None:

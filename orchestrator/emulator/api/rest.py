@@ -75,6 +75,7 @@ class RestApi(Api):
         node_id, body = call.query.get("nodeId", ""), await call.body()
         node = node_request.parse_create(*call.project_and_zone, node_id, body, call.version)
         policies.check(node.spec, node.project, node.zone, node.node_id, self.state.settings)
+        call.mark(node, self.state.settings, node.spec)
         return self.state.create(node, call.version, self.driver.clock(), call.effect)
 
     @route("GET", ZONE + "/nodes", "nodes.list")

@@ -27,6 +27,7 @@ class QueueApi(Api):
         row = parse_queued(project, zone, call.query.get("queuedResourceId", ""), body, call.version, now)
         for each in row.node_specs:
             policies.check(each.node, project, zone, each.node_ids[0], self.state.settings)
+        call.mark(row, self.state.settings, *(each.node for each in row.node_specs))
         return self.state.queue.create(row, call.version, now, call.effect, call.query.get("requestId", ""))
 
     @route("GET", ZONE + "/queuedResources", "queuedResources.list")

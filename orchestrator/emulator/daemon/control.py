@@ -38,11 +38,15 @@ class DaemonRefused(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A running daemon: its address, its token and its process id."""
+    """A running daemon: its address, its tokens and its process id.
+
+    `tpujob_token` is for tpujob's own client only: the startup-scripts of what it creates run on this machine.
+    """
 
     url: str
     token: str
     pid: int
+    tpujob_token: str
 
 
 def ensure_running(state_dir: Path, port: int = 0, ends_with: int | None = None) -> Endpoint:
@@ -72,7 +76,9 @@ def running(state_dir: Path) -> Endpoint | None:
         token = (state_dir / "token").read_text().strip()
     except FileNotFoundError:
         return None
-    return Endpoint(saved["url"], token, saved["pid"]) if _is_running(state_dir) else None
+    own = state_dir / "tpujob-token"  # a daemon of an older tpujob has none, and runs every startup-script
+    tpujob_token = own.read_text().strip() if own.exists() else token
+    return Endpoint(saved["url"], token, saved["pid"], tpujob_token) if _is_running(state_dir) else None
 
 
 def stop(state_dir: Path) -> bool:
@@ -85,7 +91,7 @@ def stop(state_dir: Path) -> bool:
     while _is_running(state_dir):  # also one that is just starting or stopping
         found = running(state_dir)
         if found is not None and found != stopping:
-            with suppress(OSError):  # it is ending already
+            with suppress(OSError, DaemonRefused):  # it is ending already, or cannot save its state, and ends too
                 request(found, "POST", "/_emulator/shutdown")
             stopping = found
         if time.monotonic() > deadline:

@@ -49,7 +49,7 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
     # From the outermost to the innermost: refused calls are in the log, and meet no fault.
     middlewares = [
         fault_middleware.request_logging(requests, driver),
-        authentication.middleware(store.token, driver.account, driver.state),
+        authentication.middleware(store, driver.account, driver.state),
         idle.middleware,
         fault_middleware.fault_injection(driver),
     ]
@@ -85,6 +85,7 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
     await asyncio.wait({driving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     for task in (driving, watching, stopping):
         task.cancel()
+    await asyncio.gather(watching, return_exceptions=True)  # else its cancellation is logged as an error
     if store.is_ours():
         store.remove_endpoint()
     await grpc_api.close()

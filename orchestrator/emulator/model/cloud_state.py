@@ -32,6 +32,7 @@ from orchestrator.emulator.model.records import (
     dump_operation,
     load_node,
     load_operation,
+    startup_script_of,
 )
 from orchestrator.emulator.model.transitions import failure_of
 from orchestrator.emulator.plain_data import as_fields
@@ -166,6 +167,8 @@ class CloudState(ProviderEvents):
         """Stop or start a node, as `verb` says. Return the operation. Raises ApiError if the API refuses the call."""
         self.advance(now)
         node = self._idle(name)
+        if verb == "stop" and node.workers > 1:
+            raise api_errors.only_single_hosts()
         needed, state = VERBS[verb]
         if node.state != needed:
             raise api_errors.wrong_state(verb, node.state)
@@ -212,8 +215,9 @@ class CloudState(ProviderEvents):
             raise api_errors.wrong_state("update", node.state)
         if effect is not None and kind in ("operation_fails", "operation_forgets"):
             return self.begin_timed_operation(node, "update", api_version, effect)
-        kept = {key: value for key, value in node.spec.items() if key not in changes}
+        before, kept = node.spec, {key: value for key, value in node.spec.items() if key not in changes}
         node.spec = kept | {key: value for key, value in changes.items() if value not in (None, "", {}, [])}
+        node.trusted &= startup_script_of(node.spec) == startup_script_of(before)
         self.history.note(node, self.now)
         if effect is not None and kind == "stuck":
             operation = self.begin_operation(node, "update", api_version)

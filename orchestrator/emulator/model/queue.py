@@ -109,7 +109,7 @@ class ResourceQueue:
             for node_id in spec.node_ids:
                 node = Node(self.cloud.number(), row.project, row.zone, node_id, spec.node, spec.workers)
                 node.created_at, node.usd_per_hour = self.cloud.now, spec.usd_per_hour
-                node.queued_resource, node.multislice = row.name, several
+                node.queued_resource, node.multislice, node.trusted = row.name, several, row.trusted
                 self.cloud.insert(node)
                 self.cloud.enter(node, "create", "CREATING")
                 row.node_uids = [*row.node_uids, node.uid]

@@ -92,6 +92,7 @@ class Settings:
     vm_may: list[str] = field(default_factory=lambda: ["get", "delete"])
     vm_route: bool = True  # False: the API does not reply to the VMs
     startup_script: bool = True  # False: it never runs
+    client_startup_scripts: bool = False  # True: also of nodes that other clients than tpujob's own have created
     forbid_external_ips: bool = False  # the policy constraints/compute.vmExternalIpAccess
     require_os_login: bool = False  # the policy constraints/compute.requireOsLogin
     # True: this machine is in the slices' network, and reaches workers that have no external address.
@@ -114,6 +115,10 @@ class Settings:
         """Return whether `no_capacity` does not name this zone and type."""
         return not any(f"{z}/{t}" in self.no_capacity for z in (zone, "*") for t in (accelerator_type, "*"))
 
+    def runs_scripts(self, trusted: bool) -> bool:
+        """Return whether startup-scripts of what a (trusted) client created run on this machine. Their text decides nothing."""
+        return self.startup_script and (trusted or self.client_startup_scripts)
+
 
 @dataclass(slots=True)
 class HostRecord:
@@ -130,6 +135,11 @@ def is_spot(spec: Mapping[str, Any]) -> bool:
     return bool(
         scheduling.get("spot") or scheduling.get("preemptible") or scheduling.get("provisioningModel") == "SPOT"
     )
+
+
+def startup_script_of(spec: Mapping[str, Any]) -> str:
+    """Return the startup-script in the metadata of a node's spec; empty: there is none."""
+    return str(spec.get("metadata", {}).get("startup-script", ""))
 
 
 def tier_of(spec: Mapping[str, Any]) -> str:

@@ -17,6 +17,8 @@ class Resource:
     operation: str | None = field(default=None, kw_only=True)  # the operation that ends with the present state
     # google.rpc.Status: with which that operation will fail, or with which a queued resource failed.
     failure: dict[str, Any] | None = field(default=None, kw_only=True)
+    # Created with the token of tpujob's own client, and its startup-script not changed since: it runs on this machine.
+    trusted: bool = field(default=False, kw_only=True)
     hidden_until: float | None = field(default=None, kw_only=True)  # not visible before; set by faults only
 
     def visible_at(self, then: float) -> bool:

@@ -5,6 +5,7 @@ The state file names the archive and how many of its lines count, so that both a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -32,14 +33,25 @@ class Archive:
         self._old: list[Path] = []
 
     def append(self, state: CloudState) -> dict[str, Any]:
-        """Append what has ended since the last call. Return where it is, for the state file."""
+        """Append what has ended since the last call. Return where it is, for the state file.
+
+        Raises OSError. The next call begins anew: this archive may end with half a line, which no state file counts.
+        """
         new = list(_ended(state, self._known))
-        if self._file is None or self._lines + len(new) > MOST_LINES:
+        if begins := self._file is None or self._lines + len(new) > MOST_LINES:
             self._begin()
             new = list(_ended(state, self._known))
         assert self._file is not None, "`_begin` opened it"
-        self._file.write("".join(f"{json.dumps(row, separators=(',', ':'))}\n" for _, row in new))
-        self._file.flush()
+        try:
+            self._file.write("".join(f"{json.dumps(row, separators=(',', ':'))}\n" for _, row in new))
+            self._file.flush()
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._file.close()  # tries to write again what is left
+            self._file = None
+            if begins:  # no state file names it
+                (self._directory / self._name).unlink()
+            raise
         self._known.update(key for key, _ in new)
         self._lines += len(new)
         return {"file": self._name, "lines": self._lines}

@@ -18,7 +18,8 @@ from orchestrator.emulator.model.records import Settings
 from orchestrator.emulator.plain_data import as_fields
 from orchestrator.emulator.state.archive import Archive, live_state, restored
 
-LOCK, TOKEN, STATE, ENDPOINT, PORT = "daemon.lock", "token", "state.json", "daemon.json", "port"
+LOCK, STATE, ENDPOINT, PORT = "daemon.lock", "state.json", "daemon.json", "port"
+TOKEN, TPUJOB_TOKEN = "token", "tpujob-token"  # of all clients, and of tpujob's own, whose startup-scripts run here
 ENVIRONMENT = "TPUJOB_EMULATOR_"
 LOCK_PAUSE_S = 0.01
 DELAYS = tuple(each.name for each in fields(Settings) if each.name.endswith("_s"))
@@ -48,7 +49,7 @@ class Store:
         self.directory.chmod(0o700)
         self._lock = os.open(self.directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         self._acquire_lock()
-        self.token = self._token()
+        self.token, self.tpujob_token = self._token(TOKEN), self._token(TPUJOB_TOKEN)
         self._archive = Archive(self.directory)
 
     def _acquire_lock(self) -> None:
@@ -73,10 +74,10 @@ class Store:
         except OSError:
             return False
 
-    def _token(self) -> str:
-        path = self.directory / TOKEN
+    def _token(self, name: str) -> str:
+        path = self.directory / name
         if not path.exists():
-            self._write(TOKEN, secrets.token_urlsafe(32))
+            self._write(name, secrets.token_urlsafe(32))
         path.chmod(0o600)
         return path.read_text().strip()
 
@@ -97,7 +98,10 @@ class Store:
         return state
 
     def save(self, state: CloudState) -> None:
-        """Write the state; it is on disk when this returns. A directory that is not this daemon's any more is left alone."""
+        """Write the state; it is on disk when this returns. A directory that is not this daemon's any more is left alone.
+
+        Raises OSError, such as for a full disk; the state that was saved last stays.
+        """
         if not self.is_ours():
             return
         where = self._archive.append(state)
@@ -124,8 +128,12 @@ class Store:
     def _write(self, name: str, text: str) -> None:
         temporary = self.directory / f"{name}.new"
         temporary.unlink(missing_ok=True)
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(text)
+        try:
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(text)
+        except OSError:
+            temporary.unlink(missing_ok=True)  # half a file, on a full disk
+            raise
         temporary.replace(self.directory / name)
 
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from orchestrator.emulator.model.cloud_state import CloudState
-from orchestrator.emulator.model.records import HostRecord, Node, Power
+from orchestrator.emulator.model.records import HostRecord, Node, Power, startup_script_of
 from orchestrator.emulator.state.store import Store
 from orchestrator.emulator.vms import processes
 from orchestrator.emulator.vms.notifier import Notifier
@@ -26,6 +26,7 @@ from orchestrator.emulator.vms.worker_faults import WorkerFaults
 
 log = logging.getLogger(__name__)
 RETRY_S = 1.0
+SCRIPT_OFF = "its startup-script does not run on this machine; `tpujob emulator up --startup-scripts` lets it"
 WRITE_MOST_S = 0.1  # a reply waits no longer for the changes of others
 
 
@@ -45,7 +46,7 @@ class Driver:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._waits: set[asyncio.Task[int]] = set()  # for startup scripts
         self._wake = asyncio.Event()
-        self._unsaved = False
+        self._unsaved, self.unsaved_because = False, ""  # the latter: why the last write failed
         self._write: asyncio.Task[None] | None = None  # that is due soon
         self._write_s = 0.0  # how long the last one took
 
@@ -61,16 +62,23 @@ class Driver:
         self.notifier.notify()
 
     def flush(self) -> None:
-        """Save what changed; it is on disk when this returns."""
+        """Save what changed; it is on disk when this returns. Raises OSError; the next call tries again."""
         if self._unsaved:
             began = time.monotonic()
-            self._unsaved = False
-            self.store.save(self.state)
+            try:
+                self.store.save(self.state)
+            except OSError as error:
+                if not self.unsaved_because:  # once
+                    log.error("the state of the cloud cannot be saved: %s", error)
+                self.unsaved_because = str(error.strerror)
+                raise
+            self._unsaved, self.unsaved_because = False, ""
             self._write_s = min(time.monotonic() - began, WRITE_MOST_S)
 
     async def saved(self) -> None:
         """Return once what changed is on disk. Changes share a write if they come within the time that one takes.
 
+        Raises OSError.
         A write costs the more the more workers there are, and each of them publishes something.
         """
         if self._unsaved:
@@ -104,7 +112,11 @@ class Driver:
             self._wake.clear()
             self.advance()
             self._start_tasks()
-            await self.saved()
+            try:
+                await self.saved()
+            except OSError:  # a full disk: the cloud goes on, and its replies wait
+                await asyncio.sleep(RETRY_S)
+                continue
             due = self.state.next_due()
             pause_s = None if due is None else max(0.0, due - self.clock())
             try:
@@ -166,8 +178,10 @@ class Driver:
 
     def _boot(self, node: Node) -> None:
         """Run the startup-script, then note that it began: after a crash in between it runs again."""
-        enabled = self.state.settings.startup_script and node.uid in self.hosts
-        script = node.spec.get("metadata", {}).get("startup-script", "") if enabled else ""
+        script = startup_script_of(node.spec) if node.uid in self.hosts else ""
+        if script and not self.state.settings.runs_scripts(node.trusted):
+            log.warning("%s: %s", node.name, SCRIPT_OFF)
+            script = ""
         for process in self.hosts[node.uid].boot(script) if script else ():
             wait = asyncio.create_task(processes.wait_for_exit(process))
             self._waits.add(wait)

@@ -28,6 +28,7 @@ from orchestrator.emulator.wire.node_request import project_number
 
 FLAVOR = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM"}
 ROOT = "/computeMetadata/v1/"
+NAMES = ("metadata.google.internal", "metadata", "169.254.169.254")  # by which programs on a TPU VM call it
 NO_NOTICE = {"error": "no notifications have been received yet, try again later"}
 # What Google documents of custom metadata, of which guest attributes are a kind: a key of less than 128 bytes, a value of
 # at most 256 KiB, less than 512 KB in all; the characters are those that gcloud's --query-path takes.
@@ -57,8 +58,11 @@ def tpu_env(node: Node, worker: int) -> str:
     return "".join(f"{key}: '{value}'\n" for key, value in values.items())
 
 
-def tree(node: Node, worker: int, access_token: str) -> Tree:
-    """Return everything below /computeMetadata/v1/: directories are dicts, values strings or lists of lines."""
+def tree(node: Node, worker: int, access_token: str | None) -> Tree:
+    """Return everything below /computeMetadata/v1/: directories are dicts, values strings or lists of lines.
+
+    Without `access_token`, what a recursive read returns: Google's has no token either.
+    """
     account = node.spec["serviceAccount"]
     # The fields a TPU VM has here are unknown:unknown:IP; on loopback all hosts share one IP.
     endpoints = ",".join("unknown:unknown:127.0.0.1" for _ in range(node.workers))
@@ -72,8 +76,9 @@ def tree(node: Node, worker: int, access_token: str) -> Tree:
     if node.queued_resource is not None:
         attributes["queued-resource-name"] = node.queued_resource
     number, planned = project_number(node.project), node.maintenance
-    token = {"access_token": access_token, "expires_in": 3599, "token_type": "Bearer"}
-    login = {"aliases": ["default"], "email": account["email"], "scopes": account["scope"], "token": json.dumps(token)}
+    login = {"aliases": ["default"], "email": account["email"], "scopes": account["scope"]}
+    if access_token is not None:
+        login["token"] = json.dumps({"access_token": access_token, "expires_in": 3599, "token_type": "Bearer"})
     return {
         "instance": {
             "id": node.uid,
@@ -165,20 +170,22 @@ class MetadataServer:
         path = request.path.removeprefix(ROOT)
         if request.method == "PUT":
             return await self._publish(request, path)
-        value = self._value(path)
+        whole = request.query.get("recursive", "").lower() == "true" or request.query.get("alt") == "json"
+        whole = whole and not path.endswith("/token")  # which is JSON already
+        access_token = None if whole else self._access_token
+        value = self._value(path, access_token)
         if value is not None and request.query.get("wait_for_change", "").lower() == "true":
-            value = await self._wait_for_change(path, value, request.query)
+            value = await self._wait_for_change(path, access_token, value, request.query)
         if value is None:
             return web.Response(status=404, headers=FLAVOR)
-        whole = request.query.get("recursive", "").lower() == "true" or request.query.get("alt") == "json"
         reply = web.json_response(value, headers=FLAVOR) if whole else _shown(value, path)
         reply.headers["ETag"] = _etag(value)
         return reply
 
-    def _value(self, path: str) -> Any:
-        return _find(tree(self.node, self.worker, self._access_token), [part for part in path.split("/") if part])
+    def _value(self, path: str, access_token: str | None) -> Any:
+        return _find(tree(self.node, self.worker, access_token), [part for part in path.split("/") if part])
 
-    async def _wait_for_change(self, path: str, value: Any, query: Mapping[str, str]) -> Any:
+    async def _wait_for_change(self, path: str, access_token: str | None, value: Any, query: Mapping[str, str]) -> Any:
         """Return the value once it differs from `last_etag` (default: from now), or after `timeout_sec` seconds."""
         known = query.get("last_etag", "") or _etag(value)
         limit = query.get("timeout_sec", "")
@@ -187,7 +194,7 @@ class MetadataServer:
         while value is not None and _etag(value) == known and not self._closed:
             if not await self.cloud.notifier.wait(None if end is None else max(0.0, end - loop.time())):
                 break
-            value = self._value(path)
+            value = self._value(path, access_token)
         return value
 
     async def _publish(self, request: web.BaseRequest, path: str) -> web.Response:
@@ -221,7 +228,7 @@ class MetadataServer:
 
 def _is_own_process(request: web.BaseRequest) -> bool:
     """Return whether a process of the emulator's own user sent the request, and no web page."""
-    if not access.is_local_program(request):
+    if not access.is_local_program(request, names=NAMES):
         return False
     return request.transport is not None and peers.is_ours(request.transport.get_extra_info("socket"))
 

@@ -6,6 +6,7 @@ Pure; facts come from the catalog. Refusals are `ApiError`s, with the API's own 
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 from orchestrator import catalog
@@ -22,14 +23,24 @@ ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
 MAX_LABELS = 64
 MAX_METADATA_BYTES = 256 * 1024
 PATCHABLE = ("description", "labels", "metadata", "tags", "dataDisks", "networkConfig.enableExternalIps")
-# Runtimes besides each generation's default; gcloud lists them, and old scripts use them.
-OTHER_RUNTIMES = ("tpu-vm-base", "tpu-vm-v4-base", "tpu-vm-tf-2.17.0-pjrt", "v2-alpha-tpuv5-lite", "v2-alpha-tpuv6e")
+# Runtimes besides each generation's default, and which generations they fit; gcloud lists them, and old scripts use them.
+# Google told a user to take v5p's for v5e (pytorch/xla issue 8295).
+OTHER_RUNTIMES = {
+    "tpu-vm-base": {"v2", "v3"},
+    "tpu-vm-v4-base": {"v4"},
+    "tpu-vm-tf-2.17.0-pjrt": {"v2", "v3", "v4", "v5e", "v5p"},
+    "v2-alpha-tpuv5": {"v5e"},
+}
 
 
-def runtimes() -> tuple[str, ...]:
-    """Return the names of all runtime versions."""
-    defaults = (kind.default_runtime for kind in map(catalog.lookup, catalog.types()) if kind and kind.in_cloud_tpu_api)
-    return tuple(sorted({*defaults, *OTHER_RUNTIMES}))
+@cache
+def runtimes() -> dict[str, set[str]]:
+    """Return the names of all runtime versions in order, each with the generations that it fits."""
+    found = {name: set(generations) for name, generations in OTHER_RUNTIMES.items()}
+    for kind in filter(None, map(catalog.lookup, catalog.types())):
+        if kind.in_cloud_tpu_api:
+            found.setdefault(kind.default_runtime, set()).add(kind.generation)
+    return dict(sorted(found.items()))
 
 
 def check_location(project: str, zone: str) -> None:
@@ -72,6 +83,8 @@ def parse_node(project: str, zone: str, body: Any, api_version: str) -> tuple[di
         raise bad_request("The runtime version is required.")
     if spec["runtimeVersion"] not in runtimes():
         raise bad_request(f'The runtime version "{spec["runtimeVersion"]}" could not be found in zone "{zone}".')
+    if kind.generation not in runtimes()[spec["runtimeVersion"]]:
+        raise bad_request(f'The runtime version "{spec["runtimeVersion"]}" does not support "{kind.name}".')
     spec["acceleratorType"] = kind.name
     spec["acceleratorConfig"] = {"type": kind.api_type, "topology": kind.topology}
     _fill_defaults(spec, project, zone)
@@ -115,6 +128,9 @@ def _accelerator(spec: dict[str, Any], zone: str) -> catalog.AcceleratorType:
     kind = catalog.lookup(name)
     if kind is None or name not in catalog.types_in_zone(zone):
         raise api_errors.type_not_in_zone(name, zone)
+    fits = {"type": (kind.api_type, "TYPE_UNSPECIFIED"), "topology": (kind.topology, "")}
+    if others := [value for key, value in config.items() if value not in fits[key]]:
+        raise bad_request(f'The accelerator type "{name}" and the accelerator config ({", ".join(others)}) differ.')
     return kind
 
 

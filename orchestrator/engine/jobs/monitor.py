@@ -327,6 +327,8 @@ def _payload_failed(status: FleetStatus, phase: str, run: str) -> PayloadFailed:
     failed = sum(each.failed for each in ends)
     what = "the setup" if phase == "setup" else "the job"
     hint = f"`tpujob logs {run} --worker {worker}` prints what worker{worker} wrote"
+    if status.disk_full:
+        hint = f"the disk of worker{worker} is full; {hint}"
     if rc is None:
         return PayloadFailed(f"{what} on worker{worker} was lost: its supervisor is gone", hint=hint, workers=ends)
     if failed > 1:

@@ -333,7 +333,7 @@ class Fleet:
         self, connections: Sequence[Connection], work: Callable[[Connection], T], persist_s: float = PERSIST_S
     ) -> list[T]:
         """Run `work` on each; over a new connection after every cut, for so long: every step may be repeated."""
-        return fan_out(connections, work, self._wakeup, self._rules(persist_s))
+        return fan_out(connections, work, self._wakeup, replace(self._rules(persist_s), names_failed=True))
 
     def _allow_open_files(self) -> None:
         wanted = open_files.in_use() + self.dialer.files * len(self.workers) + SPARE_FILES

@@ -41,6 +41,7 @@ class WorkerStatus:
     stopped: bool = False  # it ended because it was asked to
     heard_at: float = math.inf  # unix seconds, when something came last
     unreachable: tuple[str, ...] = ()  # servers that a failed setup cannot download from, each with why
+    disk_full: bool = False  # of the worker, when the phase ended
     why: str = ""  # of a pod (`remote.pods.follower`): what ended its phase, if the job itself did not
     detail: str = ""  # the same in a sentence
 
@@ -146,21 +147,18 @@ class Follower:
                 rc=rc if isinstance(rc, int) else None,
                 stopped=bool(found.get("stopped")),
                 unreachable=tuple(printable(str(name)[:SERVER_CHARS])[:SERVER_CHARS] for name in named),
+                disk_full=bool(found.get("disk_full")),
             )
         elif state in ("lost", "none"):
             self._move(WorkerState.LOST)
         else:
             self._move(WorkerState.RUNNING)
 
-    def _move(
-        self, state: WorkerState, rc: int | None = None, stopped: bool = False, unreachable: tuple[str, ...] = ()
-    ) -> None:
+    def _move(self, state: WorkerState, rc: int | None = None, stopped: bool = False, **more: Any) -> None:
         old = self._status
         if old.state is state and not old.final:
             return
         with self._wakeup.changed:
-            self._status = WorkerStatus(
-                old.index, state, self._now(), self._offset, rc, stopped, unreachable=unreachable
-            )
+            self._status = WorkerStatus(old.index, state, self._now(), self._offset, rc, stopped, **more)
             self.changes += 1
             self._wakeup.changed.notify_all()

@@ -72,6 +72,11 @@ class FleetStatus:
         return self._first_failed.unreachable
 
     @property
+    def disk_full(self) -> bool:
+        """Return whether the disk of the worker that failed first was full."""
+        return self._first_failed.disk_full
+
+    @property
     def _first_failed(self) -> WorkerStatus:
         failed = [each for each in self.ends if each.failed]
         return next(

@@ -53,6 +53,7 @@ class Rules(Generic[Item]):
     moved: Callable[[Item], float] = never  # (monotonic) when it last made progress
     # Receives the items that take much longer than those that are done, and why one of them failed, if it did.
     on_slow: Callable[[Sequence[Item], Unreachable | None], None] = lambda _items, _why: None
+    names_failed: bool = False  # `on_slow` receives what failed and is tried again, too, though none is done
     limit: int = LIMIT  # of tries at once
     patience: Patience = PATIENCE
 
@@ -158,9 +159,10 @@ class Waves(Generic[Item, Result]):
     def _slow_at(self, position: int) -> float | None:
         """Return when the item is to be named next; None: not before another one is done, or never again."""
         known, patience = self._tries[position], self.rules.patience
-        if self._slowest_s is None or known.named == len(patience.slow_s):
+        counts = self._slowest_s is not None or (self.rules.names_failed and known.failure is not None)
+        if not counts or known.named == len(patience.slow_s):
             return None
-        slow_at = known.first_at + self._slowest_s + patience.slow_s[known.named]
+        slow_at = known.first_at + (self._slowest_s or 0.0) + patience.slow_s[known.named]
         return max(slow_at, self.rules.moved(self.items[position]) + patience.quiet_s)
 
     def _slot_free_at(self, now: float) -> float:

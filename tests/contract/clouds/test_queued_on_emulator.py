@@ -48,7 +48,7 @@ def quick(shared_emulator: Emulator) -> Iterator[Emulator]:
 
 @pytest.fixture
 def api(quick: Emulator) -> TpuApi:
-    return connect(EMULATED, quick.url, quick.token)
+    return connect(EMULATED, quick.url, quick.trusted.token)
 
 
 @pytest.fixture

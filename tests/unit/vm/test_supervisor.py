@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 from importlib import resources
+from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.unit.vm.conftest import Worker
+from tests.unit.vm.conftest import Worker, parsed
 from tests.waiting import HANG_S, until
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -50,6 +54,38 @@ def test_what_is_deleted_is_an_attempt_and_nothing_else(worker: Worker) -> None:
     assert "bad name" in worker.start("true", delete="../store")["error"]
     assert worker.home.exists() and worker.start("true", delete=None) == {"started": True}
     worker.ended()
+
+
+SMALL_DISK = """
+mount -t tmpfs -o size=1m tmpfs "$HOME" || exit 99
+TPUJOB_WATCHDOG_DIR=$HOME; export TPUJOB_WATCHDOG_DIR
+agent() { "$PYTHON" -m orchestrator.vm "$@"; }
+echo first | agent heartbeat
+printf %s "$REQUEST" | agent start >"$FRAMES" &
+until [ -e "$HOME"/tpujob/runs/a1/full ]; do sleep 0.02; done
+echo second | agent heartbeat; cat "$HOME/heartbeat"; echo
+agent stop a1 main 0.2
+wait
+"""
+
+
+@linux
+@pytest.mark.parametrize(("then", "rc", "stopped"), [("sleep 600", 143, True), ("exit 3", 3, False)])
+def test_a_disk_that_the_job_filled_hides_neither_its_end_nor_the_stop_of_it(
+    worker: Worker, tmp_path: Path, then: str, rc: int, stopped: bool
+) -> None:
+    alone = ["unshare", "--mount", *(["--user", "--map-root-user"] if os.getuid() else [])]
+    if shutil.which("unshare") is None or subprocess.run([*alone, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this machine lets no process have a disk of its own (unshare)")
+    request = worker.request(f"head -c 2M /dev/zero >fill; : >../full; {then}").decode()
+    env = {"HOME": str(worker.home), "PYTHON": worker.python, "REQUEST": request, "FRAMES": str(tmp_path / "frames")}
+    done = subprocess.run(
+        [*alone, "bash", "-c", SMALL_DISK], env=os.environ | env, check=True, capture_output=True, timeout=HANG_S
+    )
+    heartbeat, status = done.stdout.splitlines()[-2:]
+    assert heartbeat == b"second"
+    found = parsed(status)
+    assert (found["state"], found["rc"], found["stopped"], found["disk_full"]) == ("exited", rc, stopped, True)
 
 
 def test_many_starts_at_the_same_moment_start_it_once(worker: Worker) -> None:

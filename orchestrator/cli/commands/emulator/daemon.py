@@ -22,6 +22,8 @@ CLIENTS = """\
 # python: TpuClient(transport="rest", credentials=Credentials(TOKEN), client_options={"api_endpoint": URL})
 #         (over gRPC, with the async client, in pytest: docs/emulator.md)"""
 
+RUNS = "startup-scripts of all clients run on this machine"
+
 
 def directory() -> Path:
     """Return the emulator's state directory; make the state directory around it. Raises ConfigError."""
@@ -68,6 +70,14 @@ def up(
             "The setting stays until it is changed.",
         ),
     ] = None,
+    startup_scripts: Annotated[
+        bool | None,
+        Option(
+            "--startup-scripts/--no-startup-scripts",
+            help="Run the startup-scripts of nodes that gcloud and other clients create, as you, on this machine. "
+            "The setting stays until it is changed.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Start the emulator and print the environment for gcloud, curl and Python. Other commands start it when they need it."""
@@ -87,8 +97,9 @@ def up(
             control.open_grpc(endpoint, grpc_port)
         if relay:
             control.open_relay(endpoint)
-        if lend_torch is not None:
-            control.request(endpoint, "PATCH", "/_emulator/settings", {"lend_torch": lend_torch})
+        asked = {"lend_torch": lend_torch, "client_startup_scripts": startup_scripts}
+        if changes := {name: value for name, value in asked.items() if value is not None}:
+            control.request(endpoint, "PATCH", "/_emulator/settings", changes)
     except control.DaemonRefused as error:
         hint = "an emulator of an older tpujob does not know this: `tpujob emulator stop` first; its nodes stay"
         raise UserError(error.message, hint=hint) from error
@@ -106,12 +117,24 @@ def status(as_json: Json = False) -> None:
     if endpoint is None:
         emit_result({"running": False}, ["not running; commands start it when they need it"], as_json=as_json)
         return
-    billing = control.request(endpoint, "GET", "/_emulator/billing")
+    billing, found = (control.request(endpoint, "GET", f"/_emulator/{what}") for what in ("billing", "status"))
     lines = [f"running at {endpoint.url}, process {endpoint.pid} (emulated: nothing here costs money)"]
+    why = found.get("unsaved_because") or None
+    if why is not None:
+        lines.append(f"its state cannot be saved ({why}), so it refuses every call: make room for {found['state_dir']}")
+    runs = bool(found["settings"].get("client_startup_scripts"))
+    lines.append(RUNS if runs else "startup-scripts of other clients than tpujob do not run on this machine")
+    scripts = {row["uid"]: row["startup_script"] for row in found["nodes"] if row.get("startup_script")}
     for row in billing["nodes"]:
         state = "billing" if row["until"] is None else "ended"
-        lines.append(f"{row['name']}\t{row['type']}\t{row['zone']}\t{state}\t{row['node_seconds']:.1f} s")
-    shape = {"running": True, "url": endpoint.url, "pid": endpoint.pid, "billing": billing}
+        fields = (row["name"], row["type"], row["zone"], state, f"{row['node_seconds']:.1f} s")
+        lines.append("\t".join([*fields, *([scripts[row["uid"]]] if row["uid"] in scripts else [])]))
+    shape = {"running": True, "url": endpoint.url, "pid": endpoint.pid, "client_startup_scripts": runs}
+    shape |= {
+        "unsaved_because": why,
+        "startup_scripts_off": [row["name"] for row in found["nodes"] if row["uid"] in scripts],
+        "billing": billing,
+    }
     emit_result(shape, lines, as_json=as_json)
 
 
@@ -125,7 +148,10 @@ def _show_environment(endpoint: control.Endpoint, state: Path, as_json: bool) ->
         "emulator",
         f"running at {endpoint.url}, process {endpoint.pid}: an emulated Cloud TPU, nothing here costs money",
     )
-    if control.request(endpoint, "GET", "/_emulator/settings").get("lend_torch"):
+    settings_now = control.request(endpoint, "GET", "/_emulator/settings")
+    if settings_now.get("client_startup_scripts"):
+        console().notice("emulator", f"{RUNS} (`tpujob emulator up --no-startup-scripts` ends that)")
+    if settings_now.get("lend_torch"):
         console().notice(
             "emulator",
             "this machine's torch is lent to the commands of jobs (`tpujob emulator up --no-lend-torch` ends that)",

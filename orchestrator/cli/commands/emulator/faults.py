@@ -133,7 +133,10 @@ def _parameters(pairs: list[str]) -> dict[str, Any]:
 
 
 def _request_line(row: dict[str, Any]) -> str:
-    return "\t".join((_clock(row["at"]), row["caller"], _outcome(row), row["method"], row["path"], *row["faults"]))
+    notes = [row["note"]] if row.get("note") else []  # a daemon of an older tpujob has none
+    return "\t".join(
+        (_clock(row["at"]), row["caller"], _outcome(row), row["method"], row["path"], *row["faults"], *notes)
+    )
 
 
 def _outcome(row: dict[str, Any]) -> str:

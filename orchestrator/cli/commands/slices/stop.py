@@ -10,7 +10,7 @@ from orchestrator.report.layout import day_clock
 
 
 def stop(name: Name = None, cloud: Cloud = None, project: Project = None) -> int:
-    """Stop a held slice: it keeps its disk, its name and its quota. This deletes nothing.
+    """Stop a held slice of one host (Google stops no other): it keeps its disk, its name and its quota. This deletes nothing.
 
     To stop billing for sure, delete the slice: `tpujob down`. The end of the hold stays. No watchdog runs on it until `tpujob
     start`: at its end the next tpujob command or a gc timer deletes it.

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from google.oauth2.credentials import Credentials
 
+from orchestrator.emulator.wire import query
 from tests.contract.emulator.conftest import ZONE
 from tests.emulator_fixture import Emulator
 from tests.waiting import until
 
 discovery = pytest.importorskip("googleapiclient.discovery", reason="google-api-python-client is not installed")
 errors = pytest.importorskip("googleapiclient.errors")
+discovery_cache = pytest.importorskip("googleapiclient.discovery_cache")
 NODE = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
 PROJECT = "projects/emulated"
 
@@ -22,6 +25,19 @@ def locations(emulator: Emulator, version: str) -> Any:
     options = {"api_endpoint": emulator.url}
     service = discovery.build("tpu", version, credentials=Credentials(emulator.token), client_options=options)
     return service.projects().locations()
+
+
+@pytest.mark.parametrize("version", ["v2", "v2alpha1"])
+def test_every_method_has_the_query_parameters_of_googles_document(shared_emulator: Emulator, version: str) -> None:
+    document = json.loads(discovery_cache.get_static_doc("tpu", version))
+    assert {name for name in document["parameters"] if not name.startswith("$")} == query.SYSTEM
+    places, found = document["resources"]["projects"]["resources"]["locations"], {}
+    for collection, resource in {"locations": places, **places["resources"]}.items():
+        for verb, method in resource["methods"].items():
+            names = {name for name, row in method["parameters"].items() if row["location"] == "query"}
+            found[f"{collection}.{verb}"] = names
+            assert query.known(f"{collection}.{verb}", version) == names, (collection, verb)
+    assert {method for method in query.QUERY if query.known(method, version)} - {*found} <= {"reservations.list"}
 
 
 def finish(api: Any, operation: dict[str, Any]) -> dict[str, Any]:

@@ -160,6 +160,25 @@ def test_a_malformed_body_is_refused_with_the_place_of_the_mistake(http_: Http, 
     assert message in answer["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("nodes?pagesize=3", "pagesize"),
+        ("nodes?filter=a", "filter"),
+        ("nodes/none?force=true", "force"),
+        ("queuedResources?nodeId=x", "nodeId"),
+        (
+            "nodes?alt=json&$alt=json;enum-encoding=int&key=k&prettyPrint=false&page_size=3&pageSize=3&requestId=x",
+            "requestId",
+        ),
+    ],
+)
+def test_an_unknown_query_parameter_is_refused(http_: Http, path: str, name: str) -> None:
+    status, answer = http_.send("GET", f"/v2/{ZONE}/{path}")
+    assert (status, answer["error"]["status"]) == (400, "INVALID_ARGUMENT")
+    assert f"Unknown name \"{name}\": Cannot bind query parameter. Field '{name}'" in answer["error"]["message"]
+
+
 @pytest.mark.parametrize("query", ["pageToken=nonsense", "pageSize=many", "pageSize=-1"])
 def test_wrong_paging_is_refused(http_: Http, query: str) -> None:
     assert http_.send("GET", f"/v2/{ZONE}/nodes?{query}")[0] == 400
@@ -202,7 +221,8 @@ def test_the_meter_runs_from_create_to_absence_and_settles(http_: Http, node_id:
 
 def test_status_and_processes_describe_running_nodes(http_: Http, node_id: str) -> None:
     body = BODY | {"metadata": {"startup-script": "exec sleep 3600"}}
-    http_.finish(http_.ok("POST", f"/v2/{ZONE}/nodes?nodeId={node_id}", body))
+    trusted = Http(http_.emulator.trusted)
+    trusted.finish(trusted.ok("POST", f"/v2/{ZONE}/nodes?nodeId={node_id}", body))
     name = f"{ZONE}/nodes/{node_id}"
     assert name in [node["name"] for node in http_.ok("GET", "/_emulator/status")["nodes"]]
 

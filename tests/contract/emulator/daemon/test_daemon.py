@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -18,9 +19,12 @@ import pytest
 from google.cloud import tpu_v2
 
 from orchestrator.emulator.daemon import control
+from tests.cli_fixture import Cli
 from tests.contract.emulator.conftest import ZONE, client_for, finish, machines, node_body
 from tests.emulator_fixture import Emulator
 from tests.waiting import HANG_S, until
+
+BODY = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
 
 
 def lives(pid: int) -> bool:
@@ -45,6 +49,43 @@ def test_its_files_are_readable_by_its_user_only(shared_emulator: Emulator) -> N
     assert stat.S_IMODE(shared_emulator.state_dir.stat().st_mode) == 0o700
     assert modes["token"] == modes["state.json"] == 0o600
     assert len(shared_emulator.token) >= 43  # 256 bits in base64
+
+
+def test_with_a_full_disk_it_lives_refuses_what_it_cannot_save_and_saves_it_once_there_is_room(cli: Cli) -> None:
+    """A limit on the size of the daemon's files stands for a full disk: its archive breaks off in a line."""
+    assert cli("emulator", "up").returncode == 0
+    emulator = Emulator(control.ensure_running(cli.emulator_directory), cli.emulator_directory)
+    emulator.patch_settings(machines=False)
+
+    def create(name: str) -> None:
+        emulator.request("POST", f"/v2/{ZONE}/nodes?nodeId={name}", BODY)
+
+    def archived() -> int:
+        return sum(path.stat().st_size for path in emulator.state_dir.glob("archive-*"))
+
+    create("first")
+    until(archived, "an operation that is done")
+    pid, size = emulator.endpoint.pid, archived()
+    limits = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size + 20, limits[1]))
+    for call in (lambda: create("second"), lambda: emulator.patch_settings(stop_s=7.0)):
+        with pytest.raises(control.DaemonRefused, match=r"503 .*The emulator cannot save its state: File too large"):
+            call()
+    until(lambda: [node["state"] for node in emulator.status()["nodes"]] == ["READY", "READY"])
+    until(lambda: archived() > size, "half a line")
+    shown = cli("emulator", "status")
+    assert (
+        shown.returncode == 0 and "its state cannot be saved (File too large), so it refuses every call" in shown.stdout
+    )
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+    until(lambda: emulator.status()["unsaved_because"] == "")
+    kill(emulator)
+    again = emulator.restarted()
+    assert [node["state"] for node in again.status()["nodes"]] == ["READY", "READY"]
+    operations = again.request("GET", f"/v2/{ZONE}/operations")["operations"]
+    assert [operation["done"] for operation in operations] == [True, True]
+    resource.prlimit(again.endpoint.pid, resource.RLIMIT_FSIZE, (0, limits[1]))
+    assert control.stop(again.state_dir)
 
 
 def test_a_second_start_finds_the_first(shared_emulator: Emulator) -> None:
@@ -134,7 +175,7 @@ def test_it_ends_when_idle_but_not_while_there_is_a_node(emulator: Emulator, mon
 def test_after_a_kill_the_next_daemon_has_the_same_nodes_ports_keys_and_jobs(
     emulator: Emulator, login_key: Path, ssh_keys: str
 ) -> None:
-    api = client_for(emulator)
+    api = client_for(emulator.trusted)
     script = "echo boot >> $HOME/boots"
     body = node_body(metadata={"ssh-keys": ssh_keys, "startup-script": script}, labels={"a": "b"})
     created = api.create_node(parent=ZONE, node_id="survivor", node=body)

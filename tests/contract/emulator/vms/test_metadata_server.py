@@ -86,7 +86,38 @@ def test_without_the_flavor_header_it_refuses(metadata: Metadata) -> None:
 
 
 @pytest.mark.parametrize(
-    "extra", [{"Host": "rebound.example"}, {"Host": "[::1].rebound.example"}, {"Origin": "http://127.0.0.1"}]
+    "host", ["metadata.google.internal", "Metadata.google.internal:80", "metadata", "169.254.169.254"]
+)
+def test_the_names_by_which_programs_on_a_tpu_vm_call_it_are_admitted(metadata: Metadata, host: str) -> None:
+    assert metadata.get("project/project-id", **{"Metadata-Flavor": "Google", "Host": host}) == (200, "emulated")
+
+
+@pytest.mark.parametrize("path", ["", "instance/", "instance/service-accounts/", "instance/service-accounts/default/"])
+@pytest.mark.parametrize(
+    "query", ["recursive=true", "recursive=TRUE&alt=text", "alt=json&timeout_sec=0&wait_for_change=true"]
+)
+def test_a_recursive_read_has_neither_token_nor_identity(metadata: Metadata, path: str, query: str) -> None:
+    status, text = metadata.get(f"{path}?{query}")
+    assert status == 200 and "devstorage" not in text and "@developer.gserviceaccount.com" in text
+    assert not [word for word in ("access_token", '"token"', "identity") if word in text]
+
+
+def test_the_token_is_read_by_its_name_only(metadata: Metadata) -> None:
+    account = "instance/service-accounts/default"
+    assert "token" in metadata.text(f"{account}/").splitlines()
+    for query in ("", "?alt=json", "?recursive=true"):
+        assert json.loads(metadata.text(f"{account}/token{query}"))["access_token"].startswith("emulated-")
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"Host": "rebound.example"},
+        {"Host": "metadata.example"},
+        {"Host": "metadata.google.internal.example"},
+        {"Host": "[::1].rebound.example"},
+        {"Origin": "http://127.0.0.1"},
+    ],
 )
 def test_web_pages_are_refused(metadata: Metadata, extra: dict[str, str]) -> None:
     assert metadata.get("project/project-id", **{"Metadata-Flavor": "Google"} | extra)[0] == 403

@@ -17,6 +17,7 @@ import pytest
 from google.cloud import tpu_v2
 
 from tests.contract.emulator.conftest import Machine, finish, machines
+from tests.emulator_fixture import Emulator
 from tests.waiting import HANG_S, until
 
 MEGABYTES = os.urandom(3 << 20)
@@ -261,9 +262,15 @@ def test_deleting_a_node_ends_its_processes_and_closes_its_ports(
 
 
 def test_a_stopped_node_has_no_processes_and_keeps_its_files(
-    api: tpu_v2.TpuClient, create: Callable[..., tpu_v2.Node], login_key: Path, ssh_keys: str
+    api: tpu_v2.TpuClient, create: Callable[..., tpu_v2.Node], shared_emulator: Emulator, login_key: Path, ssh_keys: str
 ) -> None:
-    node = create(metadata={"ssh-keys": ssh_keys, "startup-script": "echo boot >> $HOME/boots"})
+    with shared_emulator.settings(client_startup_scripts=True):
+        _stops_and_starts(
+            api, create(metadata={"ssh-keys": ssh_keys, "startup-script": "echo boot >> $HOME/boots"}), login_key
+        )
+
+
+def _stops_and_starts(api: tpu_v2.TpuClient, node: tpu_v2.Node, login_key: Path) -> None:
     worker = machines(api, node.name, login_key)[0]
     until(lambda: worker.run("cat boots").stdout == b"boot\n")
     pid = int(worker.output("setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $!"))

@@ -141,7 +141,7 @@ def make(shared_emulator: Emulator, tmp_path: Path) -> Iterator[Make]:
             "labels": labels,
             "metadata": metadata,
         }
-        emulator.request("POST", f"/v2/{PARENT}/nodes?nodeId={name.node}", body)
+        emulator.trusted.request("POST", f"/v2/{PARENT}/nodes?nodeId={name.node}", body)
         node = Node(emulator, f"{PARENT}/nodes/{name.node}", key, tmp_path)
         nodes.append(node)
         until(lambda: node.get()["state"] == "READY")

@@ -138,6 +138,14 @@ def test_stop_and_start_are_refused_in_other_states(cloud: Cloud, steps: list[An
     assert (refusal.value.status, refusal.value.http) == ("FAILED_PRECONDITION", 400)
 
 
+def test_a_slice_with_several_hosts_cannot_be_stopped(ready: Cloud) -> None:
+    assert ready.node is not None
+    ready.node.workers = 2
+    with pytest.raises(ApiError, match="only available with single TPU nodes"):
+        ready.verb("stop")
+    assert ready.shown == "READY"
+
+
 @pytest.mark.parametrize("steps", [[], [10], [10, "stop"], [10, "stop", 3], [10, "stop", 3, "start"]])
 def test_delete_is_possible_in_every_state_and_ends_what_was_under_way(cloud: Cloud, steps: list[Any]) -> None:
     operations = [cloud.create()]

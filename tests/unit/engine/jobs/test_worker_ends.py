@@ -25,6 +25,7 @@ class Ends:
     world: VirtualWorld
     plan: dict[int, tuple[float, int] | None]
     stopped_at: float | None = None
+    disk_full: tuple[int, ...] = ()  # the workers on which it is
     wakes_at: float = 0.0  # seconds after the start; nothing is told before
     began: float = field(init=False)
 
@@ -39,7 +40,8 @@ class Ends:
 
     def _status(self, index: int, end: tuple[float, int] | None) -> WorkerStatus:
         if end is not None and self.began + end[0] <= min(self.world.time, self.stopped_at or self.world.time):
-            return WorkerStatus(index, WorkerState.EXITED, self.began + end[0], 0, end[1])
+            at, rc = self.began + end[0], end[1]
+            return WorkerStatus(index, WorkerState.EXITED, at, 0, rc, disk_full=index in self.disk_full)
         if self.stopped_at is not None:
             return WorkerStatus(index, WorkerState.EXITED, self.stopped_at, 0, 143, stopped=True)
         return WorkerStatus(index, WorkerState.RUNNING, self.began, 0)
@@ -92,11 +94,12 @@ def test_the_first_worker_that_failed_is_the_same_in_the_error_the_hint_and_the_
     world: VirtualWorld, told: list[WorkerEnd]
 ) -> None:
     ends = {index: (10 + index / 64, 1) for index in range(16)} | {3: (9.5, 1), 4: (9.0, 1), 7: (9.0, 1), 0: (8.0, 0)}
-    fleet = Ends(world, dict(ends), wakes_at=30.0)  # all are heard of together
+    fleet = Ends(world, dict(ends), disk_full=(3, 4), wakes_at=30.0)  # all are heard of together
     with pytest.raises(PayloadFailed) as raised:
         follow(world, fleet)
     assert raised.value.message == "the job failed on 15 workers, first on worker4 with code 1"
-    assert raised.value.hint == "`tpujob logs 7q2mabcdef --worker 4` prints what worker4 wrote"
+    logs = "`tpujob logs 7q2mabcdef --worker 4` prints what worker4 wrote"
+    assert raised.value.hint == f"the disk of worker4 is full; {logs}"
     assert [end.worker for end in told if end.failed][:3] == [4, 7, 3], "by time, then by index"
 
 

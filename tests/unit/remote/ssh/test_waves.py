@@ -129,6 +129,14 @@ def test_items_are_not_slow_while_none_is_done() -> None:
     assert wave.slow(2010.0) == [1]
 
 
+def test_an_item_that_fails_again_and_again_is_named_though_none_is_done_where_that_is_asked_for() -> None:
+    wave = Waves(range(2), Rules(lambda _: math.inf, names_failed=True))
+    begun(wave, 0.0)
+    assert wave.slow(1000.0) == []
+    wave.ended(1, SILENT, 1000.0)
+    assert wave.slow(1000.0) == [1] and wave.failure(1) is SILENT
+
+
 def test_an_item_with_progress_is_not_slow_but_large() -> None:
     at = {1: 58.0}
     wave = waves(2, moved=lambda item: at.get(item, 0.0))
