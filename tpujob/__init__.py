@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from orchestrator.report.money.spending import CostRow as CostRow
     from orchestrator.report.money.spending import OpenSlice as OpenSlice
     from orchestrator.report.results import RunReport as RunReport
+    from orchestrator.report.collected import ResultRemark as ResultRemark
     from orchestrator.report.worker_ends import WorkerReport as WorkerReport
 
     Plan = _Plan
@@ -99,6 +100,7 @@ _NAMES = {  # module of each name
         *("Unreachable", "UserError", "Vanished", "WatchdogNotArmed", "WrongState"),
     ),
     "report.results": ("RunReport",),
+    "report.collected": ("ResultRemark",),
     "report.worker_ends": ("WorkerReport",),
     "report.money.spending": ("CloudCost", "CostReport", "CostRow", "OpenSlice"),
 }

@@ -14,8 +14,9 @@ from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, end_text
 from orchestrator.core.text.durations import format_duration
 from orchestrator.ledger.ledger import Ledger
-from orchestrator.report import attempts, costs, worker_ends
+from orchestrator.report import attempts, collected, costs, worker_ends
 from orchestrator.report.attempts import AttemptReport
+from orchestrator.report.collected import ResultRemark
 from orchestrator.report.comparison import compare
 from orchestrator.report.comparison.figures import FUNCTION_ENTRY, RunFigures, figures
 from orchestrator.report.files import profiles
@@ -116,6 +117,7 @@ class RunReport:
     figures: RunFigures
     metrics: dict[str, Any]
     files: tuple[RunFile, ...]
+    results: tuple[ResultRemark, ...]  #: those that have another name here, or are not here
     params: dict[str, Any]
     sweep: str | None  #: the name of the sweep, and what the run is called in it
     variant: str | None
@@ -166,11 +168,11 @@ def _describe_metrics(found: dict[str, Any]) -> list[str]:
 
 
 def _describe_artifacts(outcome: Outcome) -> str:
-    collected = outcome.collected
-    if collected is None or not collected.files:
+    found = outcome.collected
+    if found is None or not found.files:
         return ""
-    count = len(collected.files)
-    return f"{count} artifact{'s' if count > 1 else ''}, {collected.size_bytes / 1000:,.0f} KB, all hashes match"
+    count = len(found.files)
+    return f"{count} artifact{'s' if count > 1 else ''}, {found.size_bytes / 1000:,.0f} KB, all hashes match"
 
 
 def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunReport:
@@ -199,6 +201,7 @@ def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunR
         figures=figures(run, attempt, lease, whole),
         metrics=metrics(directory),
         files=tuple(RunFile(str(path.relative_to(directory)), path.stat().st_size) for path in files),
+        results=collected.read(directory),
         params=section(run.spec, "params"),
         sweep=section(run.spec, "sweep").get("name"),
         variant=section(run.spec, "sweep").get("variant"),
@@ -275,6 +278,11 @@ def profile_lines(found: RunReport) -> list[str]:
     return [f"profile  {how}" for how in profiles.how_to_open(found.directory, [file.path for file in found.files])]
 
 
+def remark_lines(found: RunReport) -> list[str]:
+    """Return what is to be said of results beside the table of files."""
+    return [f"{kind:<8} {text}" for kind, text in collected.lines(found.results)]
+
+
 def event_table(found: RunReport) -> Table:
     """Return what happened, in order."""
     return Table(("AT", "EVENT"), tuple((day_clock(event.at), event.what) for event in found.events))
@@ -293,6 +301,7 @@ def lines(found: RunReport) -> list[str]:
         *(f"event    {at}  {what}" for at, what in event_table(found).rows),
         *figure_lines(found),
         *(f"file     {path}  {size} bytes" for path, size in file_table(found).rows),
+        *remark_lines(found),
         *profile_lines(found),
         f"in       {found.directory}",
     ]

@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "open_files": set(),
     "ledger": {"ledger", "boot_clock", "fork"} | CORE,
     "clouds": {"clouds", "settings", "peers"} | CORE,
-    "remote": {"remote", "fork", "open_files", "peers", "vm.metrics"}
+    "remote": {"remote", "fork", "open_files", "peers", "vm.metrics", "vm.upload"}
     | CORE,  # a local job's metrics are read as on a worker
     "engine": ENGINE,
     "report": REPORT,

@@ -6,6 +6,7 @@ clipboard (OSC 52), or fill the memory with one endless line.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 
@@ -40,6 +41,11 @@ def printable(text: str) -> str:
     """Return the text of one line without escape sequences and control characters, LINE_CHARS at most."""
     text = harmless(text)
     return text if len(text) <= LINE_CHARS else text[: LINE_CHARS - 1] + "…"
+
+
+def spelled(name: str) -> str:
+    """Return a name of a file on one line; what a terminal does not show as it is, as an escape of JSON."""
+    return printable(name if name.isprintable() else json.dumps(name)[1:-1])
 
 
 def harmless(text: str) -> str:

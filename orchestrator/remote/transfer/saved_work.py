@@ -67,8 +67,10 @@ class SavedWork:
 
     def _keep(self, copied: CollectResult) -> tuple[int, ...]:
         came: dict[int, dict[str, IndexEntry]] = {worker: {} for worker in self._in_draft}
+        places: dict[int, set[str]] = {worker: set() for worker in self._in_draft}
         for file in copied.files:
             came.setdefault(file.worker, {})[file.path] = IndexEntry(file.size_bytes, file.sha256)
+            places.setdefault(file.worker, set()).add(file.place or file.path)
         left = {worker: {p.path for p in copied.refused + copied.waiting if p.worker == worker} for worker in came}
         renewed = []
         for worker, files in came.items():
@@ -77,7 +79,7 @@ class SavedWork:
                 continue
             self._in_draft[worker] = files
             if not left[worker] & {EVERYTHING, THE_REST}:
-                _remove_others(draft, files.keys() | left[worker])
+                _remove_others(draft, places[worker] | left[worker])
                 self._put_in_place(worker, draft)
                 self._kept[worker] = files
                 renewed.append(worker)
