@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import closing
 from pathlib import Path
@@ -71,7 +70,7 @@ def _follow(session: Session, found: RunRecord, attempt: Attempt) -> Outcome:
     lease = lookup.lease_of_run(session, found.id)
     if lease is None or not lease.runs_detached:
         raise UserError(f"{found.id} is not detached", hint=f"`tpujob show {found.id}` says what became of it")
-    session.reporter.secrets.add(*(os.environ.get(name, "") for name in found.spec.get("secret_sources", ())))
+    session.know_secrets(found)
     directory, limits = Path(found.directory), found.spec.get("limits", {})
     patterns = found.spec.get("metrics")
     with closing(JobOutput(directory, session.reporter, anew=True, patterns=patterns)) as output:

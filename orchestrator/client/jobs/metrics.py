@@ -18,7 +18,8 @@ from typing import IO, Any
 from orchestrator.client.events import Metrics, Reporter
 from orchestrator.client.jobs.step_times import StepTimes
 from orchestrator.core.text.metric_lines import MetricLine, line_of, number, step_of
-from orchestrator.report.files.metrics import Followed, collected_path, found_path, live_path
+from orchestrator.core.text.redaction import RedactedStream
+from orchestrator.report.files.metrics import Followed, collected_path, found_path, live_path, name_hash, names_path
 
 EVERY_S = 0.25  # between two events
 LINE_CHARS = 2000  # of a log line are searched
@@ -42,6 +43,8 @@ class RunMetrics:
             None  # the lowest worker whose lines had metrics: those of the others would repeat them
         )
         self._followed = Followed()
+        self._stream = RedactedStream(reporter.secrets)  # of the copy of that file
+        self._names: dict[str, str] = {}  # as they are shown: without secrets
         self._latest: Metrics | None = None  # not reported yet
         self._step: int | None = None
         self._values: dict[str, float | None] = {}
@@ -55,9 +58,12 @@ class RunMetrics:
             if not data:
                 self._close_live()
                 self._live, self._followed = _opened(live_path(self._directory), "wb"), Followed()
+                self._stream.flush()
                 return
-            _write(self._live, data)
-            self._note_all(worker, self._followed.feed(data))
+            _write(self._live, self._stream.feed(data))
+            found = self._followed.feed(data)
+            self._learn_names()
+            self._note_all(worker, found)
             self._report()
 
     def search(self, worker: int, lines: Iterable[str]) -> None:
@@ -82,12 +88,23 @@ class RunMetrics:
                 self._timer.cancel()
             self._report(now=True)
             self._times.close()
+            _write(self._live, self._stream.flush())
             self._close_live()
             if self._found is not None:
                 self._found.close()
             if collected_path(self._directory).exists():
                 live_path(self._directory).unlink(missing_ok=True)
                 self._followed.read_on(self._directory)
+                self._learn_names()
+
+    def _learn_names(self) -> None:
+        """Find the names that hold a secret, and write them down for commands that do not know it."""
+        new = self._followed.sums.names - self._names.keys()
+        self._names |= {name: self._reporter.secrets.hide(name) for name in new}
+        if any(self._names[name] != name for name in new):
+            hidden = {name_hash(name): shown for name, shown in self._names.items() if shown != name}
+            with contextlib.suppress(OSError):
+                names_path(self._directory).write_text(json.dumps(hidden))
 
     def _note_all(self, worker: int, found: Sequence[Any]) -> None:
         """Note what the lines of a piece hold: the highest of their steps, and the values of the last one."""
@@ -107,7 +124,7 @@ class RunMetrics:
             self._values = {}
         self._step = line.step
         self._times.note(line.step)
-        self._values |= line.values
+        self._values |= {self._names.get(name, name): value for name, value in line.values.items()}
         self._latest = Metrics(worker, line.step, dict(self._values))
 
     def _report(self, *, now: bool = False) -> None:

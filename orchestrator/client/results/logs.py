@@ -33,6 +33,7 @@ def read_logs(
     """
     session.recover()
     found, attempt = session.ledger.newest_run() if run is None else session.ledger.find_run(run)
+    session.know_secrets(found)
     count = worker_count(session, found, attempt)
     if count is not None:
         check(option or "worker", workers, count)

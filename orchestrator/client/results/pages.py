@@ -134,6 +134,7 @@ def write(session: Session, page: Page, path: Path, *, make_directory: bool = Fa
     secrets, runs = session.reporter.secrets, []
     for each in page.runs:
         run, attempt = session.ledger.find_run(each)
+        session.know_secrets(run)
         runs.append(run_data.read(session.ledger, run, attempt, session.now(run.cloud)))
     try:
         if make_directory:

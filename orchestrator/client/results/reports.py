@@ -17,6 +17,7 @@ def show(session: Session, run: str | None) -> RunReport:
     """Return everything about a run: the beginning of its id, or the name of its job; None: the newest. Raises UnknownRun."""
     session.recover()
     found, attempt = session.ledger.newest_run() if run is None else session.ledger.find_run(run)
+    session.know_secrets(found)
     return results.report(session.ledger, found, attempt, session.now(found.cloud))
 
 
@@ -30,6 +31,7 @@ def compare(session: Session, names: Sequence[str]) -> tuple[RunFigures, ...]:
     found = {run.id: (run, attempt) for run, attempt in map(ledger.find_run, _runs(session, names))}
     columns = []
     for run, last in found.values():
+        session.know_secrets(run)
         whole = whole_run(ledger, run, session.now(run.cloud))
         columns.append(figures(run, last, ledger.lease(last.lease_id) if last.lease_id else None, whole))
     return tuple(columns)

@@ -53,7 +53,7 @@ def harmless(text: str) -> str:
     return text if text.isprintable() else UNPRINTABLE.sub("", ESCAPES.sub("", COLORS.sub("", text)))
 
 
-def _harmless_lines(text: str) -> str:
+def harmless_lines(text: str) -> str:
     """Return `harmless` of each line."""
     text = COLORS.sub("", text)
     return text if _is_printable(text) else UNPRINTABLE_IN_LINES.sub("", ESCAPES.sub("", text))
@@ -106,7 +106,7 @@ class LineSplitter:
             return [self._one(line) for line in data.split(b"\n")]
         if is_plain or ("\x1b" not in text and _is_printable(text)):
             return lines
-        return self._hide(_harmless_lines(text)).split("\n")
+        return self._hide(harmless_lines(text)).split("\n")
 
     def _one(self, line: bytes) -> str:
         self._add(line)
