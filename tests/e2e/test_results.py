@@ -120,12 +120,12 @@ def test_results_of_any_name_come_and_what_is_no_file_is_a_note(tpujob: Tpujob, 
     assert tpujob.alive() == []
 
 
-@pytest.mark.parametrize("how", ["run", "detached", "keep_on_failure", "sweep"])
+@pytest.mark.parametrize("how", ["run", "detached", "keep_on_failure", "sweep", "failing sweep"])
 def test_a_result_that_cannot_be_stored_keeps_the_slice_as_any_that_is_not_collected(tpujob: Tpujob, how: str) -> None:
-    more = {"sweep": "matrix: {x: [1, 2]}\nenv: {X: '${params.x}'}\n", "keep_on_failure": "keep_on_failure: 10m\n"}.get(
-        how, ""
-    )
-    path = tpujob.job(LINKED_OUT + more)
+    sweep = "matrix: {x: [1, 2]}\nenv: {X: '${params.x}'}\n"
+    more = {"sweep": sweep, "failing sweep": sweep, "keep_on_failure": "keep_on_failure: 10m\n"}.get(how, "")
+    job = LINKED_OUT.replace("/b'", "/b; exit 7'") if how == "failing sweep" else LINKED_OUT
+    path = tpujob.job(job + more)
     if how == "detached":
         assert tpujob("submit", path).returncode == 0
     done = tpujob("attach", "linked") if how == "detached" else tpujob("run", path)

@@ -79,19 +79,9 @@ EMULATOR_MAY_IMPORT: dict[str, set[str]] = {
 
 # What computes and nothing else. A module that is not here (os, time, socket, random, datetime, …) may wait or look outside.
 PURE = {
+    *("__future__", "collections", "dataclasses", "enum", "functools", "itertools", "typing", "math", "statistics"),
     *(
-        "__future__",
         "bisect",
-        "collections",
-        "dataclasses",
-        "enum",
-        "functools",
-        "itertools",
-        "typing",
-        "math",
-        "statistics",
-    ),
-    *(
         "re",
         "string",
         "textwrap",

@@ -59,12 +59,8 @@ class Problem:
     path: str  # on the worker, as it is
     why: str
 
-    @property
-    def of(self) -> str:
-        return f"worker{self.worker}"
-
     def __str__(self) -> str:
-        return f"{self.of}: {spelled(self.path)}: {self.why}"
+        return f"worker{self.worker}: {spelled(self.path)}: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)
