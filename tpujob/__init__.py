@@ -60,12 +60,12 @@ if TYPE_CHECKING:
     from orchestrator.client.sweeps.plans import SweepPreview as _SweepPlan
     from orchestrator.client.sweeps.progress import SweepProgress as SweepProgress
     from orchestrator.errors import *  # noqa: F403 - that module has nothing but errors
+    from orchestrator.report.collected import ResultRemark as ResultRemark
     from orchestrator.report.money.spending import CloudCost as CloudCost
     from orchestrator.report.money.spending import CostReport as CostReport
     from orchestrator.report.money.spending import CostRow as CostRow
     from orchestrator.report.money.spending import OpenSlice as OpenSlice
     from orchestrator.report.results import RunReport as RunReport
-    from orchestrator.report.collected import ResultRemark as ResultRemark
     from orchestrator.report.worker_ends import WorkerReport as WorkerReport
 
     Plan = _Plan
