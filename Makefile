@@ -4,7 +4,7 @@ PYTHON ?= python
 SOURCES = orchestrator payload tpujob tests docs bench setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install wheel test test-all cluster test-cluster test-fast sim sim-long kill-sweep stress lint format check docs transcript site bench constraints audit links size clean
+.PHONY: help install wheel test test-all proof cluster test-cluster test-fast sim sim-long kill-sweep stress lint format check docs transcript site bench constraints audit links size count clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,9 +19,12 @@ JOBS ?= auto
 test:  ## the default tests, the command of README; one after the other: `make test JOBS=0`
 	$(PYTHON) -m pytest -n $(JOBS)
 
-test-all:  ## the default tests, then every variant: what a change has to pass
-	$(PYTHON) -m pytest -n $(JOBS)
+test-all: test  ## the default tests and those marked ci, as .ci/run: what a change has to pass
+	$(PYTHON) -m pytest -n $(JOBS) -m 'ci and not exhaustive'
+
+proof: test-all  ## all tests, every variant, and those on a control plane if there is one: an hour
 	$(PYTHON) -m pytest -n $(JOBS) -m exhaustive
+	$(PYTHON) -m pytest -n $(JOBS) -m cluster tests/cluster
 
 cluster:  ## build the control plane of the cluster tests into a cache (Go, kubectl): what is there is not built again
 	$(PYTHON) -m tests.cluster.build
@@ -101,6 +104,9 @@ size:  ## install the client without extras into build/size, and print how large
 	  'and without bytecode:--exclude=pip* --exclude=setuptools* --exclude=pkg_resources --exclude=__pycache__'; do \
 	  echo "$${what%%:*}: $$(du -s --apparent-size --block-size=MB $${what#*:} build/size | cut -f1) of files," \
 	    "$$(du -s --block-size=MB $${what#*:} build/size | cut -f1) on disk"; done
+
+count:  ## count the lines of code and of tests, without docstrings, comments and blank lines
+	@$(PYTHON) bench/harness/count.py
 
 clean:  ## delete caches and build leftovers; neither runs/ nor any state of tpujob
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

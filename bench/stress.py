@@ -27,7 +27,11 @@ from harness.results import PAGE, Report, spread
 TOP = PAGE.parents[1]
 PLACE = TOP / "build" / "stress"
 QUIET_LOAD, QUIET_WAIT_S = 0.5, 300.0
-TIERS = {"default": "not exhaustive", "the rest": "exhaustive"}
+TIERS = {
+    "default": "not ci and not exhaustive and not cluster",
+    "ci": "ci and not exhaustive",
+    "exhaustive": "exhaustive",
+}
 HOGS = ("processor", "processor", "disk")
 BLOCK = bytes(4 << 20)
 
@@ -239,7 +243,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     PLACE.mkdir(parents=True, exist_ok=True)
     record = Record.open()
-    for tier, rounds in (("default", arguments.rounds), ("the rest", arguments.rest)):
+    for tier, rounds in (("default", arguments.rounds), ("ci", arguments.rest), ("exhaustive", arguments.rest)):
         for beside in (True, False):
             if arguments.only == ("quiet" if beside else "beside"):
                 continue

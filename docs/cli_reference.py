@@ -26,7 +26,8 @@ SHARED = """## What all commands share
   `--timestamps`.
 - **On a terminal** results are tables with headings, in its width, and one line below the log says what goes on: a step, or the
   job with its figures, its cost and the time until its limit. Elsewhere a table is one line a row with tabs between its cells,
-  without headings, and what goes on is a line every 30 seconds. `NO_COLOR` and `TERM=dumb` are respected.
+  without headings, and what goes on is a line every 30 seconds. A progress bar of the job is redrawn above that line; elsewhere
+  it is a line on stderr every 5 seconds. `NO_COLOR` and `TERM=dumb` are respected.
 - **Of up to 7 workers** every log is shown, of more that of worker 0; `--logs 0,3` and `--logs all` choose. A second line on a
   terminal says what the others do. A hidden worker that fails shows the last 20 lines of its log. All lines are in
   `runs/…/logs/worker<i>.log` and in the events of `--json`; `tpujob logs --worker all` prints them.

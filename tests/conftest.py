@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import random
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ ROWS = ("death", "create", "queue", "delete", "vm", "net", "ledger", "person", "
 pytest.register_assert_rewrite("tests.faults.world", *(f"tests.faults.rows.{topic}" for topic in ROWS))
 
 from orchestrator import peers  # noqa: E402
-from tests import evidence  # noqa: E402
+from tests import evidence, surroundings  # noqa: E402
 from tests.browser_fixture import browser  # noqa: E402
 from tests.cli_fixture import cli, clouds, tpujob  # noqa: E402
 from tests.cluster.fixture import cluster, own_cluster, shared_cluster  # noqa: E402
@@ -54,16 +56,16 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    return PROCESSES_PER_CORE * (os.cpu_count() or 1)
+    return PROCESSES_PER_CORE * len(os.sched_getaffinity(0))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Long ones first, so that none of them is left alone at the end; every process of xdist gets the same order."""
 
-    def rank(item: pytest.Item) -> int:
+    def rank(item: pytest.Item) -> tuple[bool, int]:
         folder = item.path.relative_to(config.rootpath / "tests").parts[0]
-        return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else 0
+        return not item.get_closest_marker("long"), LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else 0
 
     if (seed := config.getoption("--shuffle")) is not None:
         random.Random(seed).shuffle(items)
@@ -81,6 +83,32 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return next((piece for piece in IN_ONE_PIECE if piece in nodeid), nodeid)
 
     return Together(config, log)
+
+
+# -- nothing of the machine is touched -----------------------------------------------------------------------------------
+
+MACHINE = pytest.StashKey[surroundings.Seen]()
+CACHES = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if not hasattr(session.config, "workerinput"):  # processes of xdist inherit the variables
+        session.config.stash[MACHINE] = surroundings.seen()
+        session.config.stash[CACHES] = made = tempfile.TemporaryDirectory(
+            prefix="tpujob-tests-", ignore_cleanup_errors=True
+        )
+        os.environ.update(surroundings.own_caches(Path(made.name)))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if MACHINE in session.config.stash:
+        session.config.stash[CACHES].cleanup()
+        changed = surroundings.changes(session.config.stash[MACHINE], surroundings.seen())
+        if changed:
+            print(f"\nFAILED a test wrote outside of its own directories: {', '.join(changed)}")
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 # -- a failure explains itself -----------------------------------------------------------------------------------------

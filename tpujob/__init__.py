@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.client.client import Run as Run
     from orchestrator.client.cluster.exporting import Export as Export
     from orchestrator.client.events import Alert as Alert
+    from orchestrator.client.events import Bar as Bar
     from orchestrator.client.events import Event as Event
     from orchestrator.client.events import Failure as Failure
     from orchestrator.client.events import LogLines as LogLines
@@ -75,7 +76,7 @@ _NAMES = {  # module of each name
     "client.client": ("Client", "LogLine", "Run"),
     "client.cluster.exporting": ("Export",),
     "client.events": (
-        *("Alert", "Event", "Failure", "LogLines", "Metrics", "Notice", "Progress", "RunResult", "Running"),
+        *("Alert", "Bar", "Event", "Failure", "LogLines", "Metrics", "Notice", "Progress", "RunResult", "Running"),
         *("SweepResult", "VariantResult", "WorkerEnded", "Workers"),
     ),
     "client.functions.function": ("RemoteFunction", "function"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from orchestrator.client.events import Metrics, Running
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.text.durations import format_duration
+from orchestrator.core.text.metric_lines import NotFinite
 from orchestrator.report.layout import format_cost
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class JobLine:
         self._running: Running | None = None
         self._since = 0.0
         self._step: int | None = None
-        self._values: Mapping[str, float] = {}
+        self._values: Mapping[str, float | NotFinite] = {}
         self._steps: deque[tuple[float, int]] = deque()
 
     def begin(self, event: Running) -> None:
@@ -41,7 +42,8 @@ class JobLine:
 
     def measure(self, event: Metrics) -> None:
         """The job reported values."""
-        self._values = {name: value for name, value in event.values.items() if value is not None}
+        shown = {**event.values, **event.diverged}
+        self._values = {name: value for name, value in shown.items() if value is not None}
         if event.step is not None:
             now, self._step = self._now(), event.step
             self._steps.append((now, event.step))
@@ -109,19 +111,21 @@ def _line(stage: str, parts: list[str]) -> str:
     return f"{stage:<8} {'  '.join(parts)}"
 
 
-def _values(values: Mapping[str, float]) -> list[str]:
+def _values(values: Mapping[str, float | NotFinite]) -> list[str]:
     """Return at most MAX_VALUES values, the loss first and rates last."""
 
     def rank(name: str) -> int:
         return 0 if "loss" in name else 2 if name.endswith(PER_S) else 1
 
     shown = sorted(values, key=rank)[:MAX_VALUES]
-    return [
-        _rate_text(name, values[name]) if name.endswith(PER_S) else _value_text(name, values[name]) for name in shown
-    ]
+    return [_value_text(name, values[name]) for name in shown]
 
 
-def _value_text(name: str, value: float) -> str:
+def _value_text(name: str, value: float | NotFinite) -> str:
+    if isinstance(value, NotFinite):
+        return f"{name[:MAX_NAME]} {value}"
+    if name.endswith(PER_S):
+        return _rate_text(name, value)
     number = f"{value:,.0f}" if value == round(value) and abs(value) < 1e15 else f"{value:.4g}"
     return f"{name[:MAX_NAME]} {number}"
 

@@ -1,7 +1,8 @@
 """What goes on now, on stderr: a line below the log that is replaced on a terminal, plain lines at a calm rate elsewhere.
 
-The line is a step of the work (`Progress`) or a job that runs (`Running`). On a terminal a second line below it says what the
-workers do whose logs are not shown. Nothing hides the cursor: a process that is killed leaves at most its text on the terminal.
+The line is a step of the work (`Progress`) or a job that runs (`Running`). Above it are the progress bars of the job. On a
+terminal a line below it says what the workers do whose logs are not shown. Nothing hides the cursor: a process that is killed
+leaves at most its text on the terminal.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from orchestrator.client.events import Metrics, Progress, Running
 
 CALM_S = 30.0  # between two plain lines
 SAME_S = 60.0  # between two that say the same
+BAR_S = 5.0  # between two of a progress bar
+MOST_BARS = 8  # on a terminal
 DRAWN_EVERY_S = 0.2
 ERASE = "\r\x1b[K"  # the line of the cursor
 UP = "\x1b[A"
@@ -46,6 +49,8 @@ class LiveView:
         self._lock, self._clean, self._print_plain = lock, clean, print_plain
         self._on_terminal, self._others = on_terminal, others
         self._jobs: dict[str, JobLine] = {}  # by the variant of a sweep; a job of its own is ""
+        self._bars: dict[str, str] = {}  # by how their lines begin, such as `worker0 | `
+        self._bars_at: dict[str, float] = {}  # when they were printed as plain lines
         self._stage, self._text = "", ""
         self._text_until = math.inf  # by the steady clock
         self._drawn = 0  # lines
@@ -56,7 +61,7 @@ class LiveView:
     def progress(self, event: Progress) -> None:
         """Show how far a step is, until the next event. A step of one job of a sweep only ends the line of that job."""
         if event.stage not in BESIDE_A_JOB:
-            self._jobs.pop(event.variant, None)
+            self.job_ends(event.variant)
         if event.variant:
             return
         self._text_until = time.monotonic() + BESIDE_S if self._jobs else math.inf
@@ -78,9 +83,22 @@ class LiveView:
         if event.variant in self._jobs:
             self._jobs[event.variant].measure(event)
 
+    def bar(self, begin: str, text: str) -> None:
+        """Show a line of the log that is redrawn, as it is now; an empty `text`: it has ended."""
+        if not text:
+            self._bars.pop(begin, None)
+            self._bars_at.pop(begin, None)
+            return
+        self._bars[begin] = self._clean(f"{begin}{text}")
+        self._bars_at.setdefault(begin, time.monotonic())
+        self._show()
+
     def job_ends(self, variant: str) -> None:
         """The job runs no more."""
         self._jobs.pop(variant, None)
+        for begin in list(self._bars):
+            if begin.startswith(f"{variant} " if variant else "worker"):
+                self.bar(begin, "")
 
     def step_done(self) -> None:
         """The last step is over: what follows is written by the caller."""
@@ -91,6 +109,8 @@ class LiveView:
         self.erase()
         self.step_done()
         self._jobs.clear()
+        self._bars.clear()
+        self._bars_at.clear()
 
     def _now(self, width: int | None = None) -> str:
         """Return the line as it is now; empty if nothing goes on."""
@@ -123,7 +143,7 @@ class LiveView:
         while True:
             time.sleep(DRAWN_EVERY_S if self._on_terminal else 1.0)
             with self._lock:
-                if not (self._text or self._jobs):
+                if not (self._text or self._jobs or self._bars):
                     self._ticker = None
                     return
                 if self._on_terminal:
@@ -134,15 +154,23 @@ class LiveView:
     def _say(self) -> None:
         """Print a plain line, if the last one is long ago; longer if it said the same."""
         now, text = time.monotonic(), self._now()
-        if now - self._plain_at >= (SAME_S if text == self._plain else CALM_S):
+        for begin, bar in self._bars.items():
+            if now - self._bars_at[begin] >= BAR_S:
+                self._bars_at[begin] = now
+                self._print_plain(bar)
+        if text and now - self._plain_at >= (SAME_S if text == self._plain else CALM_S):
             self._plain_at, self._plain = now, text
             self._print_plain(text)
 
     def _draw(self) -> None:
-        columns = shutil.get_terminal_size().columns
+        columns, rows = shutil.get_terminal_size()
         width = max(columns - 3, LEAST_COLUMNS)
+        most = min(MOST_BARS, rows // 2) if columns > LEAST_COLUMNS else 0
         self._turn += 1
-        lines = [f"{_cut(self._now(width), width)} {SPINNER[self._turn % len(SPINNER)]}"]
+        lines = [_cut(bar, width) for _, bar in sorted(self._bars.items())[:most]]
+        if (now := self._now(width)) or not lines:
+            lines.append(_cut(now, width))
+        lines[-1] += f" {SPINNER[self._turn % len(SPINNER)]}"
         if "" in self._jobs and columns > LEAST_COLUMNS and (others := self._clean(self._others(width))):
             lines.append(_cut(others, width))
         text = self._erased() + "\n".join(lines)

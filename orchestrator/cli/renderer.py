@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.cli.terminal import ESCAPES, HANG, RESET, color_of, has_color, is_terminal, wrapped
 from orchestrator.client.events import (
     Alert,
+    Bar,
     Event,
     Failure,
     LogLines,
@@ -129,10 +130,10 @@ class Console:
                     self.alert(event.text)
                 case Failure():
                     self._fail(event)
-                case LogLines() if not self._streams_json and not self._quiet:
+                case LogLines() | Bar() if not self._streams_json and not self._quiet:
                     self._announce_logs(event)
                     if self._logs_of(event).takes(event):
-                        self._show_log(event.variant, event.worker, event.lines)
+                        self._show_log(event)
                 case RunResult():
                     self._show_result(event)
                 case SweepResult():
@@ -157,13 +158,24 @@ class Console:
         tail = self._logs[event.variant].explanation()
         if tail is not None and not self._streams_json and not self._quiet:
             self.notice("failed", tail.heading, event.variant)
-            self._show_log(event.variant, tail.worker, tail.lines)
+            self._show_log(LogLines(tail.worker, tail.lines, variant=event.variant))
 
-    def _show_log(self, variant: str, worker: int, lines: tuple[str, ...]) -> None:
-        """Show lines of a log, which are clean and without secrets."""
-        begin = f"{self._time()}{f'{variant} ' if variant else ''}worker{worker} | "
-        text = begin + f"\n{begin}".join(lines)
+    def _show_log(self, event: LogLines | Bar) -> None:
+        """Show lines of a log, which are clean and without secrets, or one below it that is redrawn."""
+        begin = f"{_whose(event)}worker{event.worker} | "
+        if isinstance(event, Bar):
+            self._live().bar(begin, event.line)
+            return
+        self.bar_ended(begin)
+        begin = f"{self._time()}{begin}"
+        text = begin + f"\n{begin}".join(event.lines)
         self.out(text) if self._log_is_data else self._write(text)
+
+    def bar_ended(self, begin: str) -> None:
+        """Remove the progress bar whose line begins so, if there is one: the line has ended."""
+        with self._lock:
+            if self._live_view is not None:
+                self._live_view.bar(begin, "")
 
     def _others(self, width: int) -> str:
         """Return what the workers do whose logs are hidden, in this width; empty if there are none."""

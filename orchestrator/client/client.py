@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
+from orchestrator.client import lookup
 from orchestrator.client.arguments import Duration, seconds, size
 from orchestrator.client.calls import OnEvent, check_released, listening, successful, swept
 from orchestrator.client.cluster.exporting import Export, export
@@ -226,7 +227,7 @@ class Client:
     def get(self, run: str) -> Run:
         """Return the run of this id, its first letters, or a job's name (its newest run). Raises UnknownRun."""
         with self._session() as session:
-            return Run(self, session.ledger.find_run(run)[0].id)
+            return Run(self, lookup.run(session, run)[0].id)
 
     def runs(self) -> list[RunSummary]:
         """Return the runs of this machine, newest first."""
@@ -481,7 +482,7 @@ class Client:
     def _state(self, run: str) -> str:
         with self._session() as session:
             session.recover()
-            return str(session.ledger.find_run(run)[1].state)
+            return str(session.ledger.run(run)[1].state)
 
 
 def _idle_s(idle: Duration | None) -> float | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.core.text.durations import format_duration
+from orchestrator.core.text.metric_lines import NotFinite
 from orchestrator.core.text.redaction import Redactor
 from orchestrator.errors import TpujobError
 
@@ -121,16 +122,30 @@ class LogLines(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Bar(Event):
+    """The line that a worker redraws by carriage returns, such as a progress bar, as it is now; once a second at most.
+
+    Clean, as the lines of `LogLines`, with which it ends.
+    """
+
+    kind: ClassVar[str] = "bar"
+    worker: int
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
 class Metrics(Event):
     """The newest values that a job reported, a few times a second at most; the files of the run have all of them.
 
-    `values`: of the same step, by name; None for NaN and infinities. `step`: None where the job names none.
+    `values`: of the same step, by name; None for NaN and infinities, of which `diverged` says what they are and since which
+    step. `step`: None where the job names none.
     """
 
     kind: ClassVar[str] = "metrics"
     worker: int
     step: int | None
     values: Mapping[str, float | None]
+    diverged: Mapping[str, NotFinite] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import yaml
 
 import orchestrator
+from orchestrator import whole_file
 from orchestrator.errors import ConfigError, UserError
 
 SCHEMA_LINE = "# yaml-language-server:"  # leads to a file of the checkout
@@ -55,7 +56,7 @@ def copy(example: Example, target: Path) -> list[Path]:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if not path.exists():
-                path.write_bytes(_content(example, file))
+                whole_file.write(path, _content(example, file))
         except OSError as error:
             raise ConfigError(f"{path} cannot be written: {error.strerror}", hint="name another directory") from error
     return copied

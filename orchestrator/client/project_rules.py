@@ -6,12 +6,13 @@ No permission is asked for: few may read a project's policies. A refusal is reme
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orchestrator import whole_file
 from orchestrator.core.lease.access import ProjectRules
 from orchestrator.errors import CloudError, ExternalAddressRefused, OsLoginRequired
 
@@ -46,12 +47,8 @@ class RulesFile:
         content = self._read()
         entry = {"at": self.now(), "why": refusal.message}
         content[self._key] = {**content.get(self._key, {}), name: entry}
-        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        try:
-            draft.write_text(json.dumps(content, indent=1), encoding="utf-8")
-            draft.replace(self.path)
-        except OSError:
-            draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            whole_file.replace(self.path, json.dumps(content, indent=1))
 
     @property
     def _key(self) -> str:

@@ -157,7 +157,7 @@ class Session:
         return Reach(partial(self._connections.emulator, kind), self.lease_directory)
 
     def _run_of(self, lease: Lease) -> RunRecord | None:
-        return self.ledger.find_run(lease.run)[0] if lease.run is not None else None
+        return self.ledger.run(lease.run)[0] if lease.run is not None else None
 
     def run(self, program: Program[T], cloud: str | None = None) -> T:
         """Run a program on this session's cloud, or another one, and return its result. Signals interrupt it.
@@ -280,7 +280,7 @@ class Session:
             from orchestrator.client.cluster import bucket
             from orchestrator.client.results import pages
 
-            found, _ = self.ledger.find_run(run_id)
+            found, _ = self.ledger.run(run_id)
             pages.run_ended(self, run_id, Path(found.directory))
             bucket.remove_code(self.reporter, found)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.client.events import LogLines, WorkerEnded, Workers, relative
+from orchestrator.client.events import Bar, LogLines, WorkerEnded, Workers, relative
 from orchestrator.core.text.alike import masked, worker_names
 from orchestrator.errors import UserError
 
@@ -105,10 +105,11 @@ class ShownLogs:
         self._told = text or self._told
         return text
 
-    def takes(self, event: LogLines) -> bool:
+    def takes(self, event: LogLines | Bar) -> bool:
         """Return whether to show these lines. The last ones of every worker are kept."""
         kept = self._tails.setdefault(event.worker, deque(maxlen=TAIL_LINES))
-        kept.extend(line[:TAIL_CHARS] for line in event.lines[-TAIL_LINES:])
+        if isinstance(event, LogLines):
+            kept.extend(line[:TAIL_CHARS] for line in event.lines[-TAIL_LINES:])
         if self._is_shown(event.worker):
             return True
         self._printed_at = self._now()

@@ -176,28 +176,17 @@ class Ledger(LedgerFile):
         with self._reading():
             return self._runs("order by rowid desc")
 
-    def find_run(self, text: str) -> tuple[RunRecord, Attempt]:
-        """Return the run whose id starts with `text`, or the newest one of that name that has not ended, else the newest one.
-
-        Raises UnknownRun when there is none, or the id of several starts with `text`.
-        """
-        found = self.find_runs(text)
-        return next((pair for pair in found if not pair[1].state.ended), found[0])
-
-    def find_runs(self, text: str) -> list[tuple[RunRecord, Attempt]]:
-        """Return the run whose id starts with `text`, else every run of that name, newest first; never empty.
-
-        Raises UnknownRun when there is none, or the id of several starts with `text`.
-        """
+    def run(self, run_id: str) -> tuple[RunRecord, Attempt]:
+        """Return a run with its last attempt. Raises UnknownRun."""
         with self._reading():
-            matches = self._runs("where substr(id, 1, ?) = ? order by rowid desc", len(text), text) if text else []
-            by_name = [] if matches else self._runs("where name = ? order by rowid desc", text)
-        if len(matches) > 1:
-            names = ", ".join(run.id for run, _ in matches)
-            raise UnknownRun(f"{text!r} could be any of these runs: {names}", hint="type more of the id")
-        if not matches and not by_name:
-            raise self._no_run(text)
-        return matches or by_name
+            for run in self._runs("where id = ?", run_id):
+                return run
+        raise UnknownRun(f"there is no run {run_id!r}")
+
+    def run_names(self) -> list[tuple[str, str]]:
+        """Return id and name of every run, newest first."""
+        with self._reading():
+            return list(self._db.execute("select id, name from run order by rowid desc"))
 
     def newest_run(self) -> tuple[RunRecord, Attempt]:
         """Raises UnknownRun when there is none."""
@@ -205,14 +194,6 @@ class Ledger(LedgerFile):
             for run in self._runs("order by rowid desc limit 1"):
                 return run
         raise UnknownRun("there is no run yet", hint="`tpujob run --help` shows how to make one")
-
-    def _no_run(self, text: str) -> UnknownRun:
-        variants = next((sweep.variants for sweep in self.sweeps() if sweep.name == text), None)
-        if variants is None:
-            return UnknownRun(f"there is no run {text!r}", hint="`tpujob list` shows the runs")
-        names = f"{variants[0]['name']} to {variants[-1]['name']}" if len(variants) > 1 else variants[0]["name"]
-        hint = f"its runs are {names}; `tpujob compare {text}` shows all"
-        return UnknownRun(f"{text!r} is a sweep, not a run", hint=hint)
 
     def attempt(self, attempt_id: str) -> Attempt:
         """Return an attempt. Raises UnknownRun."""

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator import whole_file
 from orchestrator.core.text import json_text
 from orchestrator.core.text.terminal import spelled
 from orchestrator.report.files.artifact_files import open_regular
@@ -56,9 +56,7 @@ def keep(directory: Path, collected: CollectResult) -> tuple[ResultRemark, ...]:
     if not remarks:
         path.unlink(missing_ok=True)
         return ()
-    draft = path.with_name(f".{NAME}.{os.getpid()}")
-    draft.write_text(json.dumps({"schema": SCHEMA, "results": [asdict(each) for each in remarks]}), encoding="utf-8")
-    draft.replace(path)
+    whole_file.replace(path, json.dumps({"schema": SCHEMA, "results": [asdict(each) for each in remarks]}), 0o600)
     return remarks
 
 

@@ -129,7 +129,9 @@ class RunReport:
 def describe(outcome: Outcome) -> str:
     """Return the result of a run in one line."""
     if outcome.state is AttemptState.SUCCEEDED:
-        parts = ["succeeded", *_describe_metrics(metrics(Path(outcome.run.directory))), _describe_artifacts(outcome)]
+        directory = Path(outcome.run.directory)
+        diverged = [f"{name} {each.diverged}" for name, each in read_metrics(directory).items() if each.diverged]
+        parts = ["succeeded", *diverged, *_describe_metrics(metrics(directory)), _describe_artifacts(outcome)]
         return " · ".join(part for part in parts if part)
     return end_text(outcome.state, outcome.error.message if outcome.error else "unknown")
 

@@ -137,6 +137,7 @@ def preempted(cli: Cli, job: str, at: list[int]) -> tuple[list[str], str]:
     return taken, said
 
 
+@pytest.mark.ci
 @pytest.mark.torch
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs the `local` extra")
 @pytest.mark.parametrize("backend", ["cpu", pytest.param("xla", marks=pytest.mark.exhaustive)])
@@ -278,6 +279,7 @@ if begins == 0:
 """
 
 
+@pytest.mark.ci
 def test_a_restart_says_from_which_checkpoint_it_goes_on_though_the_metrics_are_ahead_of_it(cli: Cli) -> None:
     """The slice goes without a notice, as soon as the work so far has been copied once."""
     code = cli.directory / "code"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cli_fixture import Cli
 from tests.wheels import wheel
 
@@ -15,6 +17,7 @@ limits: {{max_duration: 6m}}
 """
 
 
+@pytest.mark.ci
 def test_requirements_are_installed_once_on_a_held_slice_and_again_when_they_change(cli: Cli) -> None:
     wheels = cli.directory / "the wheels"
     wheel(wheels, "alpha")

@@ -171,7 +171,7 @@ def test_figures_of_any_job_are_streamed_while_it_runs_and_are_in_its_result_sho
         process.kill()
     assert process.returncode == 0, said
     rows = [json.loads(line) for line in out.splitlines()]
-    assert {"event": "metrics", "worker": 0, "step": 20, "values": {"loss": 0.25}} in rows
+    assert {"event": "metrics", "worker": 0, "step": 20, "values": {"loss": 0.25}, "diverged": {}} in rows
     assert rows[-1]["metrics"] == {"rate": 671.5, "loss": 0.25}
     shown = tpujob("show", "measured").stdout
     assert "metric   loss: 0.25 at step 20 · best 0.25 at step 20 · 2 values" in shown

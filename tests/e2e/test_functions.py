@@ -42,6 +42,7 @@ if __name__ == "__main__":
 '''
 
 
+@pytest.mark.ci
 def test_a_script_gets_the_value_of_its_function_and_its_error_and_shows_its_log(tpujob: Tpujob) -> None:
     path = tpujob.directory / "script.py"
     path.write_text(SCRIPT)
@@ -92,6 +93,7 @@ print(version())
 """
 
 
+@pytest.mark.ci
 def test_a_function_imports_what_its_requirements_install(tpujob: Tpujob) -> None:
     wheel(tpujob.directory / "wheels", "alpha", "2.5")
     path = tpujob.directory / "requires.py"
@@ -137,6 +139,7 @@ def test_a_map_runs_its_calls_over_slices_that_are_used_again_and_does_none_twic
     assert figures.read_text() == '{"half": 2.0}\n'
 
 
+@pytest.mark.ci
 def test_a_call_of_a_map_that_fails_stops_no_other_one(tpujob: Tpujob) -> None:
     path = tpujob.directory / "maps.py"
     path.write_text(MAPS)
@@ -166,6 +169,7 @@ except tpujob.Interrupted as error:
 """
 
 
+@pytest.mark.ci
 def test_ctrl_c_in_a_call_releases_its_slice(tpujob: Tpujob) -> None:
     path = tpujob.directory / "waits.py"
     path.write_text(WAITS)
@@ -188,6 +192,7 @@ def f(what, text):
 """
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "text",
     [

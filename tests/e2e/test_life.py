@@ -349,17 +349,30 @@ def test_ssh_to_a_stopped_slice_says_what_to_do(tpujob: Tpujob) -> None:
 
 def test_options_that_an_existing_slice_does_not_have_are_not_passed_over(tpujob: Tpujob) -> None:
     assert tpujob("up", "alice", "--zone", "us-central1-a").returncode == 0
+    dry = tpujob("up", "bob", "--zone", "us-central1-a", "--runtime", "v2-alpha-tpuv6e", "--dry-run")
+    assert "warning  --runtime `v2-alpha-tpuv6e` is for v6e, and v5litepod-8 is v5e" in dry.stderr
     for words in (["--spot"], ["--runtime", "other"], ["--accelerator", "v5litepod-4"]):
         refused = tpujob("up", "alice", *words)
         assert refused.returncode == 64 and "alice exists with" in refused.stderr
     assert tpujob("down", "alice").returncode == 0
 
 
-def test_a_missing_code_directory_is_named_by_its_line_in_plan_and_run(tpujob: Tpujob) -> None:
-    job = tpujob.job("tpu: {zone: us-central1-a}\ncommand: ls\ncode: nowhere\n")
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("command: ls\ncode: nowhere\n", "3: code: nowhere is not a directory"),
+        ("command: python3 missing.py\n", "2: command: `missing.py` is not on the workers: the job ships no code"),
+        ("command: [set -e, python3 train.py]\n", "2: command: `set -e` is no program: a list is the words of one program"),
+        ("command: ls\nrequirements: [x @ file:///usr/bin]\n", "3: requirements: `x @ file:///usr/bin` names /usr/bin, which"),
+        ("command: ls\nenv:\n  BIG: '${env:BIG}'\n", "4: env.BIG: has 131,077 bytes, and Linux takes 131,072"),
+    ],
+)  # fmt: skip
+def test_what_cannot_run_is_named_by_its_line_in_plan_and_run(tpujob: Tpujob, text: str, why: str) -> None:
+    job = tpujob.job(f"tpu: {{zone: us-central1-a}}\n{text}")
     for command in ("plan", "run"):
-        done = tpujob(command, job)
-        assert done.returncode == 64 and done.stderr.startswith("job.yaml:3: code: nowhere is not a directory")
+        with tpujob.promising_nothing():
+            done = tpujob(command, job, env={"BIG": "x" * (128 << 10)} if "BIG" in text else {})
+        assert done.returncode == 64 and f"job.yaml:{why}" in done.stderr
     assert not (tpujob.directory / "runs").exists() and not list((tpujob.directory / "state").glob("leases/*"))
 
 

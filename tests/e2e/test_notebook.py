@@ -83,6 +83,7 @@ def wait():
 """
 
 
+@pytest.mark.ci
 def test_a_cell_is_refused_repaired_called_fails_and_is_interrupted(notebook: Notebook, tpujob: Tpujob) -> None:
     assert not notebook.cell("import tpujob, math as np\nnp.ndarray = int").error
     refused = notebook.cell(FIT.replace("math.pi", "np.pi"))

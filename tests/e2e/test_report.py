@@ -8,11 +8,13 @@ import json
 import re
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import tpujob as api
+from orchestrator.client.results import pages as pages_of_runs
 from orchestrator.report.page import pages
 from tests.cli_fixture import Tpujob, press
 from tests.waiting import until
@@ -115,7 +117,7 @@ def test_a_disk_that_is_full_costs_the_page_only(tpujob: Tpujob, monkeypatch: py
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("orchestrator.client.results.pages._replace", full)
+        patch.setattr(pages_of_runs, "whole_file", SimpleNamespace(replace=full))
         done = tpujob("run", tpujob.job(JOB))
     assert done.returncode == 0
     assert re.search(r"the report was not written: runs/fit-\w+/report\.html cannot be written: No space", done.stderr)
@@ -150,9 +152,10 @@ def test_report_compares_runs_writes_where_it_is_told_and_prints_the_path(tpujob
     for rc in ("0", "7"):
         tpujob("run", tpujob.job(JOB.replace("${RC:-0}", rc)))
     runs = [row["run"] for row in json.loads(tpujob("list", "--json").stdout)]
+    (tpujob.directory / "both.html").symlink_to("page.html")
     done = tpujob("report", *runs, "--out", "both.html")
     assert (done.returncode, done.stdout) == (0, "both.html\n"), done.text
-    page = (tpujob.directory / "both.html").read_text()
+    page = (tpujob.directory / "page.html").read_text()
     assert "2 runs: 1 failed, 1 succeeded." in page and f'href="./runs/fit-{runs[0]}/report.html"' in page
     table = tpujob("report", *runs, "--csv")
     assert [row["state"] for row in csv.DictReader(io.StringIO(table.stdout))] == ["failed", "succeeded"]

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 
+pytestmark = pytest.mark.ci
+
+
 @dataclass
 class Seen:
     """A page, and everything that a browser had to say about it."""

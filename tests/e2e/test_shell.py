@@ -178,6 +178,7 @@ def test_a_command_on_all_workers_is_shown_by_worker_and_ends_everywhere_with_ct
     assert not any((home / "began").exists() for home in homes)
 
 
+@pytest.mark.ci
 def test_scp_copies_from_all_workers_and_says_once_what_fails_alike(tpujob: Tpujob, mine: Path, tmp_path: Path) -> None:
     homes = sorted(tpujob.disks()[1].glob("vms/*/worker*/home"))
     (homes[1] / "only").touch()

@@ -8,6 +8,8 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.cli_fixture import Cli, Tpujob
 from tests.waiting import until
 
@@ -72,6 +74,7 @@ def test_a_secret_is_refused_before_anything_is_created(tpujob: Tpujob) -> None:
     assert tpujob("plan", job).returncode == 0
 
 
+@pytest.mark.ci
 def test_a_command_killed_while_it_ships_leaves_nothing_that_is_used(cli: Cli) -> None:
     directory = project(cli.directory)
     (directory / "noise").write_bytes(os.urandom(150 << 20))

@@ -104,6 +104,7 @@ def test_ctrl_c_releases_every_slice_and_the_same_command_goes_on(tpujob: Tpujob
     assert done.returncode == 9 and "done before" not in done.stderr, "another command is another job"
 
 
+@pytest.mark.ci
 def test_a_sweep_is_canceled_from_another_terminal(tpujob: Tpujob) -> None:
     process = tpujob.start("run", tpujob.job(SLOW, "s.yaml"))
     assert process.stderr is not None
@@ -128,6 +129,7 @@ def test_a_sweep_is_canceled_from_another_terminal(tpujob: Tpujob) -> None:
     )
 
 
+@pytest.mark.ci
 def test_the_slice_of_a_killed_sweep_is_proven_gone_by_its_name(tpujob: Tpujob) -> None:
     job = tpujob.job(SLOW.replace("parallel: 2", "parallel: 1"), "s.yaml")
     process = tpujob.start("run", job, env={"TPUJOB_GUARDIAN": "off"})
@@ -144,6 +146,7 @@ def test_the_slice_of_a_killed_sweep_is_proven_gone_by_its_name(tpujob: Tpujob) 
     assert [each["state"] for each in shape["variants"]] == states
 
 
+@pytest.mark.ci
 def test_a_killed_sweep_is_not_shown_as_running(tpujob: Tpujob) -> None:
     process = tpujob.start("run", tpujob.job(SLOW.replace("parallel: 2", "parallel: 1"), "s.yaml"))
     assert process.stderr is not None
@@ -175,6 +178,7 @@ def test_jobs_on_this_machine_run_one_at_a_time_and_a_failure_is_its_own(tpujob:
     assert found["mixed-second"] == ("failed", "mixed", "second") and found["mixed-third"][0] == "succeeded"
 
 
+@pytest.mark.ci
 def test_a_slice_is_for_jobs_that_fit_it_and_is_released_before_another_one_is_created(tpujob: Tpujob) -> None:
     text = (
         "name: t\nmatrix: {type: [v5e-8, v6e-8]}\ntpu: {accelerator: '${params.type}', zone: us-east5}\ncommand: ls\n"
@@ -185,6 +189,7 @@ def test_a_slice_is_for_jobs_that_fit_it_and_is_released_before_another_one_is_c
     assert first["until"] <= second["since"] and tpujob.alive() == []
 
 
+@pytest.mark.ci
 def test_where_there_is_capacity_for_one_slice_only_it_runs_all_jobs(tpujob: Tpujob) -> None:
     assert tpujob("emulator", "capacity", "set", "us-central1-a/v5litepod-8", "8").returncode == 0
     done = tpujob("run", tpujob.job(SWEEP.replace("!= 1e-3-2", "!= x"), "s.yaml"))

@@ -31,6 +31,7 @@ limits: {max_duration: 30m}
 AS_A_STRANGER = {"TPUJOB_GUARDIAN": "on", **dict.fromkeys(NO_DELAYS, "0.3")}  # each step takes long enough to be listed
 
 
+@pytest.mark.long
 def test_the_first_command_of_the_readme_trains_and_prints_what_the_readme_shows(cli: Cli) -> None:
     """The transcript is of such a run with all of its images; `make transcript` writes it anew."""
     transcript = reference("transcript")

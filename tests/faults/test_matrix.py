@@ -23,12 +23,12 @@ from tests.faults.row import ROWS, Row
 from tests.faults.world import World
 
 ALWAYS = {  # one row of each family is in the default tier
-    "death": "7c",
+    "death": "4c",
     "create": "9",
     "queue": "17",
     "delete": "20",
     "vm": "29",
-    "net": "39b",
+    "net": "43",
     "ledger": "45b",
     "person": "55",
     "api": "61a",
@@ -85,7 +85,7 @@ def playing(
 
 
 def tier(row: Row) -> tuple[pytest.MarkDecorator, ...]:
-    return () if row.number in ALWAYS.values() else (pytest.mark.exhaustive,)
+    return () if row.number in ALWAYS.values() else (pytest.mark.ci,)
 
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=row.id, marks=tier(row)) for row in ROWS])

@@ -53,6 +53,7 @@ def test_a_resumed_training_repeats_no_step(tmp_path: Path, after: int | None, k
     assert [line["step"] for line in lines(path)] == kept
 
 
+@pytest.mark.ci
 @pytest.mark.torch
 @needs_torch
 def test_a_training_reports_its_steps_its_rate_and_its_test(tmp_path: Path, data: Path) -> None:

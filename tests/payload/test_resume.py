@@ -84,6 +84,7 @@ def weights(run: Run) -> str:
     return digest({"model": state["model"], "optimizer": state["optimizer"]})
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("backend", "processes"),
     [

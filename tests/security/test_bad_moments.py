@@ -98,7 +98,7 @@ def test_32_an_id_that_could_be_several_is_answered_with_their_list(
         assert tpujob("run", tpujob.job(JOB)).returncode == 0
     for command in ("cancel", "show", "logs", "attach"):
         said = tpujob(command, "0000000")
-        assert said.returncode == 64 and "'0000000' could be any of these runs: 0000000" in said.stderr
+        assert said.returncode == 64 and "'0000000' could be any of these: 0000000" in said.stderr
     assert tpujob("cancel", "zzzzzzzzzz").stderr.startswith("there is no run 'zzzzzzzzzz'")
 
 

@@ -1,4 +1,7 @@
-"""A death at every step of the canonical lives: one life in the default tier, and one on a cluster; all in the second."""
+"""A death, and a signal, at every step of the canonical lives.
+
+The default tests have one life and one on a cluster, those of CI a death of the command in every life, the rest is exhaustive.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ ON_CLUSTER = ("a run on a cluster", "cli")
 def lives() -> Iterator[Any]:
     for scenario in SCENARIOS:
         for kind in kinds_of(scenario):
-            marks = () if scenario is SCENARIOS[0] or (scenario.name, kind) == ON_CLUSTER else pytest.mark.exhaustive
+            once = scenario is SCENARIOS[0] or (scenario.name, kind) == ON_CLUSTER
+            marks = () if once else pytest.mark.ci if kind == "cli" else pytest.mark.exhaustive
             yield pytest.param(scenario, kind, marks=marks, id=f"{scenario.name}: {kind}")
 
 

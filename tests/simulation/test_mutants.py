@@ -8,6 +8,7 @@ import pytest
 
 from tests.simulation.mutants.registry import MUTANT_SCENARIOS, MUTANTS, Mutant
 
+pytestmark = pytest.mark.ci
 KILLS: dict[str, str] = {}
 
 

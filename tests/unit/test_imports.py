@@ -20,7 +20,7 @@ BOTTOM = {"errors", "exit_codes", "catalog"}
 CORE = {"core"} | BOTTOM
 EDGES = {"ledger", "clouds", "remote"}
 ENGINE = {"engine", "fork"} | EDGES | CORE
-REPORT = {"report"} | ENGINE
+REPORT = {"report", "whole_file"} | ENGINE
 
 # The parts of `orchestrator` and what each may import of the others, from the bottom up.
 MAY_IMPORT = {
@@ -34,15 +34,16 @@ MAY_IMPORT = {
     "boot_clock": set(),
     "fork": set(),
     "open_files": set(),
+    "whole_file": set(),
     "ledger": {"ledger", "boot_clock", "fork"} | CORE,
     "clouds": {"clouds", "settings", "peers"} | CORE,
-    "remote": {"remote", "fork", "open_files", "peers", "vm.metrics", "vm.upload"}
+    "remote": {"remote", "fork", "open_files", "peers", "vm.metrics", "vm.upload", "whole_file"}
     | CORE,  # a local job's metrics are read as on a worker
     "engine": ENGINE,
     "report": REPORT,
     "promises": set(),  # what is promised knows nothing of what keeps it, and only what measures knows it
     "drill": {"drill", "promises", "emulator.daemon.control"} | CORE,
-    "client": {"client", "settings", "boot_clock", "emulator.daemon.control"} | REPORT,
+    "client": {"client", "settings", "boot_clock", "emulator.daemon.control", "whole_file"} | REPORT,
     "cli": {"cli", "client", "report", "settings"} | CORE,
     "emulator": {"emulator", "boot_clock", "catalog", "fork", "open_files", "peers"},
     "vm": {"vm"},

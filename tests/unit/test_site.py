@@ -21,6 +21,7 @@ from tests.unit.test_docs import PAGES
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+pytestmark = pytest.mark.ci  # the site is built once for all of these tests
 LOCATED = re.compile(rf"^{re.escape(str(ROOT))}/\S+?:.*(?:WARNING|ERROR): ", re.MULTILINE)
 LOADED = {
     "script": "src",
@@ -159,7 +160,6 @@ def test_the_search_finds_it_in_a_page_that_is_opened_from_a_file(
     page.close()
 
 
-@pytest.mark.exhaustive
 def test_every_page_fits_a_telephone_and_has_no_error(site: Site, browser: Browser) -> None:
     page = browser.new_page(viewport={"width": 400, "height": 900})
     said: list[str] = []

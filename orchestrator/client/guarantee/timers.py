@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
 
+from orchestrator import whole_file
 from orchestrator.engine.guardian.process import has_user_manager
 from orchestrator.errors import ConfigError, TpujobError
 
@@ -223,8 +224,7 @@ def _write(files: Mapping[str, str]) -> None:
         path = Path(name)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-            path.chmod(0o600)  # a proxy's password may be in there
+            whole_file.write(path, text, 0o600)  # a proxy's password may be in there
         except OSError as error:
             raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
 

@@ -52,10 +52,10 @@ def attach(session: Session, run: str, *, logs: Choice = None) -> RunResult:
         attempt = _read_along(session, found, attempt)
         if attempt.state.ended:
             return _ended(session, found, attempt)
-    attempt = _after_lock(session, found, attempt)
-    if attempt.state.ended:
+    attempt, lease = _after_lock(session, found)
+    if lease is None:
         return _ended(session, found, attempt)
-    outcome = _follow(session, found, attempt)
+    outcome = _follow(session, found, attempt, lease)
     if outcome.detached:
         return results.left_again(session, outcome)
     result = results.finish(session, outcome, [outcome.lease.id] if outcome.lease else [])
@@ -66,10 +66,8 @@ def attach(session: Session, run: str, *, logs: Choice = None) -> RunResult:
     return result
 
 
-def _follow(session: Session, found: RunRecord, attempt: Attempt) -> Outcome:
-    lease = lookup.lease_of_run(session, found.id)
-    if lease is None or not lease.runs_detached:
-        raise UserError(f"{found.id} is not detached", hint=f"`tpujob show {found.id}` says what became of it")
+def _follow(session: Session, found: RunRecord, attempt: Attempt, lease: Lease) -> Outcome:
+    """Follow the job to its end. This process has the lock of the attempt."""
     session.know_secrets(found)
     directory, limits = Path(found.directory), found.spec.get("limits", {})
     patterns = found.spec.get("metrics")
@@ -99,18 +97,26 @@ def _read_along(session: Session, found: RunRecord, attempt: Attempt) -> Attempt
         session.reporter.emit(lines)
     if not attempt.state.ended:  # the process that followed it may have died, or have left without the proof
         session.recover(look=True)
-        _, attempt = session.ledger.find_run(found.id)
+        _, attempt = session.ledger.run(found.id)
     return attempt
 
 
-def _after_lock(session: Session, found: RunRecord, attempt: Attempt) -> Attempt:
-    """Return the attempt as the last holder of its lock left it: that process may have ended it, or died near its end."""
+def _after_lock(session: Session, found: RunRecord) -> tuple[Attempt, Lease | None]:
+    """Return the attempt as the last holder of its lock left it, and the lease of the job that goes on; None: it has ended.
+
+    That process may have ended it, or died near its end: then the lock is given back to the recovery. Raises UserError for a
+    run that has not ended and is not detached.
+    """
+    _, attempt = session.ledger.run(found.id)
     lease = lookup.lease_of_run(session, found.id)
-    if lease is None or lease.state is not LeaseState.READY:
-        session.locks.unlock(attempt.id)
-        session.recover(look=True)
-        _, attempt = session.ledger.find_run(found.id)
-    return attempt
+    if lease is not None and lease.runs_detached and not attempt.state.ended:
+        return attempt, lease
+    session.locks.unlock(attempt.id)
+    session.recover(look=True)
+    _, attempt = session.ledger.run(found.id)
+    if not attempt.state.ended:
+        raise UserError(f"{found.id} is not detached", hint=f"`tpujob show {found.id}` says what became of it")
+    return attempt, None
 
 
 def _ended(session: Session, found: RunRecord, attempt: Attempt) -> RunResult:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.text.sizes import format_size
 from orchestrator.core.text.terminal import printable
-from orchestrator.engine.preparation import sources
+from orchestrator.engine.preparation import checks, sources
 from orchestrator.remote.shipping.shipment import Shipment, make_shipment, paced
 from orchestrator.remote.shipping.tree import Survey, check_content, count, size_of
 
@@ -26,8 +26,8 @@ def survey_of(session: Session, spec: JobSpec, path: Path) -> Survey | None:
     Raises UserError for what is refused. Files whose content may be a secret are looked at, and no others.
     """
     found = _survey(session, spec, path)
-    for entry in found.entries.values() if found is not None else ():
-        check_content(entry)
+    if found is not None:
+        check_content(found)
     return found
 
 
@@ -68,4 +68,6 @@ def ship_shape(found: Survey | None) -> dict[str, Any] | None:
 def _survey(session: Session, spec: JobSpec, path: Path) -> Survey | None:
     emulated = spec.on == "tpu" and session.target.kind == "emulated"
     own = (session.runs_directory, session.directory)
-    return sources.survey(spec, path, own_directories=own, emulated=emulated)
+    found = sources.survey(spec, path, own_directories=own, emulated=emulated)
+    checks.check_files(spec, found)
+    return found

@@ -57,15 +57,13 @@ class Canceled:
         return {key: value for key, value in asdict(self).items() if key not in ("line", "exit_code")}
 
 
-def cancel(session: Session, run: str) -> Canceled:
-    """End the run of this id or name: delete its slice and prove it. Artifacts are not collected.
+def cancel(session: Session, found: RunRecord, attempt: Attempt) -> Canceled:
+    """End a run: delete its slice and prove it. Artifacts are not collected.
 
     A run that waits for capacity asks for no slice any more; its process ends. A run on a held slice is stopped there, and the
-    slice stays. A job with `on: local` is stopped as by Ctrl-C, and keeps its artifacts. Raises UnknownRun; UserError for a
-    name of several runs that have not ended; TpujobError if the process of the run does not stop it.
+    slice stays. A job with `on: local` is stopped as by Ctrl-C, and keeps its artifacts. Raises TpujobError if the process of
+    the run does not stop it.
     """
-    session.recover(look=True)
-    found, attempt = lookup.live_run(session, run)
     if attempt.state.ended:
         return _had_ended(session, found, attempt)
     lease = record_end(session, found, attempt)
@@ -112,7 +110,7 @@ def _had_ended(session: Session, found: RunRecord, attempt: Attempt) -> Canceled
 
 def _canceled(session: Session, found: RunRecord, what: str, releases: Sequence[Released] = ()) -> Canceled:
     """Return that the run was canceled, and in its line what became of its slices."""
-    _, attempt = session.ledger.find_run(found.id)
+    _, attempt = session.ledger.run(found.id)
     if attempt.state.ended:
         pages.run_ended(session, found.id, Path(found.directory))
         bucket.remove_code(session.reporter, found)
@@ -152,7 +150,7 @@ def collect(session: Session, run: str, *, max_results: float | None = None) -> 
     session.recover(look=True)
     found, attempt = _run_with_results(session, run)
     _lock(session, found, attempt)
-    found, attempt = session.ledger.find_run(found.id)  # as the last holder of the lock left it
+    found, attempt = session.ledger.run(found.id)  # as the last holder of the lock left it
     lease = lookup.lease_of_run(session, found.id)
     if lease is None or not _may_have_some(lease, found, attempt):
         return _nothing_left(session, found, attempt, lease)
@@ -175,7 +173,7 @@ def _run_with_results(session: Session, run: str) -> tuple[RunRecord, Attempt]:
     """
     leases = {lease.id: lease for lease in session.ledger.open_leases()}
     waiting = []
-    for found, attempt in session.ledger.find_runs(run):
+    for found, attempt in lookup.runs(session, run):
         lease = leases.get(attempt.lease_id or "")
         if lease is not None and has_uncollected_results(attempt, lease):
             waiting.append((found, attempt))

@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from orchestrator.client.events import Reporter
+from orchestrator.client.events import Bar, Reporter
 from orchestrator.client.jobs.metrics import RunMetrics
+from orchestrator.client.jobs.paced import Paced
 from orchestrator.core.text.redaction import RedactedStream
 from orchestrator.errors import ConfigError
 from orchestrator.report.files.log_files import log_directory
+
+BAR_S = 1.0  # between two states of a progress bar
 
 
 def make_directory(path: Path) -> None:
@@ -26,8 +29,8 @@ def make_directory(path: Path) -> None:
 class JobOutput:
     """The sink of the job's output, called from any thread. Writes `logs/worker<i>.log` and reports lines, without secrets.
 
-    `anew`: the output comes from its first byte again, so the files are written anew too. `patterns` find metrics in the lines;
-    `metrics` is the sink of worker 0's metrics.jsonl.
+    `anew`: the output comes from its first byte again, so the files are written anew too. `patterns` find metrics in the lines,
+    and in the states of a progress bar; `metrics` is the sink of worker 0's metrics.jsonl.
     """
 
     def __init__(
@@ -43,6 +46,8 @@ class JobOutput:
         self._files: dict[int, BinaryIO] = {}
         self._splitters: dict[int, LineSplitter] = {}
         self._streams: dict[int, RedactedStream] = {}
+        self._bars = Paced(BAR_S, self._show_bar, self._lock)
+        self._shown_bars: dict[int, str] = {}
         self._full = False
         self.metrics = RunMetrics(directory, reporter, patterns, anew=anew)
 
@@ -53,6 +58,7 @@ class JobOutput:
 
     def close(self) -> None:
         with self._lock:
+            self._bars.close()
             for worker, stream in self._streams.items():
                 self._keep(worker, stream.flush())
                 self._show(worker, self._splitters[worker].flush())
@@ -74,11 +80,21 @@ class JobOutput:
         if worker not in self._splitters:
             self._splitters[worker] = self._new_splitter()
         self._show(worker, self._splitters[worker].feed(data))
+        if self._splitters[worker].is_bar:
+            self._bars.change(worker)
 
     def _show(self, worker: int, lines: list[str]) -> None:
         if lines:
             self._reporter.log(worker, tuple(lines))
-            self.metrics.search(worker, lines)
+            is_known = self._shown_bars.pop(worker, None) == lines[0]
+            self.metrics.search(worker, lines[is_known:])
+
+    def _show_bar(self, worker: int) -> None:
+        splitter = self._splitters[worker]
+        if splitter.is_bar and (line := splitter.bar()) != self._shown_bars.get(worker):
+            self._shown_bars[worker] = line
+            self._reporter.emit(Bar(worker, line))
+            self.metrics.search(worker, [line])
 
     def _file(self, worker: int) -> BinaryIO:
         if worker not in self._files:

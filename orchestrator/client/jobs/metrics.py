@@ -10,15 +10,16 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from orchestrator.client.events import Metrics, Reporter
+from orchestrator.client.jobs.paced import Paced
 from orchestrator.client.jobs.step_times import StepTimes
-from orchestrator.core.text.metric_lines import MetricLine, line_of, number, step_of
+from orchestrator.core.text.metric_lines import MetricLine, line_of, step_of
 from orchestrator.core.text.redaction import RedactedStream
+from orchestrator.report.files.metric_sums import MetricSums
 from orchestrator.report.files.metrics import Followed, collected_path, found_path, live_path, name_hash, names_path
 
 EVERY_S = 0.25  # between two events
@@ -42,15 +43,14 @@ class RunMetrics:
         self._found_by: int | None = (
             None  # the lowest worker whose lines had metrics: those of the others would repeat them
         )
-        self._followed = Followed()
+        self._followed, self._sums = Followed(), MetricSums()  # of the file, and of what the patterns found
         self._stream = RedactedStream(reporter.secrets)  # of the copy of that file
         self._names: dict[str, str] = {}  # as they are shown: without secrets
-        self._latest: Metrics | None = None  # not reported yet
+        self._latest: Metrics | None = None
         self._step: int | None = None
         self._values: dict[str, float | None] = {}
         self._times = StepTimes(directory)
-        self._not_before = 0.0
-        self._timer: threading.Timer | None = None
+        self._paced = Paced(EVERY_S, self._report, self._lock)
 
     def __call__(self, worker: int, data: bytes) -> None:
         """Take the next bytes of the file; b"" says that it begins anew."""
@@ -64,7 +64,6 @@ class RunMetrics:
             found = self._followed.feed(data)
             self._learn_names()
             self._note_all(worker, found)
-            self._report()
 
     def search(self, worker: int, lines: Iterable[str]) -> None:
         """Search printed lines with the patterns of the job. Of several workers that print metrics, the lowest counts."""
@@ -73,20 +72,17 @@ class RunMetrics:
         with self._lock:
             if self._found_by is not None and worker > self._found_by:
                 return
-            for text in lines:
-                line = self._match(text[:LINE_CHARS])
-                if line is not None:
-                    self._found_by = worker
-                    self._keep(line)
-                    self._note(worker, line)
-            self._report()
+            rows = [row for text in lines if (row := self._match(text[:LINE_CHARS])).keys() - {"step"}]
+            if rows:
+                self._found_by = worker
+                self._sums.add(rows)
+                self._keep(rows)
+            self._note(worker, list(filter(None, map(line_of, rows))))
 
     def close(self) -> None:
         """Report the last values, and drop the followed copy of a file that was collected."""
         with self._lock:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._report(now=True)
+            self._paced.close()
             self._times.close()
             _write(self._live, self._stream.flush())
             self._close_live()
@@ -115,37 +111,29 @@ class RunMetrics:
             newest.append(line)
             if line.step is None or line.step != newest[0].step:
                 break
-        for line in reversed(newest):
-            self._note(worker, line)
+        self._note(worker, newest[::-1])
 
-    def _note(self, worker: int, line: MetricLine) -> None:
+    def _note(self, worker: int, lines: Sequence[MetricLine]) -> None:
         """Values of one step belong together, on however many lines they are."""
-        if line.step is None or line.step != self._step:
-            self._values = {}
-        self._step = line.step
-        self._times.note(line.step)
-        self._values |= {self._names.get(name, name): value for name, value in line.values.items()}
-        self._latest = Metrics(worker, line.step, dict(self._values))
+        for line in lines:
+            if line.step is None or line.step != self._step:
+                self._values = {}
+            self._step = line.step
+            self._times.note(line.step)
+            self._values |= {self._names.get(name, name): value for name, value in line.values.items()}
+        if lines:
+            followed = self._followed.sums.diverged().items()
+            found = self._sums.diverged() | {self._names.get(name, name): each for name, each in followed}
+            diverged = {name: each for name, each in found.items() if self._values.get(name, 0.0) is None}
+            self._latest = Metrics(worker, self._step, dict(self._values), diverged)
+            self._paced.change(0)
 
-    def _report(self, *, now: bool = False) -> None:
-        """Report the newest values, at once or as soon as it is time: the job may say nothing more for long."""
-        wait_s = 0.0 if now else self._not_before - time.monotonic()
-        if self._latest is not None and wait_s <= 0:
-            self._not_before = time.monotonic() + EVERY_S
+    def _report(self, _: int) -> None:
+        if self._latest is not None:
             self._reporter.emit(self._latest)
-            self._latest = None
-        elif self._latest is not None and self._timer is None:
-            self._timer = threading.Timer(wait_s, self._report_later)
-            self._timer.daemon = True
-            self._timer.start()
 
-    def _report_later(self) -> None:
-        with self._lock:
-            self._timer = None
-            self._report()
-
-    def _match(self, text: str) -> MetricLine | None:
-        step, values = None, {}
+    def _match(self, text: str) -> dict[str, float]:
+        row: dict[str, float] = {}
         for name, pattern in list(self._patterns.items()):
             try:
                 found = pattern.search(text, timeout=MATCH_S, concurrent=True)
@@ -157,17 +145,16 @@ class RunMetrics:
                     self._reporter.notice("warning", f"metrics.{name}: {slow}, and is not used any more")
                 continue
             value = _float(found[1]) if found and found[1] else None
-            if value is not None and name == "step":
-                step = step_of(value)
-            elif value is not None:
-                values[name] = number(value)
-        return MetricLine(step, values) if values else None
+            if name == "step" and value is not None:
+                value = step_of(value)
+            if value is not None:
+                row[name] = value
+        return row
 
-    def _keep(self, line: MetricLine) -> None:
+    def _keep(self, rows: Sequence[Mapping[str, float]]) -> None:
         if self._found is None:
             self._found = _opened(found_path(self._directory), "wb" if self._anew else "ab")
-        step = {} if line.step is None else {"step": line.step}
-        _write(self._found, json.dumps({**step, **line.values}).encode() + b"\n")
+        _write(self._found, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
 
     def _close_live(self) -> None:
         if self._live is not None:

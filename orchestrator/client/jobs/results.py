@@ -199,7 +199,7 @@ def _artifacts(directory: Path) -> tuple[Path, ...]:
 def _as_recorded(session: Session, outcome: Outcome) -> Outcome:
     """Return the outcome with the end in the ledger, which another process may have recorded before."""
     try:
-        _, attempt = session.ledger.find_run(outcome.run.id)
+        _, attempt = session.ledger.run(outcome.run.id)
     except TpujobError:
         return outcome
     return replace(outcome, ended_at=attempt.ended_at or outcome.ended_at)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator import catalog
-from orchestrator.client.events import LogLines
+from orchestrator.client import lookup
+from orchestrator.client.events import Bar, LogLines
 from orchestrator.client.shown_logs import Choice, announcement, check, is_shown
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.text.terminal import LineSplitter
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 
 POLL_S = 0.2
+BAR_S = 1.0  # between two states of a progress bar
 PIECE_BYTES = 1 << 20
 
 
@@ -32,7 +34,7 @@ def read_logs(
     Raises UserError for a worker that the run does not have; UnknownRun, also at the end when there was no log at all.
     """
     session.recover()
-    found, attempt = session.ledger.newest_run() if run is None else session.ledger.find_run(run)
+    found, attempt = lookup.run(session, run)
     session.know_secrets(found)
     count = worker_count(session, found, attempt)
     if count is not None:
@@ -70,12 +72,14 @@ def _some_lines(
 def stored_lines(
     session: Session, found: RunRecord, attempt: Attempt, *, follow: bool, takes: Callable[[int], bool] = _any
 ) -> Iterator[LogLines]:
-    """Yield what is in the local log files; with `follow`, also what comes until no process writes them any more.
+    """Yield what is in the local log files; with `follow`, also what comes until no process writes them any more, and then
+    progress bars are events.
 
     `takes` says of which workers, by their indexes.
     """
     splitters: dict[int, LineSplitter] = {}
     offsets: dict[int, int] = {}
+    bars_at = 0.0
     while True:
         # Asked before the files are read: what was written until then is in them.
         ended = attempt.state.ended or not session.locks.is_locked(attempt.id)
@@ -91,8 +95,13 @@ def stored_lines(
                 yield LogLines(index, tuple(lines))
         if ended or not follow:
             return
+        if time.monotonic() - bars_at >= BAR_S:
+            bars_at = time.monotonic()
+            for index, splitter in splitters.items():
+                if splitter.is_bar:
+                    session.reporter.emit(Bar(index, splitter.bar()))
         time.sleep(POLL_S)
-        _, attempt = session.ledger.find_run(found.id)
+        _, attempt = session.ledger.run(found.id)
 
 
 def _files(found: RunRecord, takes: Callable[[int], bool]) -> Iterator[tuple[int, Path]]:

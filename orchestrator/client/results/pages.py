@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import urllib.parse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator import whole_file
+from orchestrator.client import lookup
 from orchestrator.client.events import relative
-from orchestrator.client.sweeps import progress
 from orchestrator.errors import ConfigError, TpujobError, UnknownRun, UserError
 
 if TYPE_CHECKING:
@@ -45,39 +45,35 @@ def write_report(session: Session, names: Sequence[str], out: Path | None = None
     session.recover()
     page = find(session, names)
     path = (out or page.path).absolute()
-    write(session, page, path, make_directory=out is None)
+    write(session, page, path, make_directory=out is None, named=out is not None)
     return path
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a file whole or not at all. Raises ConfigError."""
+    """Write a file that the user named. Raises ConfigError."""
+    with _refused(path):
+        whole_file.write(path, text)
+
+
+@contextmanager
+def _refused(path: Path) -> Iterator[None]:
     try:
-        _replace(path, text)
+        yield
     except OSError as error:
-        raise ConfigError(
-            f"{relative(path)} cannot be written: {error.strerror or error}",
-            hint="`--out FILE` writes it somewhere else",
-        ) from error
+        hint = "`--out FILE` writes it somewhere else"
+        raise ConfigError(f"{relative(path)} cannot be written: {error.strerror or error}", hint=hint) from error
 
 
 def find(session: Session, names: Sequence[str]) -> Page:
     """Return what these names mean: runs as for `show`, and sweeps. Raises UnknownRun; UserError without a name."""
-    ledger, runs = session.ledger, session.runs_directory
+    runs = session.runs_directory
     if not names:
         raise UserError("no run is named", hint="`tpujob list` shows the runs of this machine")
-    found: dict[str, Path] = {}
-    for name in names:
-        of_sweep = progress.runs_of(session, name)
-        if of_sweep == []:
-            raise UnknownRun(
-                f"no variant of the sweep {name!r} was run yet", hint="`tpujob status` shows how far it is"
-            )
-        for each in [name] if of_sweep is None else of_sweep:
-            run, _ = ledger.find_run(each)
-            found[run.id] = Path(run.directory)
-    ids = tuple(found)
-    if len(names) == 1 and (sweeps := progress.find(session, names[0])):
-        return Page(ids, runs / f"{sweeps[0].name}-{sweeps[0].id}" / NAME, sweeps[0].name)
+    meant = [lookup.runs_of(session, name) for name in names]
+    found = {run.id: Path(run.directory) for _, pairs in meant for run, _ in pairs}
+    ids, sweep = tuple(found), meant[0][0]
+    if len(names) == 1 and sweep is not None:
+        return Page(ids, runs / f"{sweep.name}-{sweep.id}" / NAME, sweep.name)
     if len(ids) == 1:
         return Page(ids, found[ids[0]] / NAME)
     begin = "-".join(each[:4] for each in ids[:NAMED])
@@ -105,10 +101,10 @@ def reported_if_it_raises(session: Session, run: RunRecord) -> Iterator[None]:
         raise
 
 
-def sweep_ended(session: Session, name: str) -> Path | None:
-    """Write the page of the newest sweep of this name and return its path; None without one."""
+def sweep_ended(session: Session, sweep_id: str) -> Path | None:
+    """Write the page of a sweep and return its path; None without one."""
     with _only_a_warning(session):
-        page = find(session, [name])
+        page = find(session, [sweep_id])
         write(session, page, page.path, make_directory=True)
         return page.path
     return None
@@ -126,17 +122,17 @@ def _only_a_warning(session: Session) -> Iterator[None]:
         session.reporter.notice("warning", f"the report was not written: {what}")
 
 
-def write(session: Session, page: Page, path: Path, *, make_directory: bool = False) -> None:
-    """Write a page, and with that of one run in its place the trace. Raises ConfigError."""
+def write(session: Session, page: Page, path: Path, *, make_directory: bool = False, named: bool = False) -> None:
+    """Write a page, and with that of one run in its place the trace. `named`: by the user. Raises ConfigError."""
     from orchestrator.report.page import pages, run_data  # Jinja2, only where there is a page to write
     from orchestrator.report.page.trace import trace
 
     secrets, runs = session.reporter.secrets, []
     for each in page.runs:
-        run, attempt = session.ledger.find_run(each)
+        run, attempt = session.ledger.run(each)
         session.know_secrets(run)
         runs.append(run_data.read(session.ledger, run, attempt, session.now(run.cloud)))
-    try:
+    with _refused(path):
         if make_directory:
             path.parent.mkdir(parents=True, exist_ok=True)
         if page.title is not None:
@@ -147,13 +143,10 @@ def write(session: Session, page: Page, path: Path, *, make_directory: bool = Fa
             if path == page.path.absolute():
                 # Perfetto shows the escapes of names as they are written.
                 found = json.dumps(trace(runs[0], secrets.hide), separators=(",", ":"), ensure_ascii=False)
-                _replace(directory / TRACE, found)
+                whole_file.replace(directory / TRACE, found)
             has_trace = (directory / TRACE).exists()
             text = pages.run_page(runs[0], link=_link(directory, path.parent), hide=secrets.hide, trace=has_trace)
-        _replace(path, text)
-    except OSError as error:
-        hint = "`--out FILE` writes it somewhere else"
-        raise ConfigError(f"{relative(path)} cannot be written: {error.strerror or error}", hint=hint) from error
+        (whole_file.write if named else whole_file.replace)(path, text)
 
 
 def _link(to: Path, seen_from: Path) -> str:
@@ -165,16 +158,3 @@ def _link(to: Path, seen_from: Path) -> str:
 def _page_link(directory: Path, seen_from: Path) -> str:
     page = directory / NAME
     return _link(page, seen_from) if page.exists() else ""
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file whole or not at all; a link that has its name is replaced, not followed. Raises OSError."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
-    draft.unlink(missing_ok=True)
-    try:
-        with draft.open("x", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise

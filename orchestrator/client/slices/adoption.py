@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator import catalog
+from orchestrator.client import lookup
 from orchestrator.client.session import Session, default_handle
 from orchestrator.client.slices import inventory
 from orchestrator.client.slices.inventory import ProjectInventory
@@ -14,10 +15,11 @@ from orchestrator.core.text import names
 from orchestrator.errors import TeardownUnproven, TpujobError, UserError
 
 
-def search(session: Session, name: str | None, *, everything: bool) -> tuple[Lease | None, tuple[str, ...]]:
+def search(session: Session, name: str | None, *, everything: bool) -> tuple[list[Lease], tuple[str, ...]]:
     """Return the lease of the slice of this name, now in the ledger, and descriptions of the other slices.
 
-    None where there is none, and always with `everything`. Raises TpujobError without a complete answer of the API,
+    Only where the API has none of exactly this name does it count as the beginning of an id of the ledger. Empty where
+    there is none, and always with `everything`. Raises TpujobError without a complete answer of the API,
     UserError when the name matches several slices or was never given, TeardownUnproven when the slice cannot be adopted.
     """
     session.recover()
@@ -27,18 +29,20 @@ def search(session: Session, name: str | None, *, everything: bool) -> tuple[Lea
     unknown = [v for key, v in asked.views.items() if key not in asked.doubtful and v.name.node not in accounted]
     found = [] if everything else [view for view in unknown if _matches(session, view, name)]
     if found:
-        return _adopt(session, asked, _only(found)), ()
+        return [_adopt(session, asked, _only(found))], ()
     what = f"named {name!r}" if name else "to release"
     if not asked.complete:
         why = f"the ledger has no slice {what}, and what the API has is not known: {asked.why}"
         code = session.exit_code(asked.exit_code)
         raise TpujobError(why, hint=asked.error.hint if asked.error else None, exit_code=code)
+    if name is not None and (begun := lookup.to_release(session, name)):
+        return begun, ()
     alive = [f"{lease.handle} ({lease.name.node})" for lease in session.open_leases()]
     alive += [f"{view.name.node} ({_owner_text(session, view)})" for view in unknown]
     if name is not None and name not in {lease.handle for lease in session.ledger.leases()}:
         listed = f"alive: {', '.join(alive) or 'nothing is'}"
         raise UserError(f"no slice was ever named {name!r} here, and the API shows none", hint=listed)
-    return None, tuple(alive)
+    return [], tuple(alive)
 
 
 def _matches(session: Session, view: SliceView, name: str | None) -> bool:

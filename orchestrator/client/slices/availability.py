@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import json
-import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator import whole_file
 from orchestrator.core.planning import availability
 from orchestrator.core.planning.availability import Availability
 from orchestrator.errors import CloudError
@@ -40,7 +39,7 @@ def refresh(session: Session) -> Availability:
     cloud = teardown_client.connect(session.target, session.reporter.secrets)
     zones = cloud.zones(session.target.project).rows
     found = _ask(cloud, session.target.project, zones, _project(session), session.reporter)
-    _keep(session.directory / FILE, found)
+    whole_file.replace(session.directory / FILE, json.dumps(found.to_dict(), indent=1))
     return found
 
 
@@ -65,10 +64,3 @@ def _ask(cloud: LightApi, project: str, zones: tuple[str, ...], full_name: str, 
 
 def _project(session: Session) -> str:
     return f"{session.target.kind}:{session.target.project}"
-
-
-def _keep(path: Path, found: Availability) -> None:
-    """Replace the file atomically: a reader finds the old answer or the new one."""
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    aside.write_text(json.dumps(found.to_dict(), indent=1), encoding="utf-8")
-    aside.replace(path)

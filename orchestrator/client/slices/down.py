@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from orchestrator.client import lookup
 from orchestrator.client.session import Session, default_handle
 from orchestrator.client.slices import adoption
-from orchestrator.core.lease.lease import DOWN, Lease, LeaseState, Purpose
+from orchestrator.core.lease.lease import DOWN, Lease, Purpose
 from orchestrator.engine.slices import up_and_down
 from orchestrator.errors import CloudError, ConfigError, TpujobError, UserError
 
@@ -68,10 +68,9 @@ def take_down(session: Session, name: str | None = None, *, everything: bool = F
     alive: tuple[str, ...] = ()
     leases = session.ledger.open_leases() if everything else _in_ledger(session, name)
     if not leases:
-        found, alive = adoption.search(session, name, everything=everything)
-        if name is None and alive and not everything and found is None:
+        leases, alive = adoption.search(session, name, everything=everything)
+        if name is None and alive and not everything and not leases:
             raise NameNeeded(", ".join(alive))
-        leases = [found] if found is not None else []
     result = DownResult((), alive)
     for kind in sorted({lease.cloud for lease in leases}):
         try:
@@ -84,11 +83,7 @@ def take_down(session: Session, name: str | None = None, *, everything: bool = F
 
 def _in_ledger(session: Session, name: str | None) -> list[Lease]:
     if name is not None:
-        found = lookup.named(session, name, on_clusters=True)
-        live = [lease for lease in found if lease.state is not LeaseState.DOWN]
-        if len({lease.run or lease.id for lease in live}) > 1:  # those of one run, in a race, end together
-            lookup.one_of(live)
-        return found
+        return lookup.to_release(session, name, begins=False)
     held_leases = [lease for lease in session.open_leases() if lease.purpose is Purpose.HOLD]
     found = [lease for lease in held_leases if lease.handle == default_handle()]
     lookup.one_of(found)

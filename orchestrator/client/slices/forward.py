@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from orchestrator.client import lookup
 from orchestrator.client.session import Session
 from orchestrator.client.slices.shell import Shell, open_shell
 from orchestrator.core.lease.cloud_api import SliceState
@@ -50,7 +51,7 @@ def forwarding(
     Raises UserError for what there is not, and for a `local` port that is in use; Unreachable and TunnelRefused.
     """
     shell = open_shell(session, name)
-    wishes = wishes or [PortWish(port) for port in _ports_of_run(session, name, shell.lease.run)]
+    wishes = wishes or [PortWish(port) for port in _ports_of_run(session, shell.lease.run, name)]
     if not wishes:
         raise UserError("there is no port to forward", hint=f"`tpujob forward {shell.lease.handle} 6006`")
     shell.host(worker)
@@ -80,7 +81,7 @@ def _ports_of_run(session: Session, *names: str | None) -> list[int]:
     for name in names:
         with suppress(UnknownRun):
             if name is not None:
-                return list(session.ledger.find_run(name)[0].spec.get("ports", ()))
+                return list(lookup.run(session, name)[0].spec.get("ports", ()))
     return []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from functools import partial
 
@@ -72,21 +71,14 @@ def extend(session: Session, name: str, by_s: float) -> SliceEnd:
 
 
 def _lease_to_extend(session: Session, name: str) -> Lease:
-    """Return the lease of this run, or of this slice. Raises UserError where there is none, or several are meant."""
-    with contextlib.suppress(UnknownRun):
-        run, _ = lookup.live_run(session, name)
-        if (lease := lookup.lease_of_run(session, run.id)) is not None:
-            lookup.refuse_cluster(lease)
-            return lease
-    return _require_unless_ended(session, name)
-
-
-def _require_unless_ended(session: Session, name: str) -> Lease:
-    """Return the lease of this slice. Raises UserError where there is none, also for a run that has ended."""
-    with contextlib.suppress(UnknownRun):
-        run, attempt = session.ledger.find_run(name)
-        if attempt.state.ended and lookup.held(session, name) is None:
-            raise UserError(
-                f"{run.id} has ended: {attempt.state}", hint=f"`tpujob show {run.id}` says what became of it"
-            )
+    """Return the lease of this run, or of this slice. Raises UserError for none, for several, and for a run that has ended."""
+    try:
+        run, attempt = lookup.live_run(session, name)
+    except UnknownRun:
+        return lookup.require(session, name)
+    if (lease := lookup.lease_of_run(session, run.id)) is not None:
+        lookup.refuse_cluster(lease)
+        return lease
+    if attempt.state.ended and lookup.held(session, name) is None:
+        raise UserError(f"{run.id} has ended: {attempt.state}", hint=f"`tpujob show {run.id}` says what became of it")
     return lookup.require(session, name)

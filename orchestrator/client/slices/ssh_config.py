@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from orchestrator import whole_file
 from orchestrator.client.session import Session
 from orchestrator.client.slices.shell import open_shell
 from orchestrator.errors import ConfigError
@@ -83,17 +84,17 @@ def _change(session: Session, change: Callable[[bytes, bytes], bytes]) -> Includ
     wanted = include(session)
     session.lock(LOCK)
     try:
-        file = wanted.file.resolve()  # the file itself: a link to it stays a link
-        before = _content(file)
+        before = _content(wanted.file)
         after = change(before or b"", wanted.line.encode())
         if after == (before or b""):
             return wanted
-        if before is None and file == wanted.file:
-            file.parent.mkdir(mode=0o700, exist_ok=True)
-        _replace(file, after)
-    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
-        why = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(f"{wanted.file} is left as it is: {why}", hint=f"the line is: {wanted.line}") from error
+        if before is None and not wanted.file.is_symlink():
+            wanted.file.parent.mkdir(mode=0o700, exist_ok=True)
+        whole_file.write(wanted.file, after, 0o600 if before is None else None)
+    except OSError as error:
+        raise ConfigError(
+            f"{wanted.file} is left as it is: {error.strerror or error}", hint=f"the line is: {wanted.line}"
+        ) from error
     return replace(wanted, changed=True)
 
 
@@ -110,19 +111,3 @@ def _content(file: Path) -> bytes | None:
     if not os.access(file, os.W_OK):
         raise OSError(0, "it is read-only")
     return file.read_bytes()
-
-
-def _replace(file: Path, content: bytes) -> None:
-    """Write a draft beside the file, with its mode, and rename it."""
-    mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else 0o600
-    draft = file.with_name(f".{file.name}.tpujob.{os.getpid()}")
-    try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
-            opened.write(content)
-            opened.flush()
-            os.fchmod(opened.fileno(), mode)
-            os.fsync(opened.fileno())
-        draft.replace(file)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise

@@ -17,6 +17,7 @@ from orchestrator.client.slices.shell import write_down
 from orchestrator.core.lease.access import AccessWish, Via
 from orchestrator.core.lease.lease import Lease, LeaseState, Purpose
 from orchestrator.core.planning.capacity_request import CapacityRequest, Provisioning
+from orchestrator.core.planning.location_rules import runtime_doubt
 from orchestrator.core.planning.plan import Plan, make
 from orchestrator.core.text import names
 from orchestrator.core.text.durations import format_duration
@@ -112,6 +113,8 @@ def _drafter(session: Session, options: UpOptions, handle: str, *, report_always
     idle_s = _idle_s(options, existing)
     if existing is None or report_always:
         _report_plan(session, plan, idle_s, options)
+        if doubt := runtime_doubt(plan.candidates[0].accelerator_type, options.runtime):
+            session.reporter.notice("warning", f"--runtime {doubt}")
     drafter = PlanDrafter(
         plan, plans.place(session, AccessWish(via=options.via)), handle=handle, purpose=Purpose.HOLD, idle_s=idle_s
     )

@@ -9,18 +9,18 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.client import lookup
 from orchestrator.client.jobs import ending
 from orchestrator.client.jobs.ending import Canceled
 from orchestrator.client.slices.down import SliceRelease
 from orchestrator.client.sweeps import progress
 from orchestrator.client.sweeps.progress import VariantState
-from orchestrator.errors import TpujobError, UnknownRun, UserError
+from orchestrator.errors import TpujobError
 from orchestrator.report.messages import lease_outcome
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
     from orchestrator.core.lease.lease import Lease
-    from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
     from orchestrator.ledger.rows import SweepRecord
 
 
@@ -46,31 +46,12 @@ def cancel(session: Session, text: str) -> Canceled | CanceledSweep:
 
     What goes on is meant, rather than what has ended. Raises UnknownRun; UserError where several that go on have this name.
     """
-    sweeps = progress.find(session, text)
-    if not sweeps:
-        return ending.cancel(session, text)
     before = session.ledger.open_leases()
     session.recover(look=True)
-    living = [record for record in sweeps if progress.is_living(session, record)]
-    runs = _runs(session, text)
-    if len(living) + sum(not attempt.state.ended for _, attempt in runs) > 1:
-        listed = [f"sweep {record.id}" for record in living]
-        listed += [f"run {run.id}" for run, attempt in runs if not attempt.state.ended]
-        raise UserError(
-            f"several go on that are named {text!r}: {', '.join(listed)}", hint="give the id of one of them"
-        )
-    record = (living or sweeps)[0]
-    if not living and runs and (not runs[0][1].state.ended or runs[0][0].created_at > record.created_at):
-        return ending.cancel(session, runs[0][0].id)
-    return _cancel(session, record, bool(living), before)
-
-
-def _runs(session: Session, text: str) -> list[tuple[RunRecord, Attempt]]:
-    """Return the runs that are called so, newest first."""
-    try:
-        return session.ledger.find_runs(text)
-    except UnknownRun:
-        return []
+    record = lookup.live_sweep(session, text)
+    if record is None:
+        return ending.cancel(session, *lookup.live_run(session, text))
+    return _cancel(session, record, progress.is_living(session, record), before)
 
 
 def _cancel(session: Session, record: SweepRecord, living: bool, before: list[Lease]) -> CanceledSweep:

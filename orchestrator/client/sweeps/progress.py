@@ -73,11 +73,6 @@ def of(session: Session, record: SweepRecord) -> SweepProgress:
     return _progress(record, session.ledger.runs())
 
 
-def find(session: Session, text: str) -> list[SweepRecord]:
-    """Return the sweeps of this name or id, newest first."""
-    return [record for record in session.ledger.sweeps() if text in (record.name, record.id)]
-
-
 def queued(session: Session) -> list[VariantState]:
     """Return the variants that wait for their turn in a sweep whose process is alive, the last one first."""
     return [each for sweep in living(session) for each in reversed(sweep.variants) if each.state == QUEUED]
@@ -98,15 +93,12 @@ def lock_of(record: SweepRecord) -> str:
     return f"sweep {record.id}"
 
 
-def runs_of(session: Session, name: str) -> list[str] | None:
-    """Return the newest run of each variant of the newest sweep of this name or id, in their order; None: there is none."""
-    found = find(session, name)
-    if not found:
-        return None
+def runs_of(session: Session, record: SweepRecord) -> list[str]:
+    """Return the newest run of each variant of a sweep, in their order."""
     newest: dict[Any, str] = {}
     for run, _ in session.ledger.runs():
         newest.setdefault(of_sweep(run).get("key"), run.id)
-    return [newest[row["key"]] for row in found[0].variants if row["key"] in newest]
+    return [newest[row["key"]] for row in record.variants if row["key"] in newest]
 
 
 def of_sweep(run: RunRecord) -> Mapping[str, Any]:

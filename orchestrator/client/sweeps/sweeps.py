@@ -84,7 +84,7 @@ def run_sweep(session: Session, open_session: OpenSession, request: SweepRequest
     found = board.results()
     unfinished = any(each.exit_code is None or each.exit_code >= Interrupted.BASE for each in found)
     stopped = board.canceled or (board.stopped and unfinished)
-    report = pages.sweep_ended(session, sweep.name) if any(each.run is not None for each in found) else None
+    report = pages.sweep_ended(session, record.id) if any(each.run is not None for each in found) else None
     result = SweepResult(record.id, sweep.name, found, session.exit_code(board.exit_code), stopped, error, report)
     reporter.emit(result)
     return result

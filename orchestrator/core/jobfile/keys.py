@@ -24,6 +24,7 @@ from orchestrator.core.jobfile.overrides import Override, apply
 from orchestrator.core.jobfile.params import Value, resolve
 from orchestrator.core.jobfile.rules import env as env_rules
 from orchestrator.core.jobfile.rules import one_value
+from orchestrator.core.jobfile.rules import tpu as tpu_rules
 from orchestrator.core.jobfile.rules.several_values import cross_field_problems
 from orchestrator.core.jobfile.tpu_keys import Alternative, TpuSection, with_any_of
 from orchestrator.core.jobfile.train_keys import EmulatedSection, ProfileSection, TrainSection
@@ -106,7 +107,7 @@ class JobSpec(Section):
         default=None, description="The built-in training. A job has either this or `command`."
     )
     command: Annotated[str | None, BeforeValidator(one_value.shell_text), Shape(shapes.TEXT_OR_TEXTS)] = Field(
-        default=None, description="What bash runs on every worker: text, or a list of arguments."
+        default=None, description="What bash runs on every worker: text, or a list, which is the words of one program."
     )
     setup: Annotated[tuple[str, ...] | None, BeforeValidator(one_value.commands), Shape(shapes.OR_NULL)] = Field(
         default=None,
@@ -226,6 +227,8 @@ class JobSpec(Section):
         if self.on == "local":
             unused = [key for key in _OF_A_CLOUD if key in self.model_fields_set]
             found += [((key,), "has no effect with `on: local`") for key in unused]
+        else:
+            found += tpu_rules.tpu_warnings(self.tpu.model_dump(exclude_unset=True))
         return [self.mistake(path, text) for path, text in found]
 
 
@@ -271,20 +274,29 @@ def check(source: YamlSource, *, path: str) -> JobSpec:
 
 
 def resolve_env(spec: JobSpec, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the job's environment with each `${env:NAME}` replaced. Raises JobSpecError if a variable is not set.
+    """Return the job's environment with each `${env:NAME}` replaced.
 
-    The result may hold secrets: never print or store it.
+    Raises JobSpecError if a variable is not set, or a value is longer than Linux takes. The result may hold secrets: never
+    print or store it.
     """
-    missing: list[str] = []
+    mistakes: list[str] = []
     for name, value in spec.env.items():
         for variable in dict.fromkeys(env_rules.ENV_REFERENCE.findall(value)):
             if variable not in environ:
                 text = f"your variable {variable} is not set; export it, or remove this"
-                missing.append(spec.mistake(("env", name), text))
-    if missing:
-        raise JobSpecError(missing)
+                mistakes.append(spec.mistake(("env", name), text))
+    if mistakes:
+        raise JobSpecError(mistakes)
     reference = env_rules.ENV_REFERENCE
-    return {name: reference.sub(lambda found: environ[found[1]], value) for name, value in spec.env.items()}
+    env = {name: reference.sub(lambda found: environ[found[1]], value) for name, value in spec.env.items()}
+    for name, value in env.items():
+        size_bytes = len(f"{name}={value}\0".encode("utf-8", "surrogateescape"))
+        if size_bytes > env_rules.MAX_BYTES:
+            text = f"has {size_bytes:,} bytes, and Linux takes {env_rules.MAX_BYTES:,}; ship it as a file in `code:`"
+            mistakes.append(spec.mistake(("env", name), text))
+    if mistakes:
+        raise JobSpecError(mistakes)
+    return env
 
 
 def schema() -> dict[str, Any]:

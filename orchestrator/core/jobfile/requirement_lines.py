@@ -23,6 +23,7 @@ OPTION = "is an option, and those belong in a requirements file; write a package
 _OPTION = re.compile(r"(-[a-z]|--[a-z-]+)[\s=]*(.*)", re.S)
 _COMMENT = re.compile(r"(^|\s+)#.*$")
 _PASSWORD = re.compile(r"://[^/\s@]*:(?!\$\{)[^/\s@]+@")
+_ABSOLUTE = re.compile(r"(?:^|[@\s=+])(?:file:(?://(?:localhost)?)?)?(/[^\s;#\[]+)")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*:", re.I)
 _LOCAL = re.compile(r"(?P<path>[^\[;]+?)(?P<rest>(\[.*\])?\s*(;.*|\s--.*)?)", re.S)
 _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tar.bz2", ".tar.xz", ".tgz")
@@ -47,11 +48,16 @@ class Reader:
     """Reads one job's requirements.
 
     `read` returns the text of a file of this machine. `in_code` returns where a path of this machine is below the job's code.
-    Both raise ValueError with the end of a sentence.
+    Both raise ValueError with the end of a sentence. `is_only_here`: whether an absolute path is one that no worker has.
     """
 
-    def __init__(self, read: Callable[[PurePath], str], in_code: Callable[[PurePath], str]) -> None:
-        self._read, self._in_code = read, in_code
+    def __init__(
+        self,
+        read: Callable[[PurePath], str],
+        in_code: Callable[[PurePath], str],
+        is_only_here: Callable[[str], bool] = lambda path: False,
+    ) -> None:
+        self._read, self._in_code, self._is_only_here = read, in_code, is_only_here
         self._files = 0
         self.found = Requirements()
 
@@ -119,17 +125,24 @@ class Reader:
         elif word in ("-f", "--find-links") and is_path and not value.startswith("/"):
             into.append(f"--find-links {self._local(value, directory)}")
         else:
+            self._check_paths(value)
             self.found.needs_pip |= word in _IGNORED_BY_UV
             into.append(line)
 
     def _requirement(self, text: str, directory: PurePath) -> str:
         """Return the requirement; a relative path as one from the job's working directory. An absolute one is the worker's."""
+        self._check_paths(text)
         match = _LOCAL.fullmatch(text)
         path = match["path"].strip() if match else ""
         is_local = path.startswith(".") or path.endswith(_ARCHIVES) or "/" in path
         if match is None or not is_local or path.startswith("/") or "@" in path or _URL.match(path):
             return text
         return f"{self._local(path, directory)}{match['rest']}"
+
+    def _check_paths(self, text: str) -> None:
+        for path in filter(self._is_only_here, _ABSOLUTE.findall(text)):
+            advice = "write a path relative to this file that lies in `code:`, or the package and its version"
+            raise ValueError(f"names {shown(path)}, which no worker has; {advice}")
 
     def _local(self, path: str, directory: PurePath) -> str:
         inside = self._in_code(directory / path)

@@ -36,6 +36,21 @@ def accelerator_problem(accelerator: str, *, unlisted: bool = False) -> str | No
     return f"`{shown(accelerator)}` is not a known accelerator type; {advice}"
 
 
+def runtime_doubt(accelerator: str, runtime: str | None) -> str | None:
+    """Return why the runtime version hardly fits the type: it is the usual one of other generations only."""
+    kind = catalog.lookup(accelerator)
+    of = {
+        each.generation
+        for name in catalog.types()
+        if (each := catalog.lookup(name)) and each.default_runtime == runtime
+    }
+    if kind is None or not of or kind.generation in of:
+        return None
+    fitting = " or ".join(catalog.runtimes(kind.generation))
+    why = f"`{runtime}` is for {', '.join(sorted(of))}, and {accelerator} is {kind.generation}"
+    return f"{why}; write {fitting}, or leave it out"
+
+
 def place_problem(place: str, accelerator: str, *, unlisted: bool = False) -> str | None:
     """Return what is wrong with a zone or region, given a type without an `accelerator_problem`."""
     if place == ANY:

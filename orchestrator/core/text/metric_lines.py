@@ -32,6 +32,17 @@ class MetricLine:
     values: Mapping[str, float | None]
 
 
+@dataclass(frozen=True, slots=True)
+class NotFinite:
+    """A metric that is no finite number any more: `NaN`, `Infinity` or `-Infinity` since a step, None if that has no number."""
+
+    value: str
+    step: int | None
+
+    def __str__(self) -> str:
+        return self.value if self.step is None else f"{self.value} since step {self.step:,}"
+
+
 def line_of(found: Any) -> MetricLine | None:
     """Return what this object of a line says; None without numbers."""
     if not isinstance(found, dict):
@@ -56,6 +67,11 @@ def number(value: float) -> float | None:
         return float(value) if math.isfinite(value) else None
     except OverflowError:
         return None
+
+
+def spelled(value: float) -> str:
+    """Return how JSON as Python writes it spells a value that is not finite; an integer that no float holds is infinite."""
+    return "Infinity" if value > 0 else "-Infinity" if value < 0 else "NaN"
 
 
 def step_of(value: object) -> int | None:

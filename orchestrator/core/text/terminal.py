@@ -74,6 +74,7 @@ class LineSplitter:
         self._hide = hide
         self._line = bytearray()
         self._redrawn = False  # a carriage return came: the next byte starts the line anew
+        self._returns = 0  # how many came in this line: one alone may be of a line end
 
     def feed(self, data: bytes) -> list[str]:
         """Take the next bytes; return the lines that end in them."""
@@ -95,6 +96,15 @@ class LineSplitter:
         """Return the text after the last newline, at the end of the stream."""
         return [self._take()] if self._line else []
 
+    @property
+    def is_bar(self) -> bool:
+        """Whether the line that has not ended yet redraws itself."""
+        return self._returns > 1 and bool(self._line)
+
+    def bar(self) -> str:
+        """Return that line as it is now."""
+        return self._hide(clean(bytes(self._line)))
+
     def _whole(self, data: bytes) -> list[str]:
         """Return these lines, clean: the same as each by itself, and much faster."""
         is_plain = data.isascii() and not data.translate(None, PLAIN)
@@ -115,6 +125,7 @@ class LineSplitter:
     def _add(self, part: bytes) -> None:
         for count, state in enumerate(part.split(b"\r")):
             self._redrawn |= count > 0
+            self._returns += count > 0
             if state and self._redrawn:
                 self._line.clear()
                 self._redrawn = False
@@ -123,7 +134,7 @@ class LineSplitter:
     def _take(self) -> str:
         line = self._hide(clean(bytes(self._line)))
         self._line.clear()
-        self._redrawn = False
+        self._redrawn, self._returns = False, 0
         return line
 
 

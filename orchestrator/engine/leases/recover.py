@@ -11,7 +11,17 @@ from typing import NamedTuple
 from orchestrator.core.lease.cloud_api import Capabilities, SliceState, SliceView
 from orchestrator.core.lease.lease import Lease, LeaseState, Ready, release_reason
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState
-from orchestrator.engine.effects.base import IsLocked, Lock, Now, OpenAttempts, OpenLeases, ReadLease, Report, Unlock
+from orchestrator.engine.effects.base import (
+    IsLocked,
+    Lock,
+    Now,
+    OpenAttempts,
+    OpenLeases,
+    ReadAttempt,
+    ReadLease,
+    Report,
+    Unlock,
+)
 from orchestrator.engine.effects.cloud import Get
 from orchestrator.engine.jobs.progress import state_after, what_ended_it
 from orchestrator.engine.leases.release import Released, latest_lease, release_all, try_record
@@ -107,25 +117,33 @@ async def recover(
 async def _record_end(lease: Lease, error: CloudError) -> None:
     """Record how the detached job of a lease ended, for those who ask later."""
     for attempt in await OpenAttempts():
-        if attempt.lease_id == lease.id and not await IsLocked(attempt.id):
+        if attempt.lease_id == lease.id and await _lock(attempt):
             end = what_ended_it(error)
             await try_record(AttemptEnded.by(attempt.id, await Now(), state_after(end), end))
+            await Unlock(attempt.id)
 
 
 async def close_attempts() -> None:
     """Close every attempt whose process is gone, whatever happens to its slice, unless its job continues detached."""
-    leases = {lease.id: lease for lease in await OpenLeases()}
     for attempt in await OpenAttempts():
-        if await IsLocked(attempt.id):
-            continue
-        lease = leases.get(attempt.lease_id or "")
-        if lease is not None and lease.runs_detached:
-            continue
-        lease = await _lease_of(attempt)
-        ended_at = await Now(None if lease is None else lease.cloud)
-        # A ledger that cannot be written must not delay the releases that follow.
-        error = SliceLost(_how_it_ended(lease))
-        await try_record(AttemptEnded.by(attempt.id, ended_at, AttemptState.INTERRUPTED, error))
+        if await _lock(attempt):
+            await _close(await ReadAttempt(attempt.id))  # as the last holder of its lock left it
+            await Unlock(attempt.id)
+
+
+async def _lock(attempt: Attempt) -> bool:
+    """Return whether no process works on the attempt, which alone records its end; if so, none begins before its `Unlock`."""
+    return not await IsLocked(attempt.id) and await Lock(attempt.id)
+
+
+async def _close(attempt: Attempt) -> None:
+    lease = await _lease_of(attempt)
+    if lease is not None and lease.runs_detached:
+        return
+    ended_at = await Now(None if lease is None else lease.cloud)
+    # A ledger that cannot be written must not delay the releases that follow.
+    error = SliceLost(_how_it_ended(lease))
+    await try_record(AttemptEnded.by(attempt.id, ended_at, AttemptState.INTERRUPTED, error))
 
 
 async def _lease_of(attempt: Attempt) -> Lease | None:

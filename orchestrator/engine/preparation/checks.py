@@ -1,20 +1,29 @@
-"""What is wrong with a job before anything is made: directories, packages and Pythons that are not there."""
+"""What is wrong with a job before anything is made: directories, files, packages and Pythons that are not there."""
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
+import posixpath
 import sys
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from orchestrator.core.jobfile.commands import Needed, needed_by
+from orchestrator.core.text.names import shown
+from orchestrator.core.text.terminal import printable
 from orchestrator.engine.preparation import requirements
 from orchestrator.engine.preparation.phases import trains_with_torch
 from orchestrator.engine.preparation.sources import directory_of
 from orchestrator.errors import JobSpecError, UserError
 
+MAX_NAMES = 1000  # of files, among which one is looked for that is nearly the same
+
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec
+    from orchestrator.core.jobfile.yaml_source import Path as Field
+    from orchestrator.remote.shipping.tree import Survey
 
 
 def check_local_training(backend: str = "xla", subject: str = "emulated workers train") -> None:
@@ -58,3 +67,45 @@ def check_directories(spec: JobSpec, job_path: Path) -> None:
         if value is not None:
             directory_of(spec, job_path, value, field)
     requirements.read(spec, job_path)
+
+
+def check_files(spec: JobSpec, found: Survey | None) -> None:
+    """Raise JobSpecError for files that the job's commands surely need and that no worker gets. `found`: what is shipped."""
+    setup = spec.setup or ()
+    commands = [*setup, *([spec.command] if spec.command is not None else [])]
+    mistakes = []
+    for number, needed in needed_by(commands):
+        why = _why_not_there(needed, spec, found)
+        field: Field = ("command",) if number == len(setup) else ("setup", number) if len(setup) > 1 else ("setup",)
+        mistakes += [spec.mistake(field, f"`{shown(needed.path)}` {why}")] if why else []
+    if mistakes:
+        raise JobSpecError(mistakes)
+
+
+def _why_not_there(needed: Needed, spec: JobSpec, found: Survey | None) -> str | None:
+    path, entries = posixpath.normpath(needed.path), found.entries if found is not None else {}
+    entry, has_blanks = entries.get(path), any(map(str.isspace, needed.path))
+    if needed.is_program and "/" not in needed.path and not has_blanks:  # such as a script of an installed package
+        start = {".py": "python ", ".sh": "bash "}[posixpath.splitext(path)[1]]
+        return None if entry is None else f"is not in the PATH; write `{start}{path}`"
+    if entry is not None:
+        is_closed = needed.is_program and isinstance(entry.content, Path) and not entry.executable
+        return f"is not executable; `chmod +x {path}` makes it so" if is_closed else None
+    above = [entries[str(each)].content for each in PurePosixPath(path).parents if str(each) in entries]
+    is_behind_link = any(isinstance(each, str) for each in above)  # then no more is known
+    if is_behind_link or path == "." or any(each.startswith(f"{path}/") for each in entries):
+        return None
+    if needed.is_program and has_blanks:
+        return (
+            "is no program: a list is the words of one program, and this its first word; write text, which bash runs, or "
+            "one word an item, such as [python, train.py] (in `setup:`, each item is a command)"
+        )
+    if spec.code is None:
+        return "is not on the workers: the job ships no code; write `code: .`, or the directory that has it"
+    for one in found.left_out if found is not None else ():
+        if f"{path}/".startswith(f"{one.path.rstrip('/')}/"):
+            return f"is not shipped: it is left out ({one.rule}); a line `!{path}` in .tpujobignore ships it"
+    meant = [each for each in entries if posixpath.basename(each) == posixpath.basename(path)]
+    meant = meant or difflib.get_close_matches(path, list(entries)[:MAX_NAMES], n=1)
+    advice = f"did you mean `{printable(meant[0])}`?" if meant else "make it there, or in `setup:`"
+    return f"is not in `code: {shown(spec.code)}`, where the commands of the job start; {advice}"

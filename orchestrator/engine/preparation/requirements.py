@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec
 
 KEY = ("requirements",)
+# Where conda builds packages: `pip freeze` names these places, which are on no machine any more.
+_BUILT_BY_CONDA = ("/croot/", "/tmp/build/", "/home/conda/feedstock_root/", "/opt/conda/conda-bld/")  # noqa: S108
 
 
 def read(spec: JobSpec, job_path: Path, *, code_sha256: str | None = None) -> Environment:
@@ -25,7 +27,11 @@ def read(spec: JobSpec, job_path: Path, *, code_sha256: str | None = None) -> En
         return Environment(python=spec.python)
     directory = job_path.parent.absolute()
     code = (directory / spec.code).resolve() if spec.code is not None else None
-    reader = Reader(lambda path: _text(Path(path)), lambda path: _in_code(Path(path), code))
+
+    def is_only_here(path: str) -> bool:
+        return spec.on != "local" and (path.startswith(_BUILT_BY_CONDA) or Path(path).exists())
+
+    reader = Reader(lambda path: _text(Path(path)), lambda path: _in_code(Path(path), code), is_only_here)
     try:
         found, what = _read(reader, spec.requirements, directory)
     except Refused as error:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from orchestrator import whole_file
 
 RACY_NS = 2_000_000_000  # the coarsest clock of a file system (FAT)
 
@@ -58,10 +60,7 @@ class HashCache:
         """Write what was used, if it differs from what is there."""
         if self.used == self.known:
             return
-        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}.{time.monotonic_ns()}")
-        try:
+        with suppress(OSError):
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            draft.write_text(json.dumps([(path, *stamp, sha256) for path, (stamp, sha256) in self.used.items()]))
-            draft.replace(self.path)
-        except OSError:
-            draft.unlink(missing_ok=True)
+            rows = [(path, *stamp, sha256) for path, (stamp, sha256) in self.used.items()]
+            whole_file.replace(self.path, json.dumps(rows))

@@ -22,7 +22,7 @@ from orchestrator.remote.shipping.hash_cache import HashCache, stamp_of
 from orchestrator.remote.shipping.ignore import OWN
 from orchestrator.remote.shipping.manifest import File, Manifest
 from orchestrator.remote.shipping.store import PIECE_BYTES, Store
-from orchestrator.remote.shipping.tree import Entry, LeftOut, Survey, check_content
+from orchestrator.remote.shipping.tree import Entry, LeftOut, Survey, check_content, secret_in
 
 HASHES = "hashes"
 FIRST_S, EVERY_S = 1.0, 0.2  # of progress
@@ -94,7 +94,11 @@ def make_shipment(found: Survey, directory: Path, on_progress: OnProgress = lamb
         return _stored(entry, store, cache, read)
 
     with store.in_use():
-        manifest = _manifest(found, content)
+        try:
+            manifest = _manifest(found, content)
+        except UserError:
+            check_content(found)  # with every other secret
+            raise
         kept = store.keep(manifest)
     cache.save()
     store.prune()
@@ -156,7 +160,8 @@ def _stored(entry: Entry, store: Store | None, cache: HashCache, read: Callable[
             if sha256 is not None and (store is None or store.has(sha256, stamp[0])):
                 read(stamp[0])
                 return sha256, stamp[0]
-            check_content(entry)
+            if (secret := secret_in(entry)) is not None:
+                raise secret
             read_at_ns = time.time_ns()
             sha256, size_bytes = store.add_file(number, read) if store is not None else _hashed(number, read)
         finally:

@@ -1,7 +1,7 @@
 """What a job would ship, before anything is read: the entries of its sources, what is left out, and what is refused.
 
 `tpujob plan` shows it, and `shipment` reads and stores it. Surprising sources are refused here: a home directory, a link that
-leads out of the tree, a FIFO, a file that looks like a secret, more than a gigabyte.
+leads out of the tree, a FIFO, a file that looks like a secret, more than a gigabyte. All refusals are reported at once.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ MAX_BYTES = 1 << 30
 MEASURE_ENTRIES = 20_000  # of all that is left out, so many are looked at for their sizes
 OWN_DIRECTORY = "of tpujob"
 NAME_IT = f"name it in {OWN}"
+MAX_REPORTED = 20  # refusals
 MOST_OF_IT = 0.8  # a directory of which one entry is so much is named by that entry
 
 
@@ -63,6 +64,7 @@ class Survey:
     roots: tuple[str, ...] = ()  # of the directories
     entries: dict[str, Entry] = field(default_factory=dict)
     left_out: list[LeftOut] = field(default_factory=list)
+    refused: list[UserError] = field(default_factory=list)
 
     @property
     def files(self) -> int:
@@ -78,7 +80,7 @@ def survey(
 ) -> Survey:
     """Return what these sources hold. A name maps to its place in the shipment; "." puts a directory's content at the top.
 
-    `own_directories` are tpujob's (runs, state) and left out. Raises UserError for what is refused.
+    `own_directories` are tpujob's (runs, state) and left out. Raises UserError for what is refused, all of it.
     """
     found = Survey(tuple(str(each.content.resolve()) for each in sources.values() if isinstance(each.content, Path)))
     walk = _Walk(found, frozenset(path.resolve() for path in own_directories), MEASURE_ENTRIES)
@@ -89,11 +91,16 @@ def survey(
             if isinstance(source.content, bytes)
             else walk.source(name, source, source.content)
         )
-        for entry in members:
-            if found.entries.setdefault(entry.path, entry).content != entry.content:
-                raise UserError(f"two sources of the job both contain {printable(entry.path)}")
+        try:
+            for entry in members:
+                if found.entries.setdefault(entry.path, entry).content != entry.content:
+                    raise UserError(f"two sources of the job both contain {printable(entry.path)}")
+        except UserError as error:
+            found.refused.append(error)
     found.left_out.sort(key=lambda one: (-one.size_bytes, one.path))
     _check_size(found, max_bytes)
+    if found.refused:
+        check_content(found)
     return found
 
 
@@ -138,7 +145,8 @@ class _Walk:
             with os.scandir(directory) as scan:
                 children = sorted(scan, key=lambda child: child.name)
         except OSError as error:
-            raise UserError(f"{directory} cannot be read: {error.strerror}", hint=f"or {NAME_IT}") from error
+            self.found.refused.append(UserError(f"{directory} cannot be read: {error.strerror}", hint=f"or {NAME_IT}"))
+            return
         if rules is not None and below:
             rules = rules.entered(directory, below)
         nothing = True
@@ -156,18 +164,29 @@ class _Walk:
                     yield entry
             else:
                 nothing = False
-                yield _entry(Path(child.path), root, prefix + child.name, None if rules is None else verdict)
+                try:
+                    yield _entry(Path(child.path), root, prefix + child.name, None if rules is None else verdict)
+                except UserError as error:
+                    self.found.refused.append(error)
         if nothing and prefix and not state.left_out:
             yield Entry(prefix.rstrip("/"), None)
 
     def _verdict(self, rules: Rules, child: Path, path: str, is_directory: bool, state: Verdict) -> Verdict:
         verdict = rules.verdict(path, inherited=state)
-        if is_directory and not verdict.left_out and not _is_own(verdict.rule):
-            if child in self.own_directories:
-                return Verdict(True, OWN_DIRECTORY)
-            if is_environment(child):
-                return Verdict(True, BUILT_IN)
-        return verdict
+        if verdict.left_out or _is_own(verdict.rule):
+            return verdict
+        if self._is_of_tpujob(child, is_directory):
+            return Verdict(True, OWN_DIRECTORY)
+        return Verdict(True, BUILT_IN) if is_directory and is_environment(child) else verdict
+
+    def _is_of_tpujob(self, child: Path, is_directory: bool) -> bool:
+        """Return whether it is a directory of tpujob, or a link to one or into one."""
+        if is_directory or not child.is_symlink():
+            return child in self.own_directories
+        with contextlib.suppress(OSError, RuntimeError):  # a loop is refused as a link
+            target = child.resolve()
+            return not self.own_directories.isdisjoint((target, *target.parents))
+        return False
 
     def _leave_out(self, path: Path, name: str, verdict: Verdict) -> None:
         """Note what is left out, with its size, or with that of a part of it where there is too much to look at."""
@@ -222,12 +241,24 @@ def _secret(path: Path, within: str, what: str) -> UserError:
     )
 
 
-def check_content(entry: Entry) -> None:
-    """Raise UserError if what the file holds looks like a secret."""
+def secret_in(entry: Entry) -> UserError | None:
+    """Return the refusal of a file whose content looks like a secret."""
     if entry.suspect and not entry.allowed and isinstance(entry.content, Path):
         what = secret_by_content(entry.content.read_bytes())
         if what is not None:
-            raise _secret(entry.content, entry.suspect, what)
+            return _secret(entry.content, entry.suspect, what)
+    return None
+
+
+def check_content(found: Survey) -> None:
+    """Raise UserError with all that is refused: what the survey refused, and every file whose content looks like a secret."""
+    refused = [*found.refused, *filter(None, map(secret_in, found.entries.values()))]
+    if len(refused) == 1:
+        raise refused[0]
+    if refused:
+        lines = [f"{each.message}; {each.hint}" if each.hint else each.message for each in refused[:MAX_REPORTED]]
+        more = [f"and {len(refused) - MAX_REPORTED} more"] if len(refused) > MAX_REPORTED else []
+        raise UserError("\n".join([*lines, *more]), hint=f"what the job does not need can be named in {OWN}")
 
 
 def _link_within(path: Path, root: Path) -> str:
@@ -238,7 +269,7 @@ def _link_within(path: Path, root: Path) -> str:
             path.stat()  # from Python 3.13 on `resolve` takes a loop
     except (OSError, RuntimeError) as error:  # a loop
         raise UserError(f"{path} is a broken link", hint=f"remove it, or {NAME_IT}") from error
-    if root not in target.parents:
+    if root not in (target, *target.parents):
         hint = f"copy the file there, or name the link in {OWN}"
         raise UserError(f"{path} is a link out of {root}, to {target}", hint=hint)
     return os.path.relpath(target, path.parent.resolve())
@@ -248,11 +279,9 @@ def _check_size(found: Survey, max_bytes: int) -> None:
     if found.size_bytes <= max_bytes:
         return
     names = ", ".join(f"{printable(path)} ({format_size(size)})" for path, size in biggest(found))
-    raise UserError(
-        f"the job's code and data are {format_size(found.size_bytes)}, more than {format_size(max_bytes)}; "
-        f"the biggest: {names}",
-        hint=f"name what the job does not need in {OWN}, and keep data in a bucket",
-    )
+    what = f"{format_size(found.size_bytes)}, more than {format_size(max_bytes)}; the biggest: {names}"
+    hint = f"name what the job does not need in {OWN}, and keep data in a bucket"
+    found.refused.append(UserError(f"the job's code and data are {what}", hint=hint))
 
 
 def count(files: int) -> str:

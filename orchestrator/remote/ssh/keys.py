@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator import whole_file
 from orchestrator.errors import ConfigError
 
 COMMENT = "tpujob"
@@ -29,11 +29,7 @@ def create_key(directory: Path) -> KeyPair:
     key = Ed25519PrivateKey.generate()
     text = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(text)
-        os.fsync(file.fileno())
-    draft.rename(path)
+    whole_file.replace(path, text, 0o600)
     return _existing(path)
 
 

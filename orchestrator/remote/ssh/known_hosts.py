@@ -6,11 +6,11 @@ key, the first one presented is accepted once, reported, and pinned. A different
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from orchestrator import whole_file
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import HostKeyMismatch, UnexpectedReply
 
@@ -57,10 +57,8 @@ class KnownHosts:
 
     def _write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.writelines(f"{name} {key}\n" for name, key in sorted(self._keys.items()))
-        draft.replace(self.path)
+        text = "".join(f"{name} {key}\n" for name, key in sorted(self._keys.items()))
+        whole_file.replace(self.path, text, 0o600)
 
 
 def _key_part(line: str) -> str:

@@ -6,11 +6,11 @@ own `ssh` reads it by an Include; there it outranks what follows for all hosts.
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from orchestrator import whole_file
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import RemoteError
 from orchestrator.remote.ssh.connection import Credentials
@@ -48,10 +48,8 @@ def write_config(
         names.pop(0)
     blocks = [_block([host(name, worker.index) for name in names], worker, credentials, dialer) for worker in workers]
     text = "\n".join([f"# The workers of {handle} ({node}). Written by tpujob, and removed with the slice.", *blocks])
-    draft = directory / f".{FILE}.{os.getpid()}"
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
-    return draft.replace(directory / FILE)
+    whole_file.replace(directory / FILE, text, 0o600)
+    return directory / FILE
 
 
 def host(name: str, index: int) -> str:

@@ -19,7 +19,7 @@ from orchestrator.report.comparison.figures import EpochMeasure, Measure, RunFig
 from orchestrator.report.comparison.formats import NOTHING, csv_lines, markdown_lines
 from orchestrator.report.comparison.remarks import SAME_WAY, SAME_WORK, differences, headline, notes, remarks, titles
 from orchestrator.report.files.metric_sums import Metric
-from orchestrator.report.files.metrics import short
+from orchestrator.report.files.metrics import last_text, short
 from orchestrator.report.layout import Table, csv_cell, format_cost
 
 Row = tuple[str, Callable[[RunFigures], str]]
@@ -93,7 +93,8 @@ def _metric(name: str, column: RunFigures) -> str:
     found = column.metrics.get(name)
     if found is None:
         return NOTHING
-    return short(found.last) if found.best in (None, found.last) else f"{short(found.last)} (best {short(found.best)})"
+    last = last_text(found)
+    return last if found.best in (None, found.last) else f"{last} (best {short(found.best)})"
 
 
 def _of_any_run(columns: Sequence[RunFigures]) -> list[Row]:
@@ -175,7 +176,7 @@ def _last_and_best(metric: Metric) -> str:
     def at(step: int | None) -> str:
         return "" if step is None else f" at step {step:,}"
 
-    text = f"{short(metric.last)}{at(metric.last_step)}"
+    text = last_text(metric) if metric.diverged else f"{short(metric.last)}{at(metric.last_step)}"
     if metric.count > 1:
         best = "" if metric.best is None else f" · best {short(metric.best)}{at(metric.best_step)}"
         text += f"{best} · {metric.count:,} values"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from orchestrator.core.text.metric_lines import NAMES, is_metric, less_is_better, number, step_of
+from orchestrator.core.text.metric_lines import NAMES, NotFinite, is_metric, less_is_better, number, spelled, step_of
 from orchestrator.report.files.curve import Curve
 
 NUMBERS = frozenset((int, float))
@@ -23,7 +23,7 @@ _Rows = Sequence[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric of a run. `last`: None if it was not a finite number.
+    """One metric of a run. `last`: None if it was not a finite number; then `diverged` says what it is, and since when.
 
     `best`: the lowest or the highest, by its name; None where the name does not tell.
     """
@@ -35,6 +35,7 @@ class Metric:
     low: float | None
     high: float | None
     count: int
+    diverged: NotFinite | None = None
 
 
 class MetricSums:
@@ -61,6 +62,10 @@ class MetricSums:
         """Return the summary of each metric, by name."""
         return {name: total.metric(less_is_better(name)) for name, total in self._sums.items()}
 
+    def diverged(self) -> dict[str, NotFinite]:
+        """Return what each metric is whose last value was not finite, by name."""
+        return {name: total.diverged for name, total in self._sums.items() if total.diverged is not None}
+
     def curves(self) -> dict[str, Curve]:
         """Return the curve of each metric, by name. The x of a value is its step, or its number where it has none."""
         return {name: total.curve for name, total in self._sums.items()}
@@ -69,11 +74,12 @@ class MetricSums:
 class _Sum:
     """A metric so far."""
 
-    __slots__ = ("count", "curve", "high", "last", "low")
+    __slots__ = ("count", "curve", "diverged", "high", "last", "low")
 
     def __init__(self) -> None:
         self.count = 0
         self.last: _Point = (None, None)
+        self.diverged: NotFinite | None = None
         self.low: tuple[float, int | None] | None = None
         self.high: tuple[float, int | None] | None = None
         self.curve = Curve()
@@ -96,11 +102,13 @@ class _Sum:
         if self.high is None or high > self.high[0]:
             self.high = (float(high), _step(rows[values.index(high)]))
         self.count += len(values)
-        self.last = (float(values[-1]), _step(rows[-1]))
+        self.last, self.diverged = (float(values[-1]), _step(rows[-1])), None
 
     def _add_holes(self, values: Sequence[float], rows: _Rows) -> None:
-        for index, row in enumerate(rows):
+        for index, (value, row) in enumerate(zip(values, rows, strict=True)):
             self.curve.add_hole(self._x(row, index))
+            if self.diverged is None or self.diverged.value != spelled(value):
+                self.diverged = NotFinite(spelled(value), _step(row))
         self.count += len(values)
         self.last = (None, _step(rows[-1]))
 
@@ -113,7 +121,7 @@ class _Sum:
         low: _Point = self.low or (None, None)
         high: _Point = self.high or (None, None)
         (last, last_step), (best, best_step) = self.last, (None, None) if less is None else low if less else high
-        return Metric(last, last_step, best, best_step, low[0], high[0], self.count)
+        return Metric(last, last_step, best, best_step, low[0], high[0], self.count, self.diverged)
 
 
 def _columns(rows: _Rows) -> Iterator[tuple[str, list[Any], _Rows]]:

@@ -100,6 +100,11 @@ def short(value: float | None) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
+def last_text(metric: Metric) -> str:
+    """Return the last value: `0.4123`, or `NaN since step 1,200`."""
+    return short(metric.last) if metric.diverged is None else str(metric.diverged)
+
+
 def summarize(path: Path) -> Mapping[str, Metric]:
     """Return the metrics of one file; empty if it cannot be read."""
     return _of_file(path).metrics()

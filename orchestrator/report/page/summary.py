@@ -88,7 +88,9 @@ def tiles(data: RunData) -> list[Tile]:
         found.append(Tile("Test accuracy", f"{100 * figures.test_accuracy:.2f} %"))
     for name, metric in main_metrics(figures)[: MOST_METRICS - len(found)]:
         best = f"best {short(metric.best)}" if metric.best not in (None, metric.last) else "last value"
-        found.append(Tile(name, short(metric.last), best))
+        if metric.diverged is not None:
+            best = "; ".join(filter(None, [str(metric.diverged).partition(" ")[2], best]))
+        found.append(Tile(name, metric.diverged.value if metric.diverged else short(metric.last), best))
     if figures.images_per_s is not None:
         per_chip = figures.images_per_s_per_chip
         remark = "images/s" if per_chip is None else f"images/s, {per_chip:,.0f} per chip"
@@ -101,9 +103,9 @@ def tiles(data: RunData) -> list[Tile]:
 
 
 def main_metrics(figures: RunFigures) -> list[tuple[str, Metric]]:
-    """Return the metrics with a last value: those that can be better or worse first, and of these those of an evaluation."""
+    """Return the metrics: those that can be better or worse first, and of these those of an evaluation."""
     own = {"images_per_s", "test_accuracy"} if figures.images_per_s is not None else set()
-    found = [(name, each) for name, each in figures.metrics.items() if name not in own and each.last is not None]
+    found = [(name, each) for name, each in figures.metrics.items() if name not in own]
     return sorted(found, key=lambda each: (less_is_better(each[0]) is None, not EVALUATION.search(each[0])))
 
 

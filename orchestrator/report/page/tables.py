@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.core.text.durations import format_duration
-from orchestrator.report.files.metrics import short
+from orchestrator.report.files.metrics import last_text, short
 from orchestrator.report.layout import clock, format_cost
 from orchestrator.report.page import timeline
 from orchestrator.report.page.run_data import RunData
@@ -61,7 +61,7 @@ def metric_rows(data: RunData) -> list[tuple[str, ...]]:
     return [
         (
             name,
-            short(m.last) if m.last is not None else "not a number",
+            last_text(m),
             "" if m.best is None else short(m.best),
             "" if m.best is None or m.best_step is None else f"{m.best_step:,}",
             short(m.low),

@@ -226,6 +226,15 @@ def test_a_slice_that_only_the_api_knew_is_owed_from_the_first_down_on(tpujob: T
     assert tpujob("list").returncode == 0 and tpujob.alive() == [], "any command goes on with it"
 
 
+def test_the_name_of_a_slice_that_only_the_api_knows_comes_before_the_beginning_of_an_id(tpujob: Tpujob) -> None:
+    assert tpujob("up", "alice", "--zone", ZONE).returncode == 0
+    (lease,) = Ledger(tpujob.own_state / "ledger.sqlite3").leases()
+    put_node(tpujob, own_node(), name=lease.id[:4])
+    for left in ([lease.name.node], []):
+        assert tpujob("down", lease.id[:4]).returncode == 0
+        assert [node.rpartition("/")[2] for node in tpujob.alive()] == left
+
+
 def test_without_the_servers_date_a_slice_that_only_the_api_knew_counts_as_made_now(
     tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch
 ) -> None:

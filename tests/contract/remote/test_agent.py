@@ -61,6 +61,7 @@ def test_all_steps_of_a_run_start_one_program_on_each_worker(four: Slice, tmp_pa
     assert commands(four) - before == 4
 
 
+@pytest.mark.ci
 def test_a_log_is_byte_exact_when_its_agent_is_killed_again_and_again(one: Slice) -> None:
     others = agents(one)
     fleet = one.fleet()

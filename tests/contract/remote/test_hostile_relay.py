@@ -21,6 +21,7 @@ from tests.contract.remote.test_dial import proxies
 from tests.contract.remote.test_iap import FixedToken
 from tests.waiting import HANG_S, until
 
+pytestmark = pytest.mark.ci
 TARGET = RelayTarget("p", "us-central1-a", "vm-0")
 NO_SERVER = "no SSH server answers|no answer in time"  # the latter where a slow machine brings no byte in HANDSHAKE_S
 

@@ -107,6 +107,7 @@ def test_one_worker_fails_and_stop_ends_the_others(four: Slice) -> None:
     assert [worker.stopped for worker in status.workers] == [True, True, False, True]
 
 
+@pytest.mark.ci
 def test_a_log_cut_at_random_moments_arrives_whole(one: Slice, road: Callable[[WorkerAddress], Road]) -> None:
     """400 lines, the connection cut every few of them: the local copy is byte for byte the remote file."""
     way = road(one.workers[0])
@@ -153,6 +154,7 @@ def test_the_metrics_of_worker_0_arrive_while_the_job_runs(four: Slice) -> None:
     assert metrics.of == {0: b'{"step": 1}\n{"step": 2}\n'} and log.of == {}, "an incomplete line never comes"
 
 
+@pytest.mark.ci
 def test_metrics_cut_at_random_moments_arrive_whole(one: Slice, road: Callable[[WorkerAddress], Road]) -> None:
     way = road(one.workers[0])
     fleet = one.fleet([way.worker], "cut_metrics_hosts")
@@ -244,6 +246,7 @@ def test_an_unpublished_host_key_is_accepted_once_and_said(one: Slice) -> None:
     assert (one.directory / "first_hosts").read_text().split()[1:] == str(one.workers[0].host_key).split()[:2]
 
 
+@pytest.mark.ci
 def test_workers_that_never_come_up_are_named(four: Slice) -> None:
     named = r"worker2 and worker3 of 4 could not be reached within 8 s by their external addresses: .*refused"
     with held_port() as port, pytest.raises(Unreachable, match=named):
@@ -300,6 +303,7 @@ def test_sshd_that_comes_up_late_is_waited_for(one: Slice) -> None:
     assert result
 
 
+@pytest.mark.ci
 def test_a_key_that_the_worker_does_not_know_is_unreachable_in_words(one: Slice, tmp_path: Path) -> None:
     from orchestrator.remote.ssh.keys import create_key
 
@@ -667,6 +671,7 @@ def test_closed_fleets_leave_no_open_socket(one: Slice) -> None:
     until(open_files, f"as few open files as before, {before}", wanted=lambda number: number <= before)
 
 
+@pytest.mark.ci
 def test_a_road_that_swallows_everything_is_noticed_and_left_for_a_new_one(
     one: Slice, road: Callable[[WorkerAddress], Road], monkeypatch: pytest.MonkeyPatch
 ) -> None:

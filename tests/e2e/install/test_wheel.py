@@ -22,6 +22,7 @@ from tests import ROOT
 from tests.cli_fixture import Cli
 from tests.waiting import until
 
+pytestmark = pytest.mark.ci
 PACKAGES = ("orchestrator", "payload", "tpujob")
 SLEEP = """\
 tpu: {accelerator: v5litepod-8, zone: us-central1-a}
@@ -155,27 +156,3 @@ def test_a_disaster_is_rehearsed(wheel_cli: Cli) -> None:
     done = wheel_cli("drill", "--only", "1")
     assert done.returncode == 0, done.text
     assert "1 of 1 promises kept, nothing left behind" in done.text
-
-
-@pytest.mark.exhaustive
-def test_mypy_strict_accepts_a_user_of_the_installed_wheel(installed: Installed, tmp_path: Path) -> None:
-    user = tmp_path / "api_user.py"
-    shutil.copy(ROOT / "tests" / "e2e" / "install" / "api_user.py", user)
-    argv = [
-        sys.executable,
-        "-m",
-        "mypy",
-        "--strict",
-        "--config-file=",
-        "--python-executable",
-        installed.python,
-        user.name,
-    ]
-    done = subprocess.run(argv, cwd=tmp_path, env=clean(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    wrong = tmp_path / "wrong.py"
-    wrong.write_text("import tpujob\n\ntpujob.Client().plan('a job')\n")
-    done = subprocess.run(
-        [*argv[:-1], wrong.name], cwd=tmp_path, env=clean(), capture_output=True, text=True, check=False
-    )
-    assert "[arg-type]" in done.stdout, "types of the installed wheel are not seen"

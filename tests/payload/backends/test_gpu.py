@@ -112,6 +112,7 @@ def test_a_batch_keeps_its_form_on_its_way_to_the_device(torch: Any) -> None:
     assert (there[1].x.tolist(), there[1].y, there[2]) == ([2.0, 2.0], 3, (torch.tensor([2.0]),))
 
 
+@pytest.mark.ci
 def test_too_little_memory_is_one_line_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "large.py").write_text(
         f"import torch\ndef main(backend, run):\n    raise torch.OutOfMemoryError({NO_ROOM!r})"

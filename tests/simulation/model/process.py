@@ -281,9 +281,10 @@ class Process:
         self._token += 1
         if self.world.trace is not None and isinstance(error, CloudError):
             self.world.log(f"{self.name}: {type(self._waiting).__name__} → {type(error).__name__}: {error}")
+        expected = self._token
         crash_at = self.world.crash_steps.get(self.name)
-        if crash_at is not None and self.world.tick(self, crash_at):
-            return
+        if crash_at is not None and (self.world.tick(self, crash_at) or self._token != expected):
+            return  # dead, or a signal has unwound it: the answer comes too late
         self._advance(answer, error)
 
 

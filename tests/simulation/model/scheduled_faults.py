@@ -50,6 +50,10 @@ def schedule(world: World) -> None:
 
 def crash(world: World, what: str, process: Process | None) -> None:
     process = process or world.main
+    if what == "signal":
+        if process is not None:
+            process.signal(2)
+        return
     guardian = world.laptop.guardian_of(process) if process is not None else None
     if what != "cli":
         all_of_them = what == "machine" or process is None or process.role != "cli"

@@ -20,7 +20,7 @@ from tests.simulation.scenarios.clusters import ClusterWorkload
 from tests.simulation.scenarios.commands import Candidates
 from tests.simulation.scenarios.random_worlds import Workload
 
-KINDS = ("cli", "cli+guardian", "machine")
+KINDS = ("cli", "cli+guardian", "machine", "signal")
 QUICK: dict[str, Any] = {"provision_s": 2.0, "delete_s": 0.5}
 JOB = Workload("run", lasts_s=3.0, boot_s=0.5)
 
@@ -186,7 +186,7 @@ SCENARIOS = (
 
 
 def kinds_of(scenario: Scenario) -> tuple[str, ...]:
-    return KINDS if scenario.victim in ("run", "up") else ("cli", "guardian", "machine")
+    return KINDS if scenario.victim in ("run", "up", "again") else ("cli", "guardian", "machine")
 
 
 def deaths(scenario: Scenario, *kinds: str) -> Iterator[tuple[int, str]]:

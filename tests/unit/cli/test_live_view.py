@@ -23,9 +23,10 @@ from orchestrator.cli import live_view
 from orchestrator.cli.job_line import JobLine, others_text
 from orchestrator.cli.live_view import LiveView
 from orchestrator.cli.renderer import Console
-from orchestrator.client.events import Failure, LogLines, Metrics, Notice, Progress, Running, WorkerEnded, Workers
+from orchestrator.client.events import Bar, Failure, LogLines, Metrics, Notice, Progress, Running, WorkerEnded, Workers
 from orchestrator.client.shown_logs import TAIL_LINES, Choice, Others
 from orchestrator.clouds.tpu.calls import CALL_LOG, logged
+from orchestrator.core.text.metric_lines import NotFinite
 from tests import ROOT
 from tests.waiting import HANG_S, until
 
@@ -64,9 +65,9 @@ def test_a_job_with_figures_shows_them_and_a_rate_of_its_own(line: JobLine) -> N
     assert line.text(len(whole) - 1) == whole.replace("0 s  ", ""), "the time that passed is the first to go"
 
 
-def test_a_value_that_is_no_number_is_left_out(line: JobLine) -> None:
-    line.measure(Metrics(0, 3, {"loss": None, "acc": 0.5}))
-    assert "step 3  acc 0.5  " in line.text() and "loss" not in line.text()
+def test_a_value_that_is_no_number_is_shown_as_it_is_with_the_step_since_when(line: JobLine) -> None:
+    line.measure(Metrics(0, 1300, {"acc": 0.5, "loss": None}, {"loss": NotFinite("NaN", 1200)}))
+    assert "step 1,300  loss NaN since step 1,200  acc 0.5  " in line.text()
 
 
 def test_a_job_that_measures_no_rate_shows_that_of_its_steps(line: JobLine, clock: Clock) -> None:
@@ -147,6 +148,35 @@ def test_without_a_terminal_what_goes_on_is_a_plain_line(console: Console, capsy
     console.show(STARTED)
     console.show(Running("x6qn33t5b8", "main", "google", 0.0, 3600.0, 0.10, 9.6))
     assert "train    0 s  $0.10  at most 1 h left\n" in capsys.readouterr().err
+
+
+def test_without_a_terminal_a_progress_bar_is_a_plain_line_every_few_seconds(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_view, "time", SimpleNamespace(monotonic=clock, sleep=time.sleep))
+    printed: list[str] = []
+    view = LiveView(threading.RLock(), str, printed.append, on_terminal=False)
+    for second in range(12):
+        view.bar("worker0 | ", f"{second}%")
+        clock.now += 1
+    view.bar("worker0 | ", "")
+    view.bar("worker0 | ", "the next one")
+    clock.now += 4
+    view._say()
+    view.forget()
+    assert printed == ["worker0 | 5%", "worker0 | 10%"], "a short one is worth none"
+
+
+def test_a_bar_is_that_of_a_worker_whose_log_is_shown_and_ends_with_its_line(console: Console, tmp_path: Path) -> None:
+    console.show(many(tmp_path))
+    for event in (Bar(0, "10%"), Bar(5, "20%"), Bar(0, "50%"), Bar(0, "60%", variant="lr=1")):
+        console.show(event)
+    bars = console._live()._bars
+    assert bars == {"worker0 | ": "worker0 | 50%", "lr=1 worker0 | ": "lr=1 worker0 | 60%"}
+    console.show(LogLines(0, ("100%",)))
+    assert list(bars) == ["lr=1 worker0 | "]
+    console.show(Notice("lost", "the slice", variant="lr=1"))
+    assert not bars
 
 
 def test_a_step_that_says_the_same_is_a_plain_line_once_a_minute(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,39 +332,53 @@ c.show(Running("x6qn33t5b8", "main", "google", 0.0, 1800.0, 0.10, 9.6))
 c.show(LogLines(0, ("first",)))
 c.show(Notice("watchdog", "armed"))
 input()
+c.show(Bar(0, "45% of \\x1b[2Jit"))
+input()
 c.show(Progress("collect", "[bold]1[/bold] of 2\\x1b]0;pwned\\x07"))
 input()
 c.quiet()
 """
 
 
+class Terminal:
+    """A program on a terminal of its own; it goes on after each `press`."""
+
+    def __init__(self, program: str, columns: int) -> None:
+        self._ours, terminal = pty.openpty()
+        env = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(ROOT), "COLUMNS": str(columns)}
+        streams = {"stdin": subprocess.PIPE, "stdout": terminal, "stderr": terminal}
+        self._process = subprocess.Popen([sys.executable, "-c", program], env=env, **streams)  # type: ignore[call-overload]
+        os.close(terminal)
+        self.seen = b""
+
+    def read(self, word: bytes) -> None:
+        while word not in self.seen:
+            assert select.select([self._ours], [], [], HANG_S)[0], f"{word!r} never came: {self.seen!r}"
+            self.seen += os.read(self._ours, 4096)
+
+    def press(self) -> None:
+        self._process.stdin.write(b"\n")
+        self._process.stdin.flush()
+
+    def end(self) -> None:
+        self.press()
+        until(lambda: self._process.poll() is not None, "the end")
+        with contextlib.suppress(OSError):  # there is nothing more
+            while data := os.read(self._ours, 4096):
+                self.seen += data
+        os.close(self._ours)
+
+
 def test_on_a_terminal_the_line_is_below_the_log_and_leaves_nothing_behind() -> None:
-    ours, terminal = pty.openpty()
-    env = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=terminal, stderr=terminal, env=env
-    )
-    os.close(terminal)
-    seen = b""
-
-    def read(word: bytes) -> None:
-        nonlocal seen
-        while word not in seen:
-            assert select.select([ours], [], [], HANG_S)[0], f"{word!r} never came: {seen!r}"
-            seen += os.read(ours, 4096)
-
-    assert process.stdin is not None
-    read(b"armed\r\n\r\x1b[Ktrain    ")
-    assert seen.index(b"worker0 | first\r\n") < seen.index(b"watchdog armed\r\n")
-    process.stdin.write(b"\n")
-    process.stdin.flush()
-    read(b"collect  [bold]1[/bold] of 2")
-    process.stdin.write(b"\n")
-    process.stdin.flush()
-    until(lambda: process.poll() is not None, "the end")
-    seen += os.read(ours, 4096)
-    os.close(ours)
-    assert seen.endswith(b"\r\x1b[K") and b"pwned" not in seen and b"\x1b[?25l" not in seen
+    shown = Terminal(PROGRAM, 80)
+    shown.read(b"armed\r\n\r\x1b[Ktrain    ")
+    assert shown.seen.index(b"worker0 | first\r\n") < shown.seen.index(b"watchdog armed\r\n")
+    shown.press()
+    shown.read(b"\r\x1b[Kworker0 | 45% of it\r\ntrain    ")
+    shown.press()
+    shown.read(b"collect  [bold]1[/bold] of 2")
+    shown.end()
+    assert shown.seen.endswith(b"\r\x1b[K") and b"pwned" not in shown.seen and b"\x1b[?25l" not in shown.seen
 
 
 MANY = """
@@ -355,32 +399,11 @@ c.quiet()
 def test_on_a_terminal_the_others_have_a_line_of_their_own_that_goes_with_the_first(
     columns: int, others: bytes
 ) -> None:
-    ours, terminal = pty.openpty()
-    env = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(ROOT), "COLUMNS": str(columns)}
-    process = subprocess.Popen(
-        [sys.executable, "-c", MANY], stdin=subprocess.PIPE, stdout=terminal, stderr=terminal, env=env
-    )
-    os.close(terminal)
-    seen = b""
-
-    def read(word: bytes) -> None:
-        nonlocal seen
-        while word not in seen:
-            assert select.select([ours], [], [], HANG_S)[0], f"{word!r} never came: {seen!r}"
-            seen += os.read(ours, 4096)
-
-    assert process.stdin is not None
-    read(others or b"train")
-    process.stdin.write(b"\n")
-    process.stdin.flush()
+    shown = Terminal(MANY, columns)
+    shown.read(others or b"train")
+    shown.press()
     gone = b"\r\x1b[K\x1b[A\r\x1b[K" if others else b"\r\x1b[K"
-    read(gone + b"worker0 | first\r\n\r\x1b[Ktrain")
-    read(others or b"first")
-    process.stdin.write(b"\n")
-    process.stdin.flush()
-    until(lambda: process.poll() is not None, "the end")
-    with contextlib.suppress(OSError):  # there is nothing more
-        while data := os.read(ours, 4096):
-            seen += data
-    os.close(ours)
-    assert seen.endswith(gone) and (b"others" in seen) == bool(others)
+    shown.read(gone + b"worker0 | first\r\n\r\x1b[Ktrain")
+    shown.read(others or b"first")
+    shown.end()
+    assert shown.seen.endswith(gone) and (b"others" in shown.seen) == bool(others)

@@ -11,11 +11,11 @@ import pytest
 
 from orchestrator.core.lease.lease import Created, Down, Gone, Intent, LeaseState, NotAllowed, Ready, Sent
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, Leased, Moved, RunRecord
-from orchestrator.errors import ConfigError, UnknownLease, UnknownRun
+from orchestrator.errors import ConfigError, UnknownLease
 from orchestrator.ledger import file
 from orchestrator.ledger.file import SCHEMA_VERSION, LedgerUnavailable
 from orchestrator.ledger.ledger import KEPT_GC_RUNS, Ledger
-from orchestrator.ledger.rows import GcRun, SweepRecord
+from orchestrator.ledger.rows import GcRun
 from tests.unit.engine.virtual import lease_and_request
 
 
@@ -142,29 +142,10 @@ def test_a_ledger_that_another_process_keeps_locked_is_reported_not_waited_for_f
         ledger.record(Intent(lease))
 
 
-def test_runs_are_found_by_the_first_letters_of_their_id_or_by_the_newest_of_a_name(ledger: Ledger) -> None:
-    began(ledger, "aaaaaaaaaa", at=1.0)
-    began(ledger, "aabbbbbbbb", at=2.0)
-    assert ledger.find_run("aab")[0].id == "aabbbbbbbb"
-    assert ledger.find_run("mnist")[0].id == "aabbbbbbbb"
-    with pytest.raises(UnknownRun, match="could be any"):
-        ledger.find_run("aa")
-    with pytest.raises(UnknownRun, match="no run"):
-        ledger.find_run("../../x")
-
-
-def test_the_name_of_a_sweep_is_answered_with_its_runs(ledger: Ledger) -> None:
-    variants = [{"number": number, "name": f"s-{number}"} for number in (1, 2, 3)]
-    ledger.record_sweep(SweepRecord("aaaaaaaaaa", "s", "s.yaml", 1.0, variants))
-    with pytest.raises(UnknownRun, match=r"^'s' is a sweep, not a run") as caught:
-        ledger.find_run("s")
-    assert caught.value.hint == "its runs are s-1 to s-3; `tpujob compare s` shows all"
-
-
 def test_the_newest_run_of_a_name_is_the_one_that_began_last_whatever_the_clock_said(ledger: Ledger) -> None:
     began(ledger, "aaaaaaaaaa", at=2.0)
     began(ledger, "bbbbbbbbbb", at=1.0)
-    assert ledger.find_run("mnist")[0].id == "bbbbbbbbbb"
+    assert [run for run, _ in ledger.run_names()] == ["bbbbbbbbbb", "aaaaaaaaaa"]
 
 
 def test_an_attempt_that_ended_stays_ended(ledger: Ledger) -> None:
@@ -174,7 +155,7 @@ def test_an_attempt_that_ended_stays_ended(ledger: Ledger) -> None:
     ledger.record(Leased(attempt.id, 2.0, lease.id), Moved(attempt.id, 3.0, AttemptState.RUNNING))
     ledger.record(AttemptEnded(attempt.id, 4.0, AttemptState.FAILED, rc=7, detail="it failed"))
     ledger.record(AttemptEnded(attempt.id, 5.0, AttemptState.INTERRUPTED, detail="late"))
-    _, found = ledger.find_run("aaaaaaaaaa")
+    _, found = ledger.run("aaaaaaaaaa")
     assert (found.state, found.rc, found.ended_at, found.lease_id) == (AttemptState.FAILED, 7, 4.0, lease.id)
     assert ledger.attempts_open() == []
 

@@ -40,7 +40,8 @@ class Worker:
     python: str = sys.executable
 
     def popen(self, verb: str, *arguments: str) -> subprocess.Popen[bytes]:
-        env = {**os.environ, "HOME": str(self.home), **self.env}
+        own = {"HOME": str(self.home), "TPUJOB_WATCHDOG_DIR": str(self.home / "watchdog")}
+        env = {**os.environ, **own, **self.env}
         argv = [self.python, "-m", "orchestrator.vm", verb, *arguments]
         return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
 

@@ -105,6 +105,7 @@ def test_a_server_that_the_output_names_is_tried_in_place_of_the_indexes(
     assert found == [f"git.invalid:443 (the proxy 127.0.0.1:{closed}: connection refused)"]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("line", ["Could not resolve com.example:lib:1.0.", "failed to resolve settings.yaml"])
 def test_what_is_resolved_and_is_no_host_is_no_server(look: Callable[..., list[str]], closed: int, line: str) -> None:
     assert look(f"{line}\n", HTTPS_PROXY=f"http://127.0.0.1:{closed}", PIP_NO_INDEX="1") == []
@@ -115,6 +116,7 @@ def test_a_server_of_the_job_itself_is_no_route_out(look: Callable[..., list[str
     assert look(text, PIP_INDEX_URL=f"http://127.0.0.1:{closed}/simple") == []
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
@@ -131,12 +133,14 @@ def test_a_proxy_is_asked_for_the_connection(
     assert found == [text.format(port) for text in expected]
 
 
+@pytest.mark.ci
 def test_the_default_of_pip_is_tried_where_nothing_is_configured(look: Callable[..., list[str]], closed: int) -> None:
     (found,) = look(RETRYING, HTTPS_PROXY=f"http://127.0.0.1:{closed}")
     assert found.endswith(f":443 (the proxy 127.0.0.1:{closed}: connection refused)")
     assert look(RETRYING, HTTPS_PROXY=f"http://127.0.0.1:{closed}", PIP_NO_INDEX="1") == []
 
 
+@pytest.mark.ci
 def test_indexes_of_uv_count_by_variable_and_by_file(
     look: Callable[..., list[str]], tmp_path: Path, closed: int
 ) -> None:

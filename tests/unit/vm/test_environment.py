@@ -90,7 +90,7 @@ class Worker:
         return {path.name for path in (self.home / "tpujob" / "envs").iterdir() if path.is_dir()}
 
 
-@pytest.fixture(params=["uv", "pip"])
+@pytest.fixture(params=["uv", pytest.param("pip", marks=pytest.mark.ci)])
 def worker(request: pytest.FixtureRequest, tmp_path: Path) -> Worker:
     if request.param == "uv" and UV is None:
         pytest.skip("needs uv (the `test` extra)")
@@ -156,6 +156,7 @@ def test_where_pip_cannot_be_had_uv_stands_for_it_also_below_a_home_with_an_odd_
     assert said == f"{place} pip list\n"
 
 
+@pytest.mark.ci
 def test_other_workers_than_the_first_say_only_what_is_wrong(with_pip: Worker) -> None:
     with_pip.env["TPUJOB_WORKER"] = "3"
     assert with_pip.make(ALPHA) == (0, "")
@@ -223,6 +224,7 @@ def killed(with_pip: Worker, tmp_path: Path) -> Callable[[], None]:
     return end
 
 
+@pytest.mark.ci
 def test_after_kill_9_in_the_middle_the_half_environment_is_not_used(
     with_pip: Worker, killed: Callable[[], None]
 ) -> None:
@@ -254,6 +256,7 @@ def others(worker: Worker, count: int) -> list[Environment]:
     return [Environment(what=f"number {number}", requirements=f"alpha\n# {number}\n") for number in range(count)]
 
 
+@pytest.mark.ci
 def test_old_environments_are_deleted_but_for_the_newest_and_those_in_use(with_pip: Worker) -> None:
     root = with_pip.home / "tpujob" / "envs"
     for number, name in enumerate(("old", "used", "newer", "newest")):
@@ -275,6 +278,7 @@ def test_a_python_that_the_worker_does_not_have_is_one_line(worker: Worker) -> N
     )
 
 
+@pytest.mark.ci
 def test_a_python_of_the_worker_is_found_in_path_although_a_shim_there_has_nothing_behind_it(worker: Worker) -> None:
     asked = Environment(python=OWN)
     other = worker.bin / "python3"
@@ -285,6 +289,7 @@ def test_a_python_of_the_worker_is_found_in_path_although_a_shim_there_has_nothi
     assert code == 0 and f", Python {OWN}." in said, said
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "version", [pytest.param(v, marks=pytest.mark.exhaustive) for v in ("3.10", "3.13")] + ["3.12"]
 )

@@ -25,6 +25,7 @@ def logs(
     for lines in read_logs(
         session, run, follow=follow, workers="all" if as_json and workers is None else workers, option="--worker"
     ):
+        console().bar_ended(f"worker{lines.worker} | ")
         for line in lines.lines:
             if as_json:
                 emit(json.dumps({"worker": lines.worker, "line": line}, ensure_ascii=False))

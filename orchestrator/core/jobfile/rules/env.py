@@ -11,6 +11,7 @@ from orchestrator.core.jobfile.yaml_source import Path
 from orchestrator.core.text import redaction
 from orchestrator.core.text.names import shown
 
+MAX_BYTES = 128 << 10  # of NAME=VALUE and the byte that ends it
 ENV_REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED_ENV = re.compile(r"TPUJOB_.*|TPU_NAME")

@@ -82,6 +82,16 @@ def tpu_problems(tpu: Mapping[str, Any], train: Mapping[str, Any], *, gke: bool 
         yield ("tpu", "race"), "only queued candidates can race; add `queue: true`, or remove this"
 
 
+def tpu_warnings(tpu: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """Yield a warning for each runtime version that hardly fits its type. `tpu`: the values that are set, which are checked."""
+    listed = tpu.get("any_of", ())
+    for number, own in enumerate(listed or ({},)):
+        one = _inherited(tpu, own)
+        doubt = location_rules.runtime_doubt(one.get("accelerator", "v5litepod-8"), one.get("runtime"))
+        if doubt is not None:
+            yield ("tpu", "any_of", number, "runtime") if "runtime" in own else ("tpu", "runtime"), doubt
+
+
 def _inherited(tpu: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     skipped = PROVISIONING_KEYS if PROVISIONING_KEYS & own.keys() else frozenset()
     return {key: value for key, value in tpu.items() if key not in skipped} | {**own}

@@ -106,6 +106,7 @@ def test_another_test_suite_uses_it_and_nothing_is_left(tmp_path: Path) -> None:
     assert processes_below(tmp_path) == []
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("without", "result"), [("", "2 passed"), (r", retry=Retry\(.*?\)", "1 failed, 1 passed")])
 def test_the_tests_of_the_page_pass_and_find_a_delete_that_is_not_repeated(
     tmp_path: Path, without: str, result: str

@@ -56,7 +56,7 @@ def test_the_next_command_deletes_the_code_of_a_run_whose_process_was_killed(
     record = begun(session, objects, tmp_path)
     assert stored(objects, record)
     session.recover()
-    assert session.ledger.find_run(record.id)[1].state.ended
+    assert session.ledger.run(record.id)[1].state.ended
     assert stored(objects, record) == []
 
 
@@ -65,5 +65,5 @@ def test_cancel_deletes_the_code_of_a_run_that_is_not_followed(
 ) -> None:
     record = begun(session, objects, tmp_path)
     assert session.locks.lock(f"{record.id}-1"), "so that the run counts as alive"
-    cancel(session, record.id)
+    cancel(session, *session.ledger.run(record.id))
     assert stored(objects, record) == []

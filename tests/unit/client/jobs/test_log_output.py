@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from orchestrator.client.events import Event, LogLines, Reporter
+from orchestrator.client.events import Bar, Event, LogLines, Metrics, Reporter
+from orchestrator.client.jobs import log_output
 from orchestrator.client.jobs.log_output import JobOutput
+from orchestrator.client.results.logs import stored_lines
+from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.core.text.redaction import Redactor
 
 SECRET = "hunter2-and-more"
@@ -45,3 +50,52 @@ def test_workers_do_not_mix(tmp_path: Path) -> None:
         (0, ("ab",)),
         (1, ("23",)),
     ]
+
+
+def bar(step: int) -> bytes:
+    return b"\r %d%% loss %d" % (step, 100 - step)
+
+
+@pytest.mark.parametrize(("every_s", "seen"), [(0.0, [*range(9)]), (3600.0, [0, 8])])
+def test_a_progress_bar_is_heard_while_it_goes_on_and_its_states_are_searched_for_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every_s: float, seen: list[int]
+) -> None:
+    monkeypatch.setattr(log_output, "BAR_S", every_s)
+    events: list[Event] = []
+    with closing(
+        JobOutput(tmp_path, Reporter(events.append, Redactor([SECRET])), patterns={"loss": r"loss (\d+)"})
+    ) as output:
+        for step in range(9):
+            output(0, bar(step) + b" " + SECRET.encode() * (step == 0))
+        output(0, b"\r")
+        assert all(isinstance(event, Bar | Metrics) for event in events), "no line has ended"
+    bars = [event.line.strip() for event in events if isinstance(event, Bar)]
+    assert bars == [f"{step}% loss {100 - step}" + " [redacted]" * (step == 0) for step in seen]
+    found = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert found == [f'{{"loss": {100 - step}.0}}' for step in seen], (
+        "and the last one once, though it is a line at the end"
+    )
+    assert [event.lines for event in events if isinstance(event, LogLines)] == [(" 8% loss 92 ",)]
+
+
+def test_a_line_end_of_windows_is_no_bar(tmp_path: Path) -> None:
+    events: list[Event] = []
+    with closing(JobOutput(tmp_path, Reporter(events.append))) as output:
+        for piece in (b"one\r", b"\ntwo\r\n", b"three\r", b"\n"):
+            output(0, piece)
+    assert [type(event) for event in events] == [LogLines] * len(events)
+
+
+def test_who_follows_the_stored_log_hears_the_bar_too(tmp_path: Path) -> None:
+    events: list[Event] = []
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "worker0.log").write_bytes(b"begun\n" + bar(1) + bar(2) + b"\r")
+    run = RunRecord("r1", "job", "job.yaml", "google", 0.0, str(tmp_path))
+    attempt = Attempt("r1-1", "r1")
+    session: Any = SimpleNamespace(
+        reporter=Reporter(events.append),
+        locks=SimpleNamespace(is_locked=lambda _: not events),
+        ledger=SimpleNamespace(run=lambda _: (run, attempt)),
+    )
+    lines = list(stored_lines(session, run, attempt, follow=True))
+    assert events == [Bar(0, " 2% loss 98")] and [line.lines for line in lines] == [("begun",), (" 2% loss 98",)]

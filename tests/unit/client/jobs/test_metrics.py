@@ -10,7 +10,7 @@ from orchestrator.client.events import Event, Metrics, Notice, Reporter
 from orchestrator.client.jobs import metrics, step_times
 from orchestrator.client.jobs.log_output import JobOutput
 from orchestrator.client.jobs.metrics import RunMetrics
-from orchestrator.core.text.metric_lines import LINE_BYTES
+from orchestrator.core.text.metric_lines import LINE_BYTES, NotFinite
 from orchestrator.report.files import metrics as reports
 from tests.waiting import until
 
@@ -72,6 +72,22 @@ def test_values_that_came_too_soon_after_others_are_reported_though_nothing_foll
     until(lambda: heard.metrics()[-1] == (19, {"loss": 1.0}), "the last values")
 
 
+@pytest.mark.parametrize("in_the_log", [False, True])
+def test_a_value_that_is_no_number_any_more_says_since_which_step(
+    tmp_path: Path, heard: Heard, in_the_log: bool
+) -> None:
+    run = sink(tmp_path, heard, step=r"step (\d+)", loss=r"loss (\S+)")
+    for step, loss in enumerate(["1", "Infinity", "2", "NaN", "NaN", "-Infinity", "3"]):
+        run.search(0, [f"step {step} loss {loss}"]) if in_the_log else run(
+            0, b'{"step":%d,"loss":%s}\n' % (step, loss.encode())
+        )
+    found = [event.diverged.get("loss") for event in heard if isinstance(event, Metrics)]
+    assert list(map(str, found)) == [
+        *("None", "Infinity since step 1", "None", "NaN since step 3", "NaN since step 3"),
+        *("-Infinity since step 5", "None"),
+    ]
+
+
 def test_a_file_that_begins_anew_replaces_what_was_followed(tmp_path: Path, heard: Heard) -> None:
     run = sink(tmp_path, heard)
     for data in (b"", b'{"step": 9, "old": 3}\n', b"", b'{"step": 1, "loss": 1}\n'):
@@ -122,10 +138,11 @@ def test_patterns_find_figures_in_the_log(tmp_path: Path, heard: Heard) -> None:
     )
     with_patterns.close()
     assert heard.metrics() == [(None, {"loss": None})]
+    assert reports.read(tmp_path)["loss"].diverged == NotFinite("NaN", None)
     assert reports.found_path(tmp_path).read_text().splitlines() == [
         '{"step": 10, "loss": 0.5}',
         '{"step": 20, "loss": 0.25, "rate": 1234.5}',
-        '{"loss": null}',
+        '{"loss": NaN}',
     ]
 
 

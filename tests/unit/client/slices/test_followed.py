@@ -7,12 +7,15 @@ import pytest
 
 from orchestrator.cli.commands.slices.status import cells
 from orchestrator.client import lookup
+from orchestrator.client.jobs.attach import attach
 from orchestrator.client.session import Session
 from orchestrator.client.slices.status import SliceRow
-from orchestrator.core.lease.lease import Intent
-from orchestrator.core.lease.run_and_attempt import Attempt, Began, Leased, RunRecord
+from orchestrator.core.lease.lease import Created, Detached, Down, Gone, Intent, Ready, Sent
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, Leased, RunRecord
+from orchestrator.engine.leases.recover import close_attempts
 from orchestrator.engine.runtime.locks import FileLocks
-from orchestrator.settings import Target
+from orchestrator.errors import Interrupted
+from orchestrator.settings import GKE, Target
 from tests.unit.engine.virtual import lease_and_request
 
 
@@ -28,6 +31,32 @@ def test_a_run_is_followed_while_a_process_has_the_lock_of_its_attempt(tmp_path:
     assert not lookup.is_followed(session, replace(lease, id="another"))
     other.unlock(attempt.id)
     assert not lookup.is_followed(session, lease)
+
+
+@pytest.mark.parametrize(
+    ("cloud", "seen"), [(GKE, Created("0000000000", 3.0, "its pods wait")), ("emulated", Ready("0000000000", 3.0))]
+)
+def test_no_other_command_ends_the_attempt_that_an_attach_is_finishing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cloud: str, seen: Created | Ready
+) -> None:
+    mine, other = (Session(Target("emulated", "emulated"), tmp_path) for _ in range(2))
+    spec = {"cluster": {"phases": ["main"]}, "limits": {"max_duration": 60}}
+    lease = replace(lease_and_request()[0], cloud=cloud, run="r1")
+    run, attempt = RunRecord("r1", "job", "job.yaml", cloud, 1.0, str(tmp_path), spec), Attempt("r1-1", "r1")
+    mine.ledger.record(Intent(lease), Sent(lease.id, 2.0), Began(run, attempt), Leased(attempt.id, 2.0, lease.id))
+    mine.ledger.record(seen, Detached(lease.id, 4.0))
+
+    def collected_and_released(build: object, cloud: str) -> None:
+        mine.ledger.record(Down(lease.id, 5.0, "the run ended"), Gone(lease.id, 6.0, "absent"))
+        other.run(close_attempts())
+        mine.ledger.record(AttemptEnded.by(attempt.id, 7.0, AttemptState.SUCCEEDED, None))
+        raise Interrupted(2)
+
+    monkeypatch.setattr(Session, "recover", lambda session, look: None)
+    monkeypatch.setattr(mine, "on_cloud", collected_and_released)
+    with pytest.raises(Interrupted):
+        attach(mine, "r1")
+    assert mine.ledger.attempt(attempt.id).state is AttemptState.SUCCEEDED
 
 
 @pytest.mark.parametrize(("followed", "shown"), [(True, "detached, followed"), (False, "detached")])

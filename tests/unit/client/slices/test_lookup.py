@@ -1,5 +1,6 @@
 """Which slice a name means for the commands that use one, beside jobs on clusters of the same name."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,9 @@ import pytest
 from orchestrator.client import lookup
 from orchestrator.client.session import Session
 from orchestrator.core.lease.lease import Intent, Lease, LeaseState, Purpose
-from orchestrator.errors import UserError
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, RunRecord
+from orchestrator.errors import UnknownRun, UserError
+from orchestrator.ledger.rows import SweepRecord
 from orchestrator.settings import GKE, Target
 from tests.unit.engine.virtual import lease_and_request
 
@@ -23,6 +26,75 @@ def session(directory: Path, *leases: Lease, cloud: str = "emulated") -> Session
     made = Session(Target(cloud, cloud), directory)
     made.ledger.record(*map(Intent, leases))
     return made
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> Session:
+    """Runs whose ids begin alike, one of them named by the beginning of another's id, a sweep and a slice."""
+    made = session(tmp_path, replace(lease_and_request()[0], id="abf1111111", handle="abe", run="abc1111111"))
+    for identity, name, ended in (
+        ("abc1111111", "mnist", False),
+        ("abc2222222", "mnist", True),
+        ("abd1111111", "abc", False),
+        ("acd1111111", "twice", False),
+        ("acd2222222", "twice", False),
+        ("aed1111111", "s", True),
+    ):
+        run = RunRecord(identity, name, "j.yaml", "emulated", float(identity == "aed1111111"), str(tmp_path))
+        made.ledger.record(Began(run, Attempt(f"{identity}-1", identity)))
+        if ended:
+            made.ledger.record(AttemptEnded(f"{identity}-1", 2.0, AttemptState.FAILED))
+    for identity, name in (("abe1111111", "s"), ("bbb1111111", "t")):
+        variants = [{"number": number, "name": f"{name}-{number}", "key": ""} for number in (1, 2, 3)]
+        made.ledger.record_sweep(SweepRecord(identity, name, "s.yaml", 0.5, variants))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("text", "reads", "acts"),
+    [
+        ("abc1111111", "abc1111111", "abc1111111"),
+        ("mnist", "abc2222222", "abc1111111"),
+        ("abc", "abd1111111", "abd1111111"),  # never the runs whose ids begin so
+        ("abc2", "abc2222222", "abc2222222"),
+        ("twice", "acd2222222", "several runs named 'twice' have not ended: acd2222222 .*, acd1111111 "),
+        ("ac", "could be any of these: acd2222222, acd1111111", "could be any of these: acd2222222, acd1111111"),
+        ("ab", "could be any of these: abd1.*, abe1111111, abf1", "could be any of these"),  # a sweep and a slice, too
+        ("abe", "no run 'abe'", "no run 'abe'"),  # the name of a slice, and the beginning of a sweep's id
+        ("t", "'t' is a sweep, not a run", "'t' is a sweep"),
+        ("../../x", "there is no run", "there is no run"),
+        ("", "there is no run ''", "there is no run ''"),
+    ],
+)
+def test_a_run_is_named_by_its_id_else_by_its_name_else_by_the_beginning_of_its_id(
+    known: Session, text: str, reads: str, acts: str
+) -> None:
+    for find, expected in ((lookup.run, reads), (lookup.live_run, acts)):
+        try:
+            assert find(known, text)[0].id == expected
+        except UserError as error:
+            assert re.search(expected, error.message), error.message
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("abe", "abf1111111"), ("abf", "abf1111111"), ("abc1", "abf1111111"), ("abc", None), ("mnist", None)],
+)
+def test_a_slice_is_named_by_its_name_and_by_the_ids_of_its_lease_and_its_run(
+    known: Session, text: str, found: str | None
+) -> None:
+    assert [lease.id for lease in lookup.named(known, text)] == ([found] if found else [])
+    assert lookup.held(known, text[:3]) is None or text == "abe"  # `up` takes no beginning of an id for a name
+
+
+def test_the_newest_of_a_name_is_a_sweep_or_a_run(known: Session) -> None:
+    assert lookup.runs_of(known, "s")[0] is None and lookup.live_sweep(known, "s") is None
+    assert lookup.live_sweep(known, "abe1").name == "s"
+    with pytest.raises(UnknownRun, match="no variant of the sweep 't' was run yet"):
+        lookup.runs_of(known, "t")
+    with pytest.raises(UnknownRun) as caught:
+        lookup.run(known, "t")
+    assert caught.value.hint == "its runs are t-1 to t-3; `tpujob compare t` shows all"
 
 
 def test_a_slice_is_found_though_a_job_on_a_cluster_has_its_name(tmp_path: Path) -> None:

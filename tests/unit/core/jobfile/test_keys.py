@@ -120,6 +120,17 @@ def test_every_missing_variable_is_named_at_its_line() -> None:
     ]
 
 
+def test_a_value_that_linux_does_not_take_is_refused_at_its_line() -> None:
+    spec = load("command: ls\nenv:\n  BIG: x${env:ME}\n  OK: y\n")
+    most = (128 << 10) - len("BIG=x\0")
+    assert len(keys.resolve_env(spec, {"ME": "a" * most})["BIG"]) == most + 1
+    with pytest.raises(JobSpecError) as caught:
+        keys.resolve_env(spec, {"ME": "é" * most})
+    assert caught.value.problems == [
+        "job.yaml:3: env.BIG: has 262,138 bytes, and Linux takes 131,072; ship it as a file in `code:`"
+    ]
+
+
 def test_variables_that_change_how_programs_start_are_allowed_with_a_warning() -> None:
     spec = load("command: ls\nenv:\n  LD_PRELOAD: /x.so\n  PYTHONPATH: y\n  OTHER: z\n")
     assert spec.warnings() == [

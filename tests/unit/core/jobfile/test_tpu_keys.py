@@ -174,6 +174,20 @@ def test_an_unlisted_type_needs_its_own_runtime_also_as_an_alternative() -> None
     ]
 
 
+def test_a_runtime_of_another_generation_is_allowed_with_a_warning() -> None:
+    text = "command: ls\ntpu:\n  runtime: v2-alpha-tpuv5\n  any_of:\n  - accelerator: v5p-8\n  - accelerator: v5e-8\n"
+    text += "  - {accelerator: v4-8, runtime: tpu-ubuntu2204-base}\n  - {accelerator: v6e-8, runtime: newer-than-the-table}\n"
+    assert keys.load(text, path="job.yaml").warnings() == [
+        "job.yaml:3: tpu.runtime: `v2-alpha-tpuv5` is for v5p, and v5litepod-8 is v5e; "
+        "write v2-alpha-tpuv5-lite, or leave it out"
+    ]
+    listed = "command: ls\ntpu: [{accelerator: v5e-8, runtime: tpu-ubuntu2204-base}]\n"
+    assert keys.load(listed, path="job.yaml").warnings() == [
+        "job.yaml:2: tpu[0].runtime: `tpu-ubuntu2204-base` is for v2, v3, v4, and v5litepod-8 is v5e; "
+        "write v2-alpha-tpuv5-lite, or leave it out"
+    ]
+
+
 def test_a_local_job_warns_of_keys_without_effect() -> None:
     spec = keys.load("on: local\ncommand: ls\non_preemption: restart\nallow_egress: true\n", path="job.yaml")
     assert spec.warnings() == [

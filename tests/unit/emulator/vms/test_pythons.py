@@ -73,6 +73,7 @@ def test_lent_torch_and_its_scripts_work(worker: Path) -> None:
     assert "usage: torchrun" in run(worker / TRAINING, "--help", program="torchrun").stdout
 
 
+@pytest.mark.ci
 def test_an_install_shadows_a_lent_package_until_it_is_uninstalled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +93,7 @@ def test_an_install_shadows_a_lent_package_until_it_is_uninstalled(
     assert sorted(lender.rglob("*.py")) == before
 
 
+@pytest.mark.ci
 def test_pip_can_replace_itself(worker: Path) -> None:
     lent = version(worker / COMMANDS, "pip")
     wheel(worker / "wheels", "pip", "9999.1")
@@ -99,6 +101,7 @@ def test_pip_can_replace_itself(worker: Path) -> None:
     assert version(worker / COMMANDS, "pip") == "9999.1" and version(worker / TRAINING, "pip") == lent
 
 
+@pytest.mark.ci
 def test_what_a_job_installed_stays_when_the_worker_starts_again(worker: Path, tmp_path: Path) -> None:
     wheel(tmp_path / "wheels", "mine")
     pip(worker / COMMANDS, "install", "--no-index", "--find-links", str(tmp_path / "wheels"), "mine")
@@ -156,6 +159,7 @@ def hide_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pythons, "_with_requirements", lambda names: [] if list(names) == ["pip"] else find(names))
 
 
+@pytest.mark.ci
 def test_the_next_daemon_completes_what_a_killed_one_began(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "module.py").write_text("")

@@ -29,7 +29,7 @@ from tests.unit.engine.cluster.virtual_cluster import (
     pods,
     taken_away,
 )
-from tests.unit.engine.virtual import Crash, VirtualWorld
+from tests.unit.engine.virtual import VirtualWorld
 
 Made = tuple[VirtualWorld, VirtualCluster]
 
@@ -309,48 +309,6 @@ def replace_deadline(world: VirtualWorld) -> VirtualWorld:
     (lease,) = world.ledger.open_leases()
     world.time = replace(lease).deadline + 1
     return world
-
-
-def test_submit_killed_at_any_effect_leaves_a_detached_job_or_nothing(tmp_path: Path) -> None:
-    whole, _ = cluster_world(tmp_path)
-    whole.drive(run_on_cluster(job(whole, detach=True), CAN))
-    detached = 0
-    for lost in ("", "jobset", "configmap"):
-        for step in range(len(whole.effects)):
-            for after in (False, True):
-                world, cluster = cluster_world(tmp_path)
-                cluster.lose_reply_after = lost
-                with pytest.raises(Crash):
-                    world.drive(run_on_cluster(job(world, detach=True), CAN), crash_at=step, after=after)
-                world.time += 30
-                next_command(world)
-                said = f"killed at effect {step} ({world.effects[step]})"
-                leases = world.ledger.open_leases()
-                if leases:
-                    detached += 1
-                    assert leases[0].runs_detached and all(each.has_config for each in cluster.jobsets.values()), said
-                    assert attach(world).exit_code == 0, said
-                assert nothing_is_left(world, cluster), said
-                assert all(attempt.state.ended for _, attempt in world.ledger.runs()), said
-    assert detached
-
-
-def test_attach_killed_at_any_effect_leaves_the_job_its_claim_or_a_later_command_finishes(tmp_path: Path) -> None:
-    whole, _ = submitted(tmp_path)
-    before = len(whole.effects)
-    attach(whole)
-    for step in range(len(whole.effects) - before):
-        for after in (False, True):
-            world, cluster = submitted(tmp_path)
-            with pytest.raises(Crash):
-                attach(world, crash_at=step, after=after)
-            world.time += 30
-            next_command(world)
-            said = f"killed at effect {step} ({world.effects[before + step]})"
-            if world.ledger.open_leases():
-                assert attach(world).exit_code == 0, said
-            assert nothing_is_left(world, cluster), said
-            assert all(attempt.state.ended for _, attempt in world.ledger.runs()), said
 
 
 def _steps_to(effect: str) -> int:

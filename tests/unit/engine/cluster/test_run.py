@@ -389,35 +389,6 @@ def test_an_api_server_that_is_away_at_the_end_ends_with_75(made: Made) -> None:
     assert lease.state is LeaseState.DOWN
 
 
-def test_killed_at_any_effect_the_next_command_leaves_nothing(tmp_path: Path) -> None:
-    for lost in ("", "jobset", "configmap"):
-        for step in range(_steps(lost)):
-            for after in (False, True):
-                world, cluster = cluster_world(tmp_path)
-                cluster.lose_reply_after = lost
-                with pytest.raises(Crash):
-                    play(world, crash_at=step, after=after)
-                recovered(world)
-                said = f"killed at effect {step} ({world.effects[step]}), reply to {lost or 'nothing'} lost"
-                assert nothing_is_left(world, cluster), said
-                assert all(attempt.state.ended for _, attempt in world.ledger.runs()), said
-
-
-def test_a_signal_at_any_effect_ends_in_a_proven_release(tmp_path: Path) -> None:
-    for step in range(3, _steps("")):  # before that, nothing can exist
-        world, cluster = cluster_world(tmp_path)
-        outcome = play(world, interrupt_at=step)
-        assert not outcome.unproven and outcome.exit_code in (0, 130), world.effects[step]
-        assert nothing_is_left(world, cluster), world.effects[step]
-
-
-def _steps(lost: str) -> int:
-    world, cluster = cluster_world(Path("/nowhere"))
-    cluster.lose_reply_after = lost
-    play(world)
-    return len(world.effects)
-
-
 @pytest.mark.parametrize("at", ["Create", "Get", "WaitForWorkers", "WaitForCollection"])
 def test_a_run_that_is_canceled_elsewhere_ends_so_and_leaves_nothing(made: Made, at: str) -> None:
     world, cluster = made

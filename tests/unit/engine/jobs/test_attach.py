@@ -1,12 +1,13 @@
 """`attach`: follows a detached job to its end, collects its artifacts, releases its slice; leaving changes nothing."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.lease import CANCEL, LeaseState
-from orchestrator.core.lease.run_and_attempt import AttemptState
+from orchestrator.core.lease.lease import CANCEL, Detached, Intent, LeaseState, Ready, Sent
+from orchestrator.core.lease.run_and_attempt import AttemptState, Began, Leased
 from orchestrator.engine.jobs.attach import Attachment, attach
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.recover import close_attempts, recover
@@ -69,34 +70,6 @@ def test_workers_that_cannot_be_reached_from_here_are_no_reason_to_end_the_job(w
     assert world.ledger.lease(to.lease.id).state is LeaseState.READY
 
 
-def test_killed_at_any_effect_another_command_finishes_or_the_job_still_has_its_claim(tmp_path: Path) -> None:
-    def whole(directory: Path) -> int:
-        directory.mkdir()
-        world = VirtualWorld(directory)
-        to = detached(world)
-        before = len(world.effects)
-        world.drive(attach(to, CAN))
-        return len(world.effects) - before
-
-    for step in range(whole(tmp_path / "whole")):
-        directory = tmp_path / str(step)
-        directory.mkdir()
-        world = VirtualWorld(directory)
-        to = detached(world)
-        with pytest.raises(Crash):
-            world.drive(attach(to, CAN), crash_at=step)
-        world.locks.held.clear()
-        world.drive(close_attempts())
-        world.drive(recover("emulated", CAN, budget_s=7200))
-        lease = world.ledger.lease(to.lease.id)
-        if lease.open:
-            assert lease.detached_at is not None and lease.state is LeaseState.READY
-            assert not attempt_of(world).state.ended
-            assert set(world.cloud.nodes) == {lease.name.node}
-        else:
-            assert world.cloud.nodes == {}
-
-
 def test_a_slice_that_its_watchdog_deleted_is_settled_by_the_next_command_that_looks(world: VirtualWorld) -> None:
     to = detached(world)
     world.cloud.nodes.clear()
@@ -107,6 +80,24 @@ def test_a_slice_that_its_watchdog_deleted_is_settled_by_the_next_command_that_l
     assert attempt_of(world).state is AttemptState.INTERRUPTED
     assert "artifacts" in attempt_of(world).detail
     assert not world.ledger.lease(to.lease.id).open
+
+
+@pytest.mark.parametrize("step", range(2))
+def test_recovery_ends_no_attempt_whose_process_leaves_it_to_the_job_meanwhile(world: VirtualWorld, step: int) -> None:
+    made = job(world)
+    (lease, _), locked = made.drafts[0], made.attempt.id
+    start = (Intent(lease), Sent(lease.id, 1.0), Ready(lease.id, 2.0), Began(made.run, made.attempt))
+    world.ledger.record(*start, Leased(locked, 2.0, lease.id))
+    world.locks.lock(locked)
+    effects = itertools.count()
+
+    def detach(world: VirtualWorld) -> None:
+        if next(effects) == step:
+            world.ledger.record(Detached(lease.id, 3.0))
+            world.locks.unlock(locked)
+
+    world.drive(close_attempts(), between=detach)
+    assert not attempt_of(world).state.ended
 
 
 def test_a_detached_slice_that_was_preempted_is_released_by_attach(world: VirtualWorld) -> None:

@@ -20,6 +20,7 @@ from orchestrator.engine.provision.drafts import Draft
 from tests.unit.engine.virtual import CAN, ZONE, Crash, VirtualWorld, job, lease_and_request
 
 ZONES = (ZONE, "us-east1-c")
+EVERY = 7  # a sample of the effects, which has each kind of them
 
 
 def queued(draft: Draft) -> Draft:
@@ -89,7 +90,7 @@ def canceled_after(world: VirtualWorld, make: Callable[[VirtualWorld], JobRun], 
 @pytest.mark.parametrize("make", [in_order, in_a_race, restarted])
 def test_after_each_step_it_ends_and_leaves_nothing(make: Callable[[VirtualWorld], JobRun], tmp_path: Path) -> None:
     states = set()
-    for step in range(1, steps(make, tmp_path) + 1, 3):
+    for step in range(1, steps(make, tmp_path) + 1, EVERY):
         world = VirtualWorld(tmp_path)
         outcome, creates = canceled_after(world, make, step)
         ((_, attempt),) = world.ledger.runs()
@@ -105,7 +106,7 @@ def test_after_each_step_it_ends_and_leaves_nothing(make: Callable[[VirtualWorld
 def test_a_run_that_is_killed_after_its_cancel_is_released_by_recovery(
     make: Callable[[VirtualWorld], JobRun], tmp_path: Path
 ) -> None:
-    for step in range(2, steps(make, tmp_path), 3):
+    for step in range(2, steps(make, tmp_path), EVERY):
         world = VirtualWorld(tmp_path)
         with pytest.raises(Crash):
             world.drive(run_job(make(world), CAN), crash_at=step)

@@ -15,13 +15,12 @@ from orchestrator.engine.jobs.collection import UncollectedRun, collect_again, p
 from orchestrator.engine.jobs.job_run import JobRun
 from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.jobs.run import run_job
-from orchestrator.engine.leases.recover import close_attempts, recover
 from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.slices.up_and_down import UpRequest, up
 from orchestrator.errors import CloudUnavailable, Preempted, Unreachable, Vanished
 from orchestrator.remote.transfer.collect import CollectionProgress, Problem
 from tests.unit.engine.jobs.test_attach import detached
-from tests.unit.engine.virtual import CAN, Crash, VirtualWorld, job, lease_and_request
+from tests.unit.engine.virtual import CAN, VirtualWorld, job, lease_and_request
 
 QUICK = replace(CAN, timings=emulated())
 LINGER_S, TTL_S = emulated().linger_s, emulated().ttl_s
@@ -292,37 +291,3 @@ def test_the_slice_of_up_stays(world: VirtualWorld) -> None:
     again = world.drive(collect_again(left(world, borrowed=True), QUICK))
     assert (again.exit_code, len(world.cloud.nodes)) == (0, 1)
     assert left(world).attempt.state is AttemptState.SUCCEEDED
-
-
-@pytest.mark.parametrize("which", ["run", "collect"])
-def test_killed_at_any_effect_the_slice_is_held_until_then_or_gone(tmp_path: Path, which: str) -> None:
-    def begun(directory: Path) -> VirtualWorld:
-        directory.mkdir()
-        world = VirtualWorld(directory)
-        if which == "collect":
-            left_behind(world)
-        else:
-            world.fleet.stays = NO_ROOM
-        return world
-
-    whole = begun(tmp_path / "whole")
-    before = len(whole.effects)
-    run(whole) if which == "run" else collect(whole)
-    last = len(whole.effects) - before
-    for step in range(max(0, last - 60), last):
-        world = begun(tmp_path / str(step))
-        with pytest.raises(Crash):
-            run(world, crash_at=step) if which == "run" else collect(world, crash_at=step)
-        world.locks.held.clear()
-        world.drive(close_attempts())
-        world.drive(recover("emulated", QUICK, budget_s=7200))
-        lease = lease_of(world)
-        attempt = left(world).attempt
-        if lease.open:
-            assert lease.hold_until is not None and set(world.cloud.nodes) == {lease.name.node}
-            assert has_uncollected_results(attempt, lease), "`tpujob collect` finds it"
-        else:
-            assert world.cloud.nodes == {}
-        world.time = max(world.time, lease.ends_at)
-        world.drive(recover("emulated", QUICK, budget_s=7200))
-        assert world.cloud.nodes == {} and not lease_of(world).open, "it ends without any process"

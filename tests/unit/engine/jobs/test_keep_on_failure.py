@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from orchestrator.engine.jobs.run import run_job
 from orchestrator.errors import Interrupted, PayloadFailed
 from orchestrator.remote.transfer.collect import Problem
 from orchestrator.report import costs
-from tests.unit.engine.virtual import CAN, Crash, VirtualWorld, job
+from tests.unit.engine.virtual import CAN, VirtualWorld, job
 
 HOLD_S = 1800.0
 NODE = "tpujob-owner0-0000000000"
@@ -162,18 +161,6 @@ def test_a_slice_that_is_released_before_it_is_taken_over_is_replaced(world: Vir
 
     outcome = drive(world, again(world, lease), down)
     assert outcome.exit_code == 0 and outcome.lease is not None and outcome.lease.id != lease.id
-
-
-def test_a_run_that_is_killed_on_it_leaves_no_claim_longer_than_the_hold(tmp_path: Path) -> None:
-    """A sample of the effects; the simulator tries every one, with guardian and watchdog."""
-    for at in range(2, 60, 7):
-        (tmp_path / str(at)).mkdir()
-        world = VirtualWorld(tmp_path / str(at))
-        lease = failed(world)
-        with contextlib.suppress(Crash):
-            world.drive(run_job(again(world, lease), CAN), crash_at=at)
-        for each in world.ledger.open_leases():
-            assert each.ends_at <= world.time + max(HOLD_S, CAN.timings.ttl_s) + 1
 
 
 def test_the_cost_of_a_run_does_not_count_the_hold_nor_the_runs_after_it(world: VirtualWorld) -> None:

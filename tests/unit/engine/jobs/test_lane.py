@@ -1,6 +1,6 @@
 """A slice that goes from run to run: created once, claimed by its process all the time, released when no run follows."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,17 +8,16 @@ import pytest
 
 from orchestrator.core.lease.lease import CANCEL, Down, Held, LeaseState, Mode, NotAllowed, Passed, apply
 from orchestrator.core.lease.run_and_attempt import AttemptState
-from orchestrator.engine.effects.base import Program
 from orchestrator.engine.jobs.job_run import JobRun
 from orchestrator.engine.jobs.lane import Lane, release_lane
 from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.obligations import Obligations
-from orchestrator.engine.leases.recover import close_attempts, recover
+from orchestrator.engine.leases.recover import recover
 from orchestrator.errors import Canceled, CloudUnavailable, PayloadFailed, TeardownUnproven, Unreachable
 from orchestrator.remote.transfer.collect import Problem
 from tests.unit.engine.jobs.test_cancel import queued
-from tests.unit.engine.virtual import CAN, ZONE, Crash, Locks, VirtualWorld, job, lease_and_request
+from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, job, lease_and_request
 
 OTHER_ZONE = "us-central1-b"
 
@@ -229,67 +228,6 @@ def test_only_a_slice_that_its_process_claims_is_passed_on() -> None:
         apply(apply(ready, Held(ready.id, 1.0, 500.0)), passed)
     with pytest.raises(NotAllowed):
         apply(replace(ready, state=LeaseState.DOWN), passed)
-
-
-# -- killed, or interrupted, at every effect -----------------------------------------------------------------------------
-
-
-def quick(directory: Path) -> VirtualWorld:
-    directory.mkdir()
-    world = VirtualWorld(directory)
-    world.cloud.provision_s, world.cloud.delete_s, world.fleet.phase_s = 4.0, 2.0, 4.0
-    return world
-
-
-def two_runs(world: VirtualWorld, second_zone: str = ZONE) -> Iterator[Program[Outcome]]:
-    lane = lane_of(2)
-    yield run_job(nth_job(world, lane, 1), CAN)
-    yield run_job(nth_job(world, lane, 2, zone=second_zone), CAN)
-
-
-@pytest.mark.parametrize("second_zone", [ZONE, OTHER_ZONE])
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_killed_at_any_effect_of_the_second_run_the_next_command_leaves_nothing(
-    after: bool, second_zone: str, tmp_path: Path
-) -> None:
-    step = 0
-    while True:
-        world = quick(tmp_path / f"{step}")
-        first, second = two_runs(world, second_zone)
-        world.drive(first)
-        try:
-            world.drive(second, crash_at=step, after=after)
-            break
-        except Crash:
-            world.locks = Locks()
-        world.drive(close_attempts())
-        world.drive(recover("emulated", CAN, budget_s=3600))
-        world.time += 7200
-        world.drive(recover("emulated", CAN, budget_s=3600))
-        assert world.cloud.nodes == {} and world.ledger.open_leases() == [], f"killed at {step}"
-        step += 1
-    assert step > 10
-
-
-def test_interrupted_at_any_effect_of_the_second_run_the_slice_is_released(tmp_path: Path) -> None:
-    step = 0
-    while True:
-        world = quick(tmp_path / f"{step}")
-        lane = lane_of(2)
-        world.drive(run_job(nth_job(world, lane, 1), CAN))
-        effects = len(world.effects)
-        try:
-            outcome = world.drive(run_job(nth_job(world, lane, 2), CAN), interrupt_at=step)
-        except BaseException as error:  # before the run began: the slice is still the lane's
-            assert type(error).__name__ == "Interrupted" and lane.lease is not None
-            world.drive(release_lane(lane, CAN))
-        else:
-            if step >= len(world.effects) - effects:
-                break
-            assert outcome.released is not None
-        assert world.cloud.nodes == {} and world.ledger.open_leases() == [], f"interrupted at {step}"
-        step += 1
-    assert step > 10
 
 
 def test_labels_that_cannot_be_written_end_the_slice(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,7 @@ def ready(directory: Path, *ends: LocalExit, text: str = "command: echo hi\n", *
 
 
 def attempt_of(world: VirtualWorld, prepared: local.LocalRun) -> Any:
-    return world.ledger.find_run(prepared.run.id)[1]
+    return world.ledger.run(prepared.run.id)[1]
 
 
 def test_setup_and_job_run_one_after_the_other_and_the_ledger_knows(tmp_path: Path) -> None:

@@ -72,6 +72,26 @@ def test_mistakes_name_the_line_of_the_job_file_and_that_of_the_requirements(tmp
     assert refused(tmp_path, "requirements: requirements.txt")[0].endswith("is not UTF-8; save it as UTF-8")
 
 
+@pytest.mark.parametrize(
+    "line", ["{}", "-e {}", "x @ file://{}", "{}[extra] ; python_version > '3'", "-f {}", "--find-links=file://{}"]
+)
+def test_a_path_of_this_machine_is_refused_but_where_the_job_runs_here(tmp_path: Path, line: str) -> None:
+    (tmp_path / "w").mkdir()
+    (tmp_path / "requirements.txt").write_text(f"numpy\n{line.format(tmp_path / 'w')}\n")
+    (mistake,) = refused(tmp_path, "requirements: requirements.txt\ncode: .")
+    assert (
+        mistake.startswith("job.yaml:2: requirements: requirements.txt:2: names /") and "which no worker has" in mistake
+    )
+    assert str(tmp_path) in read(tmp_path, "requirements: requirements.txt\non: local").requirements
+    (tmp_path / "w").rmdir()
+    read(tmp_path, "requirements: requirements.txt"), "perhaps one of the worker"
+
+
+def test_a_place_where_conda_built_a_package_is_refused(tmp_path: Path) -> None:
+    (mistake,) = refused(tmp_path, "requirements: ['six @ file:///croot/six_1744271502820/work']")
+    assert "names /croot/six_1744271502820/work, which no worker has" in mistake
+
+
 def scripts_of(directory: Path, text: str, emulation: Emulation | None) -> list[str]:
     spec = keys.load(text, path="job.yaml")
     made = phases(spec, RUN, shipment=None, env={}, emulation=emulation, job_path=directory / "job.yaml")

@@ -79,6 +79,7 @@ CLOCKS = {
 }
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("clock", CLOCKS)
 def test_a_cut_at_any_byte_loses_and_repeats_nothing(tmp_path: Path, clock: str) -> None:
     pod = on_node(tmp_path, CLOCKS[clock](), written(tmp_path))

@@ -52,6 +52,7 @@ LINES = st.builds(
 FILES = st.lists(LINES | st.sampled_from(["", "[a", "# a comment", "/", "!", "\\"]), max_size=5).map("\n".join)
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(paths=st.sets(PATHS, min_size=1, max_size=12), top=FILES, nested=st.dictionaries(PATHS, FILES, max_size=2))

@@ -261,6 +261,7 @@ def test_several_runs_share_a_table_with_the_best_marked_and_one_chart_for_a_met
     assert series_of["loss"] == [0, 1] and series_of["acc"] == [0]
 
 
+@pytest.mark.ci
 def test_a_page_of_fifty_runs_stays_below_a_megabyte(tmp_path: Path) -> None:
     worlds = []
     for number in range(50):

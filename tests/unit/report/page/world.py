@@ -121,7 +121,7 @@ class World:
         self.write("worker0/artifacts/timing.jsonl", "".join(f"{json.dumps(line)}\n" for line in (HEADER, *lines)))
 
     def data(self) -> RunData:
-        run, attempt = self.ledger.find_run(self.run)
+        run, attempt = self.ledger.run(self.run)
         return run_data.read(self.ledger, run, attempt, self.now)
 
     def page(self) -> str:

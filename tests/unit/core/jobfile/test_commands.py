@@ -1,0 +1,60 @@
+"""Which files a command surely needs; whatever is not certain, it does not need."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from orchestrator.core.jobfile.commands import Needed, needed_by
+
+
+def needed(*commands: str) -> list[str]:
+    return [each.path for _, each in needed_by(commands)]
+
+
+@pytest.mark.parametrize(
+    ("command", "files"),
+    [
+        ("python train.py --epochs 3", ["train.py"]),
+        ("python3 -u -X dev -W ignore -O src/train.py | tee log", ["src/train.py"]),
+        ("PYTHONPATH=. exec /usr/bin/python3.11 -uB train.py && echo done > ok", ["train.py"]),
+        ("python \\\n  train.py \\\n  --epochs 3\n", ["train.py"]),
+        ("# a comment\nset -euo pipefail\npython train.py 2>&1 | tee log\nls", ["train.py"]),
+        ("bash -ex -o pipefail run.sh", ["run.sh"]),
+        ("./run.sh", ["./run.sh"]),
+        ("scripts/run --fast", ["scripts/run"]),
+        ("train.py", ["train.py"]),
+        (shlex.join(["set -e", "python3 train.py"]), ["set -e"]),
+        (shlex.join(["python train.py", "--lr", "1"]), ["python train.py"]),
+        ("pip install -q -r a.txt -cb.txt --requirement=c.txt", ["a.txt", "b.txt", "c.txt"]),
+        ("python3 -m pip install -r a.txt && python train.py", ["a.txt"]),
+        ("uv pip install --requirements a.txt", ["a.txt"]),
+    ],
+)
+def test_a_command_needs_its_program_its_script_and_its_requirements(command: str, files: list[str]) -> None:
+    assert needed(command) == files
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("python -m train", "python -c 'import train.py'", "python - train.py", "python", "python -uc x train.py"),
+        *("bash -c './run.sh'", "bash -s x.sh", "sh -xc x.sh", "python --version x.py", "bash --rcfile x y.sh"),
+        *("python /opt/train.py", "/opt/run.sh", "'/opt/my tools/run'", "~/run.sh", "$HOME/run.sh", "python $SCRIPT"),
+        *("python `ls *.py`", "python train*.py", "python {a,b}.py", "torchrun train.py", "env -i ./run.sh", "make"),
+        *("python train.py || true", "python train.py; true", "python train.py &", "python < train.py", "(./run.sh)"),
+        *("if true; then ./run.sh; fi", "! python train.py", "cd src && python train.py", "echo x | python train.py"),
+        *("wget x\npython train.py", "python train.py\nexit 0", "set -x\npython a.py\nls", "python -c 'a\nb'", "", "'"),
+        *("pip install -r https://host.example/r.txt", "pip install -r /opt/r.txt", "pip download -r x", "pip -r x"),
+    ],
+)
+def test_of_what_is_not_certain_nothing_is_needed(command: str) -> None:
+    assert needed(command) == []
+
+
+def test_a_file_that_an_earlier_command_may_make_is_not_needed_and_pip_makes_none() -> None:
+    assert needed("pip install -r a.txt", "pip install x", "python train.py") == ["a.txt", "train.py"]
+    for before in ("git clone x .", "pip install x && ./get.sh", "pip install -e x", "pip install -t . x", "true"):
+        assert needed(before, "python train.py") == []
+    assert list(needed_by(["pip install x", "./run.sh"])) == [(1, Needed("./run.sh", is_program=True))]
