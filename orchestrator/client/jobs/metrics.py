@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from orchestrator import whole_file
 from orchestrator.client.events import Metrics, Reporter
 from orchestrator.client.jobs.paced import Paced
 from orchestrator.client.jobs.step_times import StepTimes
@@ -100,7 +101,7 @@ class RunMetrics:
         if any(self._names[name] != name for name in new):
             hidden = {name_hash(name): shown for name, shown in self._names.items() if shown != name}
             with contextlib.suppress(OSError):
-                names_path(self._directory).write_text(json.dumps(hidden))
+                whole_file.replace(names_path(self._directory), json.dumps(hidden), 0o600)
 
     def _note_all(self, worker: int, found: Sequence[Any]) -> None:
         """Note what the lines of a piece hold: the highest of their steps, and the values of the last one."""
