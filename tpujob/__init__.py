@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from orchestrator.client.sweeps.plans import SweepPreview as _SweepPlan
     from orchestrator.client.sweeps.progress import SweepProgress as SweepProgress
     from orchestrator.errors import *  # noqa: F403 - that module has nothing but errors
+    from orchestrator.report.collected import ResultRemark as ResultRemark
     from orchestrator.report.money.spending import CloudCost as CloudCost
     from orchestrator.report.money.spending import CostReport as CostReport
     from orchestrator.report.money.spending import CostRow as CostRow
@@ -100,6 +101,7 @@ _NAMES = {  # module of each name
         *("Unreachable", "UserError", "Vanished", "WatchdogNotArmed", "WrongState"),
     ),
     "report.results": ("RunReport",),
+    "report.collected": ("ResultRemark",),
     "report.worker_ends": ("WorkerReport",),
     "report.money.spending": ("CloudCost", "CostReport", "CostRow", "OpenSlice"),
 }

@@ -19,6 +19,7 @@ from orchestrator.errors import TpujobError
 
 if TYPE_CHECKING:
     from orchestrator.engine.effects.base import Report
+    from orchestrator.report.collected import ResultRemark
     from orchestrator.report.worker_ends import WorkerReport
 
 
@@ -169,6 +170,7 @@ class RunResult(Event):
     cost_usd: float | None = None  #: of all attempts; None: unknown, or a run on this machine
     metrics: dict[str, Any] = field(default_factory=dict)  #: the last value of each, and what metrics.json holds
     artifacts: tuple[Path, ...] = ()
+    results: tuple[ResultRemark, ...] = ()  #: results that have another name here, or are not here
     workers: tuple[WorkerReport, ...] = ()  #: how a job that failed ended on each of them
     report: Path | None = None  #: its page; None: it could not be written
     released: bool = True  #: every slice of the run is proven absent
@@ -189,7 +191,7 @@ class RunResult(Event):
         left_out = {"lines"} if self.variant else {"lines", "variant"}
         shape = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in left_out}
         shape |= {"directory": str(self.directory), "artifacts": [str(path) for path in self.artifacts]}
-        shape["workers"] = [asdict(worker) for worker in self.workers]
+        shape |= {key: [asdict(each) for each in shape[key]] for key in ("results", "workers")}
         shape["report"] = None if self.report is None else str(self.report)
         if error is not None:
             told = {"message": error.message, "hint": error.hint, "exit_code": error.exit_code}

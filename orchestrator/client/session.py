@@ -332,6 +332,10 @@ class Session:
             self.reporter.alert(f"!! NOT VERIFIED GONE: {lease.name.node} ({lease.name.zone}): {why}")
             self.unproven[lease.id] = unchecked(lease, error)
 
+    def know_secrets(self, run: RunRecord) -> None:
+        """Hide what this process has in the variables from which the job got its secrets."""
+        self.reporter.secrets.add(*(os.environ.get(name, "") for name in run.spec.secret_sources))
+
     def note(self, released: Released) -> None:
         """Report how a release ended, and remember it for the exit code."""
         from orchestrator.report.layout import clock

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.report.worker_ends import WorkerReport
 
 OF_PODS = {"wait": "waiting for the pods"}  # instead, on a cluster
+MOST_MISSING = 20  # that an alert lists
 SPAN_LABELS = {
     "wait": "waiting for the VM",
     "connect": "connecting",
@@ -131,11 +132,12 @@ def uncollected_alert(outcome: Outcome) -> str:
     """Return an alert: which results are not collected, until when they can be, what that costs, and what to type."""
     collected, lease, run = outcome.collected, outcome.lease, outcome.run
     assert collected is not None and lease is not None
-    first, *others = collected.waiting
-    more = f" (and {len(others):,} more)" if others else ""
+    first, more = collected.waiting[:MOST_MISSING], len(collected.waiting) - MOST_MISSING
     lines = [
         f"!! RESULTS NOT COLLECTED: {run.id} ended, and not all of its results are in {run.directory}",
-        f"   missing     {first}{more}; {len(collected.files):,} file{'s'[: len(collected.files) != 1]} came",
+        *(f"   missing     {each}" for each in first),
+        *([f"   missing     {more:,} more, which `tpujob show {run.id} --json` lists"] if more > 0 else []),
+        f"   came        {len(collected.files):,} file{'s'[: len(collected.files) != 1]}",
     ]
     if outcome.kept_until is None:
         return "\n".join([*lines, "   lost        its slice is not kept"])

@@ -16,8 +16,9 @@ from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRe
 from orchestrator.core.lease.run_spec import NO_TRAINING, RunSpec
 from orchestrator.core.text.durations import format_duration
 from orchestrator.ledger.ledger import Ledger
-from orchestrator.report import attempts, costs, worker_ends
+from orchestrator.report import attempts, collected, costs, worker_ends
 from orchestrator.report.attempts import AttemptReport
+from orchestrator.report.collected import ResultRemark
 from orchestrator.report.comparison import compare
 from orchestrator.report.comparison.figures import FUNCTION_ENTRY, RunFigures, figures
 from orchestrator.report.files import profiles
@@ -118,6 +119,7 @@ class RunReport:
     figures: RunFigures
     metrics: dict[str, Any]
     files: tuple[RunFile, ...]
+    results: tuple[ResultRemark, ...]  #: those that have another name here, or are not here
     params: dict[str, Any]
     sweep: str | None  #: the name of the sweep, and what the run is called in it
     variant: str | None
@@ -170,11 +172,11 @@ def _describe_metrics(found: dict[str, Any]) -> list[str]:
 
 
 def _describe_artifacts(outcome: Outcome) -> str:
-    collected = outcome.collected
-    if collected is None or not collected.files:
+    found = outcome.collected
+    if found is None or not found.files:
         return ""
-    count = len(collected.files)
-    return f"{count} artifact{'s' if count > 1 else ''}, {collected.size_bytes / 1000:,.0f} KB, all hashes match"
+    count = len(found.files)
+    return f"{count} artifact{'s' if count > 1 else ''}, {found.size_bytes / 1000:,.0f} KB, all hashes match"
 
 
 def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunReport:
@@ -203,6 +205,7 @@ def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunR
         figures=figures(run, attempt, lease, whole),
         metrics=metrics(directory),
         files=tuple(RunFile(str(path.relative_to(directory)), path.stat().st_size) for path in files),
+        results=collected.read(directory),
         params=run.spec.params,
         sweep=run.spec.sweep.name,
         variant=run.spec.sweep.variant,
@@ -281,6 +284,11 @@ def profile_lines(found: RunReport) -> list[str]:
     return [f"profile  {how}" for how in profiles.how_to_open(found.directory, [file.path for file in found.files])]
 
 
+def remark_lines(found: RunReport) -> list[str]:
+    """Return what is to be said of results beside the table of files."""
+    return [f"{kind:<8} {text}" for kind, text in collected.lines(found.results)]
+
+
 def event_table(found: RunReport) -> Table:
     """Return what happened, in order."""
     return Table(("AT", "EVENT"), tuple((day_clock(event.at), event.what) for event in found.events))
@@ -299,6 +307,7 @@ def lines(found: RunReport) -> list[str]:
         *(f"event    {at}  {what}" for at, what in event_table(found).rows),
         *figure_lines(found),
         *(f"file     {path}  {size} bytes" for path, size in file_table(found).rows),
+        *remark_lines(found),
         *profile_lines(found),
         f"in       {found.directory}",
     ]

@@ -1,15 +1,17 @@
 """Packs what a run made on a worker: an index, one line of JSON for each file, then the contents of those that are asked for.
 
 `remote.transfer.collect` asks for it. Taken are the regular files under `artifacts/` and those under `work/` that match the
-job's patterns. A link is packed as the file it leads to, and only if that lies in the same directory tree; everything
-else that is not a regular file is refused by name. The contents follow one another in the order of the index, each as long as
-it says there: nothing can be larger than it says. They are never on this disk a second time.
+job's patterns. A link is packed as the file it leads to, and only if that lies in one of these two directories. What is not
+packed is named, with why; what is no file at all (a FIFO, a link to nothing or to a directory) harms nothing. The contents
+follow one another in the order of the index, each as long as it says there: nothing can be larger than it says. They are never
+on this disk a second time.
 """
 
 # Paths are text, as in `phase`.
-# ruff: noqa: SIM115, PTH112, PTH114, PTH118, PTH123, PTH208
+# ruff: noqa: SIM115, PTH112, PTH114, PTH116, PTH118, PTH123, PTH208
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -31,13 +33,21 @@ PIECE_BYTES = 1 << 20
 class PackRefused(Exception):
     """Why a file is not packed."""
 
+    harmless = False
+
+
+class NoFile(PackRefused):
+    """Why there is nothing to pack."""
+
+    harmless = True
+
 
 def pack() -> None:
     """Lines on stdin: first {"attempt", "patterns"}, and "runs" where that is another place; after the index, which of its
     files are wanted: [[from, to], …], numbers of their rows, counted from 0, `to` left out.
 
-    Rows: {"path", "size_bytes", "sha256"}, {"path", "why"} for what is not packed, {"hashed": bytes} as a sign of life, and
-    at the end {"end": the number of files}.
+    Rows: {"path", "size_bytes", "sha256"}, {"path", "why"} for what is not packed, with "harmless" where that is no file,
+    {"hashed": bytes} as a sign of life, and at the end {"end": the number of files}.
     """
     request = light_json.loads(sys.stdin.buffer.readline())
     run = PhaseFiles(request["attempt"], "main", request.get("runs")).run
@@ -84,46 +94,41 @@ def rows(
     read, or None; it is asked before each piece.
     """
     seen: set[str] = set()
-    for path, within in _candidates(run, patterns, hashed):
+    for path in _candidates(run, patterns, hashed):
         name = path[len(run) + 1 :]
-        if within is None:
-            yield {"path": name, "why": "the pattern leads out of the work directory"}
-            continue
         if name in seen:
             continue
         seen.add(name)
         try:
-            yield {"path": name, **_measured(path, within, hashed, refused)}
+            if ".." in name.split("/"):
+                raise PackRefused("the pattern leads out of the work directory")
+            yield {"path": name, **_measured(path, run, hashed, refused)}
         except PackRefused as refusal:
-            yield {"path": name, "why": str(refusal)}
+            yield dict({"path": name, "why": str(refusal)}, **({"harmless": True} if refusal.harmless else {}))
         except OSError as error:
             yield {"path": name, "why": error.strerror or str(error)}
 
 
-def _candidates(run: str, patterns: list[str], looked: Callable[[int], None]) -> Iterator[tuple[str, str | None]]:
-    """Each with the directory that it must not lead out of. A pattern that is relative to no place below `work/` has none;
-    a directory that matches is taken whole."""
-    artifacts, work = f"{run}/artifacts", f"{run}/work"
-    for path in _walk(artifacts, looked):
-        yield path, artifacts
+def _candidates(run: str, patterns: list[str], looked: Callable[[int], None]) -> Iterator[str]:
+    """A directory that matches is taken whole. A pattern that is relative to no place below `work/` is itself a candidate."""
+    work = f"{run}/work"
+    yield from _walk(f"{run}/artifacts", looked)
     for pattern in patterns:
         if pattern.startswith("/") or ".." in pattern.split("/"):
-            yield f"{work}/{pattern.lstrip('/')}", None
+            yield f"{work}/../{pattern.lstrip('/')}"
             continue
         for match in _matches(work, pattern, looked):
-            for path in _walk(match, looked) if _is_directory(match) else [match]:
-                yield path, work
+            if _is_directory(match):
+                yield from _walk(match, looked)
+            else:
+                yield match
 
 
 def _measured(
-    path: str, within: str, hashed: Callable[[int], None], refused: Callable[[int], str | None]
+    path: str, run: str, hashed: Callable[[int], None], refused: Callable[[int], str | None]
 ) -> dict[str, Any]:
-    target, home = os.path.realpath(path), os.path.realpath(within)
-    if not target.startswith(f"{home}/"):
-        raise PackRefused("a link that leads out of the directory")
+    target = _file_of(path, run)
     found = os.lstat(target)
-    if not stat.S_ISREG(found.st_mode):  # opening a FIFO would wait for ever
-        raise PackRefused("a link to a directory" if stat.S_ISDIR(found.st_mode) else "not a regular file")
     digest, size_bytes = hashing.sha256(found.st_size), 0
     with open(target, "rb", buffering=0) as file:
         while True:
@@ -137,6 +142,27 @@ def _measured(
             size_bytes += len(piece)
             hashed(len(piece))
     return {"size_bytes": size_bytes, "sha256": digest.hexdigest()}
+
+
+def _file_of(path: str, run: str) -> str:
+    """Return the file that is meant, not through a link. Raises PackRefused, and OSError where it cannot be found out."""
+    is_link = os.path.islink(path)
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        if is_link and error.errno in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR):
+            raise NoFile("a link to nothing") from error
+        raise
+    if stat.S_ISDIR(found.st_mode):
+        if not is_link:
+            os.listdir(path)  # why `_walk` could not
+        raise NoFile("a link to a directory" if is_link else "a directory")
+    if not stat.S_ISREG(found.st_mode):  # opening a FIFO would wait for ever
+        raise NoFile("not a regular file")
+    target, home = os.path.realpath(path), os.path.realpath(run)
+    if not target.startswith((f"{home}/artifacts/", f"{home}/work/")):
+        raise PackRefused("a link that leads out of the directory")
+    return target
 
 
 class ActivitySignal:
@@ -157,13 +183,24 @@ def _is_directory(path: str) -> bool:
 
 
 def _walk(top: str, looked: Callable[[int], None]) -> Iterator[str]:
-    """Everything below that is not a directory, in a fixed order; links are named, never entered."""
-    for directory, names, files in os.walk(top):
+    """Everything below that is not a directory, in a fixed order, and the directories that cannot be read.
+
+    Links are named, never entered.
+    """
+    waiting = [top]
+    while waiting:
+        directory = waiting.pop()
         looked(0)
-        links = [name for name in names if os.path.islink(os.path.join(directory, name))]
-        names[:] = sorted(set(names) - set(links))
-        for name in sorted(files + links):
-            yield os.path.join(directory, name)
+        try:
+            paths = [os.path.join(directory, name) for name in sorted(os.listdir(directory))]
+        except FileNotFoundError:
+            continue
+        except OSError:
+            yield directory
+            continue
+        inner = [path for path in paths if _is_directory(path)]
+        waiting += reversed(inner)
+        yield from sorted(set(paths) - set(inner))
 
 
 def _matches(top: str, pattern: str, looked: Callable[[int], None]) -> Iterator[str]:
@@ -171,24 +208,24 @@ def _matches(top: str, pattern: str, looked: Callable[[int], None]) -> Iterator[
     import fnmatch
 
     looked(0)
+    try:
+        names = sorted(os.listdir(top))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError:
+        yield top  # `_walk` names it
+        return
     head, _, rest = pattern.partition("/")
     if head == "**":
         yield from _matches(top, rest or "*", looked)
-        for name in _names(top):
+        for name in names:
             if _is_directory(child := os.path.join(top, name)):
                 yield from _matches(child, pattern, looked)
         return
-    for name in _names(top):
+    for name in names:
         if fnmatch.fnmatchcase(name, head):
             child = os.path.join(top, name)
             if not rest:
                 yield child
             elif _is_directory(child):
                 yield from _matches(child, rest, looked)
-
-
-def _names(directory: str) -> list[str]:
-    try:
-        return sorted(os.listdir(directory))
-    except OSError:
-        return []

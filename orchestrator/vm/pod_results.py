@@ -119,8 +119,8 @@ class Results:
         text = light_json.dumps(row)
         if len(text) > ROW_BYTES:
             packed.pop(path, None)
-            row = {"path": _short(path), "why": _short(row.get("why", "its name is too long"))}
-        if "why" in row:
+            row = dict(row, path=_short(path), why=_short(row.get("why", "its name is too long")))
+        if "why" in row and not row.get("harmless"):
             self.left_out.append(path)
         self._left_bytes -= len(text)
         if self._left_bytes < 0:

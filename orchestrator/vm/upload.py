@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 from .cloud_storage import Storage, split
 from .pack import rows
@@ -28,13 +29,13 @@ def upload(attempt: str, destination: str, patterns: str, worker: str) -> None:
     """`destination` is gs://BUCKET/PREFIX, `patterns` a JSON list; the files go to PREFIX/worker<i>/…"""
     run = Path(PhaseFiles(attempt, "main").run)
     index = list(rows(str(run), json.loads(patterns)))
-    refused = [row for row in index if "why" in row]
-    for row in refused:
+    left = [row for row in index if "why" in row]
+    for row in left:
         _say(f"tpujob: {row['path']} was not copied: {row['why']}")
     files = [row for row in index if "why" not in row]
     failed = copy(run, files, destination, worker, Storage(), _say)
     _say(f"tpujob: {len(files) - len(failed)} of {len(files)} files copied to {destination}/worker{worker}/")
-    sys.exit(1 if failed or refused else 0)
+    sys.exit(1 if failed or not all(row.get("harmless") for row in left) else 0)
 
 
 def copy(
@@ -51,7 +52,7 @@ def copy(
     problem: str | None = None
     for row in files:
         path = row["path"]
-        name = "/".join(part for part in (prefix.strip("/"), f"worker{worker}", path) if part)
+        name = "/".join(part for part in (prefix.strip("/"), f"worker{worker}", object_path(path)) if part)
         if storage.failures < MOST_FAILURES:
             problem = storage.send(bucket, name, run / path)
         if problem is not None:
@@ -60,5 +61,10 @@ def copy(
     return failed
 
 
+def object_path(path: str) -> str:
+    """Return what a file is called in a bucket, where names are printable UTF-8: what is not is escaped as in a URL."""
+    return "".join(char if char.isprintable() else quote(char, errors="surrogateescape") for char in path)
+
+
 def _say(text: str) -> None:
-    print(text, flush=True)
+    print(text.encode(errors="backslashreplace").decode(), flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import resource
@@ -29,6 +30,19 @@ command: |
   echo small > "$TPUJOB_ARTIFACTS/c"
   exit ${RC:-0}
 """
+DEEP = "/".join("d" * 150)
+ODD = {"Model.pt": "1", "model.pt": "2", "a\\b": "3", "a\tb\nc.pt": "4", "a\udcffb": "5", f"{DEEP}/x": "6"}
+NAMED = rf"""
+name: named
+command: |
+  cd "$TPUJOB_ARTIFACTS"
+  echo 1 >Model.pt; echo 2 >model.pt; echo 3 >'a\b'; echo 4 >$'a\tb\nc.pt'; echo 5 >$'a\xffb'; mkdir -p {DEEP}; echo 6 >{DEEP}/x
+  mkdir run-1; ln -s run-1 latest-run; ln -s gone dangling; mkfifo pipe; python3 -c 'import socket; socket.socket(1).bind("s")'
+  echo '{{"name": "an app of its own"}}' >manifest.json
+  ${{LAST:-true}}
+"""
+ON_TPU = "tpu: {zone: us-central1-a}\n"
+LINKED_OUT = ON_TPU + "name: linked\ncommand: 'echo 1 >$TPUJOB_ARTIFACTS/a; ln -s /etc/passwd $TPUJOB_ARTIFACTS/b'\n"
 FAILING = JOB.replace("${RC:-0}", "7")
 SMALL_DISK = 1 << 20
 
@@ -77,6 +91,67 @@ def test_a_disk_that_is_full_costs_no_results_and_collect_gets_them_once_there_i
     assert (shown["state"], shown["lease"]["state"]) == ("succeeded", "gone")
     idle = tpujob("collect", run)
     assert idle.returncode == 0 and "all results are collected" in idle.stdout
+
+
+@pytest.mark.parametrize("how", ["run", "local", "detached", "failed"])
+def test_results_of_any_name_come_and_what_is_no_file_is_a_note(tpujob: Tpujob, how: str) -> None:
+    job = NAMED.replace("${LAST:-true}", "exit 7") if how == "failed" else NAMED
+    path = tpujob.job(job + ("on: local\n" if how == "local" else ON_TPU))
+    if how == "detached":
+        submitted = tpujob("submit", path)
+        assert submitted.returncode == 0, submitted.text
+        done = tpujob("attach", "named")
+    else:
+        done = tpujob("run", path, *(["--keep-on-failure", "10m"] if how == "failed" else []))
+    assert done.returncode == (7 if how == "failed" else 0), done.text
+    (directory,) = tpujob.directory.glob("runs/*")
+    shown, said = json.loads(tpujob("show", "named", "--json").stdout), tpujob("show", "named").stdout
+    places = {row["path"]: row["place"] for row in shown["results"] if row["kind"] == "renamed"}
+    of_worker = {f"artifacts/{name}": content for name, content in ODD.items()}
+    assert places.keys() == {path for path in of_worker if "\n" in path or "\udcff" in path or DEEP in path}
+    for path, content in of_worker.items():
+        assert (directory / places.get(path, f"worker0/{path}")).read_text() == f"{content}\n"
+    notes = {row["path"].removeprefix("artifacts/") for row in shown["results"] if row["kind"] == "note"}
+    assert notes == {"latest-run", "dangling", "pipe", "s", "manifest.json"}
+    for text in (done.stderr, said, html.unescape((directory / "report.html").read_text())):
+        assert "a\\tb\\nc.pt is worker0/artifacts/a_b_c~" in text and "latest-run · a link to a directory" in text
+    if how == "failed":
+        assert tpujob("down", "named").returncode == 0
+    assert tpujob.alive() == []
+
+
+@pytest.mark.parametrize("how", ["run", "detached", "keep_on_failure", "sweep", "failing sweep"])
+def test_a_result_that_cannot_be_stored_keeps_the_slice_as_any_that_is_not_collected(tpujob: Tpujob, how: str) -> None:
+    sweep = "matrix: {x: [1, 2]}\nenv: {X: '${params.x}'}\n"
+    more = {"sweep": sweep, "failing sweep": sweep, "keep_on_failure": "keep_on_failure: 10m\n"}.get(how, "")
+    job = LINKED_OUT.replace("/b'", "/b; exit 7'") if how == "failing sweep" else LINKED_OUT
+    path = tpujob.job(job + more)
+    if how == "detached":
+        assert tpujob("submit", path).returncode == 0
+    done = tpujob("attach", "linked") if how == "detached" else tpujob("run", path)
+    assert done.returncode == 65, done.text
+    assert "   missing     worker0: artifacts/b: a link that leads out of the directory" in done.stderr
+    assert tpujob.lived() == 1 and "tpujob collect" in done.stderr and len(tpujob.alive()) == 1
+    held_until(tpujob)
+    (run,) = re.findall(r"RESULTS NOT COLLECTED: (\w+)", done.stderr)
+    shown = json.loads(tpujob("show", run, "--json").stdout)
+    assert [(row["kind"], row["path"]) for row in shown["results"]] == [("missing", "artifacts/b")]
+    assert came(tpujob) == {"a"} and tpujob("down", "--all").returncode == 0
+
+
+def test_on_this_machine_it_stays_where_the_job_made_it(tpujob: Tpujob) -> None:
+    done = tpujob("run", tpujob.job(LINKED_OUT.replace(ON_TPU, "on: local\n")))
+    assert done.returncode == 65 and "missing  worker0: artifacts/b" in done.stderr, done.text
+    assert len(list(tpujob.own_state.glob("left/*/artifacts/b"))) == 1
+
+
+def test_a_sweep_goes_on_after_a_variant_whose_results_are_damaged(tpujob: Tpujob) -> None:
+    manifest = '{"schema": 1, "files": [{"path": "gone", "size_bytes": 1, "sha256": ""}]}'
+    command = f"  : ${{params.x}}; echo '{manifest}' >$TPUJOB_ARTIFACTS/manifest.json\n"
+    job = f"{ON_TPU}name: damaged\nmatrix: {{x: [1, 2]}}\ncommand: |\n{command}"
+    done = tpujob("run", tpujob.job(job))
+    assert done.returncode == 65 and "kept" not in done.stderr, done.text
+    assert (tpujob.lived(), tpujob.alive()) == (1, []) and len(list(tpujob.directory.glob("runs/*/worker0"))) == 2
 
 
 def test_the_results_of_a_failed_job_are_wanted_too_and_its_own_code_comes_with_them(tpujob: Tpujob) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import chain, pairwise
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -18,6 +18,7 @@ from orchestrator.cli import console
 from orchestrator.core.jobfile.rules.env import secret_sources, secret_values
 from orchestrator.core.text import redaction
 from orchestrator.core.text.redaction import HELD_BYTES, MASK, MAX_KEY_BYTES, RedactedStream, Redactor
+from orchestrator.core.text.terminal import harmless_lines
 from tests.cli_fixture import Tpujob
 from tests.disk import on_disk
 
@@ -98,6 +99,17 @@ def test_short_values_and_public_variables_hide_nothing() -> None:
     assert secret_sources(env) == ["MINE"]
 
 
+TEARS = ["\x1b[0m", "\x1b[31m\x1b[1m", "\x00", "\u200b", "\x1b]0;title\x07", "\x1b\x1b[0m[31m", "\x9b2J", "\u202e"]
+
+
+@given(st.lists(st.sampled_from(["", "", *TEARS]), min_size=len(SECRET) + 1, max_size=len(SECRET) + 1))
+def test_a_value_in_pieces_is_hidden_before_and_after_cleaning(tears: list[str]) -> None:
+    secrets = Redactor([SECRET])
+    torn = "é\x1b[1m<" + "".join(chain.from_iterable(zip(SECRET, tears, strict=False))) + ">\x1b[0m\nnext"
+    assert secrets.hide(torn) == f"é\x1b[1m<{MASK}{tears[len(SECRET) - 1]}>\x1b[0m\nnext"
+    assert secrets.hide(harmless_lines(torn)) == harmless_lines(secrets.hide(torn)) == f"é<{MASK}>\nnext"
+
+
 def test_values_that_overlap_leave_nothing_of_either() -> None:
     assert Redactor(["abcdef", "abcdef-123456", "f-123456-xyz"]).hide("<abcdef-123456-xyz>") == f"<{MASK}>"
 
@@ -172,6 +184,7 @@ command: |
   echo "plain $TOKEN and $PASSWORD"
   printf %s "user:$TOKEN" | base64
   printf '\\e[1mhun\\e[0mter2 as the terminal shows it\\n'
+  echo "{\\"$TOKEN\\": 1, \\"$PASSWORD/loss\\": 2, \\"loss\\": 3}" >$TPUJOB_ARTIFACTS/metrics.jsonl
   printf %s "$TOKEN" | cut -c 1-7 | tr -d '\\n'; sleep 0.2; printf %s "$TOKEN" | cut -c 8-
   printf %s "$TOKEN without a line end"
 """
@@ -189,14 +202,27 @@ def test_a_job_that_prints_its_secrets_prints_them_neither_here_nor_into_the_run
     assert lines[2:] == [f"{MASK} as the terminal shows it", MASK, f"{MASK} without a line end"]
     (log,) = tpujob.directory.glob("runs/*/logs/worker0.log")
     stored = log.read_bytes()
-    assert f"plain {MASK} and {MASK}\n".encode() in stored
+    assert f"plain {MASK} and {MASK}\n".encode() in stored and b"ter2" not in stored
     _, cloud = tpujob.disks()
     for path, content in [*on_disk(tpujob.own_state), *on_disk(cloud)]:
         assert TOKEN.encode() not in content, path
     for form in (TOKEN.encode(), base64.b64encode(b"user:" + TOKEN.encode())[6:-4]):
         assert form not in stored and form not in said.text.encode()
+    (log.parents[1] / "worker0" / "artifacts" / "metrics.json").write_text(json.dumps({TOKEN: {"a": TOKEN}}))
+    assert MASK in tpujob("show", "--json").stdout and TOKEN not in tpujob("show", "--json").stdout
+    (log.parents[1] / "worker0" / "artifacts" / "metrics.json").unlink()
+    monkeypatch.delenv("MY_TOKEN")  # and no other command knows the secrets
     (run,) = json.loads(tpujob("list", "--json").stdout)[:1]
-    assert TOKEN not in tpujob("logs", run["run"]).text + tpujob("logs", run["run"], "--json").text
+    assert tpujob("report", run["run"]).returncode == 0
+    page, trace = (log.parents[1] / name for name in ("report.html", "trace.json"))
+    told = [
+        tpujob(*words, run["run"], *more).text
+        for words in (["logs"], ["show"], ["compare"])
+        for more in ([], ["--json"])
+    ]
+    for text in (*told, page.read_text(), trace.read_text()):
+        assert TOKEN not in text and "hunter2" not in text
+    assert all(f"{MASK}/loss" in text for text in (*told[2:], page.read_text()))
 
 
 def test_the_traceback_of_a_bug_holds_no_secret(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ def test_24_what_a_job_prints_is_text_of_bounded_length_with_its_worker_in_front
         assert not CONTROLS.search(json.loads(line)["line"])
 
 
-def test_22_a_file_name_with_an_escape_is_refused_and_printed_without_it(tpujob: Tpujob) -> None:
+def test_22_a_file_name_with_an_escape_is_replaced_and_printed_without_it(tpujob: Tpujob) -> None:
     job = r"""
 tpu: {zone: us-central1-a}
 command: |
@@ -63,10 +63,10 @@ command: |
   echo x > "$TPUJOB_ARTIFACTS/$(printf 'two\nlines')"
 """
     said = tpujob("run", tpujob.job(job))
-    assert said.returncode == 65
-    assert not CONTROLS.search(said.text) and "pwned" not in said.text
-    kept = [path.name for path in tpujob.directory.glob("runs/*/worker0/artifacts/*")]
-    assert kept == ["fine.txt"]
+    assert said.returncode == 0 and "a\\u001b]0;pwned\\u0007b is " in said.stderr
+    kept = sorted(path.name for path in tpujob.directory.glob("runs/*/worker0/artifacts/*"))
+    assert [name.partition("~")[0] for name in kept] == ["a__0_pwned_b", "fine.txt", "two_lines"]
+    assert not CONTROLS.search(said.text + tpujob("show").text + tpujob("show", "--json").text)
 
 
 def _run(tpujob: Tpujob) -> str:

@@ -20,7 +20,7 @@ BOTTOM = {"errors", "exit_codes", "catalog"}
 CORE = {"core"} | BOTTOM
 EDGES = {"ledger", "clouds", "remote"}
 ENGINE = {"engine", "fork"} | EDGES | CORE
-REPORT = {"report"} | ENGINE
+REPORT = {"report", "whole_file"} | ENGINE
 
 # The parts of `orchestrator` and what each may import of the others, from the bottom up.
 MAY_IMPORT = {
@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "whole_file": set(),
     "ledger": {"ledger", "boot_clock", "fork"} | CORE,
     "clouds": {"clouds", "settings", "peers"} | CORE,
-    "remote": {"remote", "fork", "open_files", "peers", "vm.metrics", "whole_file"}
+    "remote": {"remote", "fork", "open_files", "peers", "vm.metrics", "vm.upload", "whole_file"}
     | CORE,  # a local job's metrics are read as on a worker
     "engine": ENGINE,
     "report": REPORT,
@@ -82,6 +82,7 @@ EMULATOR_MAY_IMPORT: dict[str, set[str]] = {
 PURE = {
     *("__future__", "collections", "dataclasses", "enum", "functools", "itertools", "typing", "math", "statistics"),
     *(
+        "bisect",
         "re",
         "string",
         "textwrap",

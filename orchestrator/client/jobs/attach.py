@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import closing
 from pathlib import Path
@@ -69,8 +68,8 @@ def attach(session: Session, run: str, *, logs: Choice = None) -> RunResult:
 
 def _follow(session: Session, found: RunRecord, attempt: Attempt, lease: Lease) -> Outcome:
     """Follow the job to its end. This process has the lock of the attempt."""
+    session.know_secrets(found)
     spec, directory = found.spec, Path(found.directory)
-    session.reporter.secrets.add(*(os.environ.get(name, "") for name in spec.secret_sources))
     with closing(JobOutput(directory, session.reporter, anew=True, patterns=spec.metrics)) as output:
         if lease.cloud == GKE:
             from orchestrator.client.cluster.runs import follow

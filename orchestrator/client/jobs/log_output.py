@@ -78,7 +78,7 @@ class JobOutput:
                 f"{self._directory} cannot be written: {error.strerror}; what follows of the logs is in no file",
             )
         if worker not in self._splitters:
-            self._splitters[worker] = self._new_splitter(self._reporter.secrets.hide)
+            self._splitters[worker] = self._new_splitter()
         self._show(worker, self._splitters[worker].feed(data))
         if self._splitters[worker].is_bar:
             self._bars.change(worker)

@@ -14,12 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from orchestrator import whole_file
 from orchestrator.client.events import Metrics, Reporter
 from orchestrator.client.jobs.paced import Paced
 from orchestrator.client.jobs.step_times import StepTimes
 from orchestrator.core.text.metric_lines import MetricLine, line_of, step_of
+from orchestrator.core.text.redaction import RedactedStream
 from orchestrator.report.files.metric_sums import MetricSums
-from orchestrator.report.files.metrics import Followed, collected_path, found_path, live_path
+from orchestrator.report.files.metrics import Followed, collected_path, found_path, live_path, name_hash, names_path
 
 EVERY_S = 0.25  # between two events
 LINE_CHARS = 2000  # of a log line are searched
@@ -43,6 +45,8 @@ class RunMetrics:
             None  # the lowest worker whose lines had metrics: those of the others would repeat them
         )
         self._followed, self._sums = Followed(), MetricSums()  # of the file, and of what the patterns found
+        self._stream = RedactedStream(reporter.secrets)  # of the copy of that file
+        self._names: dict[str, str] = {}  # as they are shown: without secrets
         self._latest: Metrics | None = None
         self._step: int | None = None
         self._values: dict[str, float | None] = {}
@@ -55,9 +59,12 @@ class RunMetrics:
             if not data:
                 self._close_live()
                 self._live, self._followed = _opened(live_path(self._directory), "wb"), Followed()
+                self._stream.flush()
                 return
-            _write(self._live, data)
-            self._note_all(worker, self._followed.feed(data))
+            _write(self._live, self._stream.feed(data))
+            found = self._followed.feed(data)
+            self._learn_names()
+            self._note_all(worker, found)
 
     def search(self, worker: int, lines: Iterable[str]) -> None:
         """Search printed lines with the patterns of the job. Of several workers that print metrics, the lowest counts."""
@@ -78,12 +85,23 @@ class RunMetrics:
         with self._lock:
             self._paced.close()
             self._times.close()
+            _write(self._live, self._stream.flush())
             self._close_live()
             if self._found is not None:
                 self._found.close()
             if collected_path(self._directory).exists():
                 live_path(self._directory).unlink(missing_ok=True)
                 self._followed.read_on(self._directory)
+                self._learn_names()
+
+    def _learn_names(self) -> None:
+        """Find the names that hold a secret, and write them down for commands that do not know it."""
+        new = self._followed.sums.names - self._names.keys()
+        self._names |= {name: self._reporter.secrets.hide(name) for name in new}
+        if any(self._names[name] != name for name in new):
+            hidden = {name_hash(name): shown for name, shown in self._names.items() if shown != name}
+            with contextlib.suppress(OSError):
+                whole_file.replace(names_path(self._directory), json.dumps(hidden), 0o600)
 
     def _note_all(self, worker: int, found: Sequence[Any]) -> None:
         """Note what the lines of a piece hold: the highest of their steps, and the values of the last one."""
@@ -103,9 +121,10 @@ class RunMetrics:
                 self._values = {}
             self._step = line.step
             self._times.note(line.step)
-            self._values |= line.values
+            self._values |= {self._names.get(name, name): value for name, value in line.values.items()}
         if lines:
-            found = self._sums.diverged() | self._followed.sums.diverged()
+            followed = self._followed.sums.diverged().items()
+            found = self._sums.diverged() | {self._names.get(name, name): each for name, each in followed}
             diverged = {name: each for name, each in found.items() if self._values.get(name, 0.0) is None}
             self._latest = Metrics(worker, self._step, dict(self._values), diverged)
             self._paced.change(0)

@@ -20,7 +20,7 @@ from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, RunRecord, r
 from orchestrator.core.text.durations import format_duration
 from orchestrator.errors import PayloadFailed, TpujobError
 from orchestrator.exit_codes import exit_code
-from orchestrator.report import costs, worker_ends
+from orchestrator.report import collected, costs, worker_ends
 from orchestrator.report.layout import day_clock, format_cost
 from orchestrator.report.messages import (
     held_after_failure,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 def finish(session: Session, outcome: Outcome, drafted: Iterable[str] = ()) -> RunResult:
     """Report the end of a run and return its result. `drafted`: the leases whose keys are of no use any more."""
     outcome = _as_recorded(session, outcome)
-    lease, collected = outcome.lease, outcome.collected
+    lease = outcome.lease
     if outcome.released is not None and outcome.unproven:
         session.note(outcome.released)
     session.forget_drafts(drafted, kept=lease if outcome.kept_until is not None or outcome.passed_on else None)
@@ -49,8 +49,7 @@ def finish(session: Session, outcome: Outcome, drafted: Iterable[str] = ()) -> R
         session.forget_keys(outcome.released.lease.id)  # also of a slice that an earlier run of the lane has drafted
     if outcome.error is not None:
         session.reporter.fail(outcome.error)
-    if collected is not None and collected.waiting and lease is not None:
-        session.reporter.alert(uncollected_alert(outcome))
+    _tell_results(session, outcome)
     if outcome.kept_until is not None and lease is not None and lease.held_for is HeldFor.FAILURE:
         for line in held_after_failure(lease, outcome.ended_at):
             session.reporter.notice("held", line)
@@ -90,6 +89,7 @@ def left_again(session: Session, outcome: Outcome) -> RunResult:
     """Report that `attach` ends and the run goes on."""
     if outcome.error is not None:
         session.reporter.fail(outcome.error)
+    _tell_results(session, outcome)
     run = outcome.run.id
     session.reporter.notice("attach", f"{run} goes on; `tpujob attach {run}` follows it again")
     return _left(session, outcome)
@@ -122,6 +122,7 @@ def recorded(
         cost_usd=whole.cost_usd,
         metrics=metrics(Path(run.directory)),
         artifacts=_artifacts(Path(run.directory)),
+        results=collected.read(Path(run.directory)),
         workers=worker_ends.recorded(session.ledger, attempt, Path(run.directory)),
         released=lease is None or lease.gone_at is not None,
         release="nothing was created" if lease is None else lease_outcome(lease),
@@ -147,6 +148,7 @@ def _result(session: Session, outcome: Outcome, whole: WholeRun, *, lines: Itera
         cost_usd=whole.cost_usd,
         metrics=metrics(directory),
         artifacts=_artifacts(directory),
+        results=collected.read(directory),
         released=_is_released(outcome),
         release="it ran on this machine" if outcome.run.cloud == LOCAL else release_outcome(outcome),
         detached=outcome.detached,
@@ -210,6 +212,22 @@ def _whole(session: Session, outcome: Outcome) -> WholeRun:
     except TpujobError as error:
         session.reporter.notice("warning", f"{error.message}; what the run cost is not known")
         return WholeRun()
+
+
+def _tell_results(session: Session, outcome: Outcome) -> None:
+    """Write down and report what is to be said of the results beside their files. What is missing on a slice is an alert."""
+    if outcome.collected is None:
+        return
+    try:
+        remarks = collected.keep(Path(outcome.run.directory), outcome.collected)
+    except OSError as error:
+        session.reporter.notice("warning", f"{collected.NAME} cannot be written: {error.strerror or error}")
+        remarks = ()
+    alert = bool(outcome.collected.waiting) and outcome.lease is not None
+    for kind, text in collected.lines([each for each in remarks if not (alert and each.kind == "missing")]):
+        session.reporter.notice(kind, text)
+    if alert:
+        session.reporter.alert(uncollected_alert(outcome))
 
 
 def _remove_saved_work(session: Session, outcome: Outcome, directory: Path) -> None:

@@ -35,6 +35,7 @@ def read_logs(
     """
     session.recover()
     found, attempt = lookup.run(session, run)
+    session.know_secrets(found)
     count = worker_count(session, found, attempt)
     if count is not None:
         check(option or "worker", workers, count)

@@ -130,6 +130,7 @@ def write(session: Session, page: Page, path: Path, *, make_directory: bool = Fa
     secrets, runs = session.reporter.secrets, []
     for each in page.runs:
         run, attempt = session.ledger.run(each)
+        session.know_secrets(run)
         runs.append(run_data.read(session.ledger, run, attempt, session.now(run.cloud)))
     with _refused(path):
         if make_directory:

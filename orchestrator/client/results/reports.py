@@ -16,6 +16,7 @@ def show(session: Session, run: str | None) -> RunReport:
     """Return everything about a run: the beginning of its id, or the name of its job; None: the newest. Raises UnknownRun."""
     session.recover()
     found, attempt = lookup.run(session, run)
+    session.know_secrets(found)
     return results.report(session.ledger, found, attempt, session.now(found.cloud))
 
 
@@ -29,6 +30,7 @@ def compare(session: Session, names: Sequence[str]) -> tuple[RunFigures, ...]:
     found = {run.id: (run, attempt) for name in names for run, attempt in lookup.runs_of(session, name)[1]}
     columns = []
     for run, last in found.values():
+        session.know_secrets(run)
         whole = whole_run(ledger, run, session.now(run.cloud))
         columns.append(figures(run, last, ledger.lease(last.lease_id) if last.lease_id else None, whole))
     return tuple(columns)

@@ -75,7 +75,7 @@ class _Lines:
         with self._lock:
             key = (worker, is_error)
             if key not in self._streams:
-                self._streams[key] = RedactedStream(self._secrets), LineSplitter(self._secrets.hide)
+                self._streams[key] = RedactedStream(self._secrets), LineSplitter()
             stream, splitter = self._streams[key]
             lines = splitter.feed(stream.feed(piece) if piece else stream.flush())
             if not piece:

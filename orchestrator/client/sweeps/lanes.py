@@ -21,7 +21,7 @@ from orchestrator.client.sweeps.board import may_follow
 from orchestrator.core.lease.lease import CANCEL
 from orchestrator.core.lease.run_and_attempt import SweepEnded
 from orchestrator.engine.jobs.lane import Lane, release_lane
-from orchestrator.errors import ArtifactError, CapacityError, QuotaError, TpujobError
+from orchestrator.errors import ArtifactError, CapacityError, PayloadFailed, QuotaError, TpujobError
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 OpenSession = Callable[[Reporter], "Session"]
 NO_SLICE_NOW = "there is no slice for it now: it waits for that of another variant"
 NO_ROOM = "the cluster has no room for it now: it is submitted again once another variant has ended"
+SLICE_KEPT = (ArtifactError, PayloadFailed)  # after which it may be
 NO_SLICE = (CapacityError, QuotaError)  # there is none for this lane; the slices of the other lanes are there
 
 
@@ -142,7 +143,8 @@ class LaneThread:
             return False
         self._board.ended(variant, result, code)
         self._tell()
-        if isinstance(error, ArtifactError) and result is not None and not result.released:
+        has_slice = self._lane.lease is not None  # which goes to the next variant, also after an error
+        if isinstance(error, SLICE_KEPT) and result is not None and not (result.released or has_slice):
             # Its slice is kept until its results are collected: another one beside it would exceed `parallel`.
             self._reporter.notice("sweep", f"no other job follows {variant.label}: its slice is kept for its results")
             self._board.end_lane()

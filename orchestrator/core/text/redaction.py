@@ -2,7 +2,8 @@
 
 A secret is known by its value (what `${env:NAME}` brings into a job, an emulator's token) or by its shape. Text that went
 through `Redactor.hide`, and bytes that went through a `RedactedStream` in pieces of any size, hold neither; base64, URL, JSON
-and repr spellings of a known value count too.
+and repr spellings of a known value count too. So does a secret in pieces, with colors or other characters between them that
+`core.text.terminal` takes out: text may be cleaned before or after.
 """
 
 from __future__ import annotations
@@ -10,7 +11,11 @@ from __future__ import annotations
 import base64
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
+
+from orchestrator.core.text.terminal import COLORS, ESCAPES, PLAIN, UNPRINTABLE_IN_LINES, harmless_lines
 
 MASK = "[redacted]"
 MIN_VALUE_CHARS = 6  # a shorter value occurs in ordinary words
@@ -99,9 +104,17 @@ class Redactor:
         return [self.hide_all(value) for value in data] if isinstance(data, list | tuple) else data
 
     def spans(self, data: bytes) -> list[Span]:
-        """Return where secrets are, in order, overlapping ones as one."""
-        found = [*_shaped(data), *(span for form in self._forms for span in _places(form, data))]
+        """Return where secrets are, in order, overlapping ones as one; also where cleaning would put one together."""
+        found = self._found(data)
+        if not data.isascii() or data.translate(None, PLAIN):
+            lines = data.replace(b"\r", b"\n")  # a state of a line ends at either
+            shown = _encoded(harmless_lines(lines.decode("utf-8", "surrogateescape")))
+            if shown != lines:
+                found += _before_cleaning(lines, shown, self._found(shown))
         return _merged(found)
+
+    def _found(self, data: bytes) -> list[Span]:
+        return [*_shaped(data), *(span for form in self._forms for span in _places(form, data))]
 
     @property
     def longest_bytes(self) -> int:
@@ -217,6 +230,31 @@ def _places(form: bytes, data: bytes) -> Iterator[Span]:
     while at >= 0:
         yield at, at + len(form)
         at = data.find(form, at + 1)
+
+
+def _before_cleaning(data: bytes, shown: bytes, spans: Iterable[Span]) -> Iterator[Span]:
+    """Yield where in the data is what has these places in what is shown of it. Its lines are those of the data, cleaned."""
+    lines, shown_lines = data.split(b"\n"), shown.split(b"\n")
+    starts, shown_starts = ([0, *accumulate(len(line) + 1 for line in each)] for each in (lines, shown_lines))
+    for start, end in spans:
+        first, last = (bisect_right(shown_starts, place) - 1 for place in (start, end - 1))
+        begin, _ = _char_at(lines[first], start - shown_starts[first])
+        _, until = _char_at(lines[last], end - 1 - shown_starts[last])
+        yield starts[first] + begin, starts[last] + until
+
+
+def _char_at(line: bytes, place: int) -> Span:
+    """Return where in a line the character is that has this place, in bytes, once the line is cleaned."""
+    text = line.decode("utf-8", "surrogateescape")
+    offsets = [0, *accumulate(len(char.encode("utf-8", "surrogateescape")) for char in text)]
+    kept = [*range(len(text))]  # the characters that are left, by their numbers
+    for pattern in (COLORS, ESCAPES, UNPRINTABLE_IN_LINES):
+        rest = "".join(map(text.__getitem__, kept))
+        taken = {number for found in pattern.finditer(rest) for number in range(*found.span())}
+        kept = [each for number, each in enumerate(kept) if number not in taken]
+    shown = [0, *accumulate(offsets[each + 1] - offsets[each] for each in kept)]
+    number = kept[bisect_right(shown, place) - 1]
+    return offsets[number], offsets[number + 1]
 
 
 def _merged(spans: list[Span]) -> list[Span]:

@@ -6,6 +6,7 @@ clipboard (OSC 52), or fill the memory with one endless line.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 
@@ -42,12 +43,17 @@ def printable(text: str) -> str:
     return text if len(text) <= LINE_CHARS else text[: LINE_CHARS - 1] + "…"
 
 
+def spelled(name: str) -> str:
+    """Return a name of a file on one line; what a terminal does not show as it is, as an escape of JSON."""
+    return printable(name if name.isprintable() else json.dumps(name)[1:-1])
+
+
 def harmless(text: str) -> str:
     """Return the text without escape sequences and control characters; tabs stay."""
     return text if text.isprintable() else UNPRINTABLE.sub("", ESCAPES.sub("", COLORS.sub("", text)))
 
 
-def _harmless_lines(text: str) -> str:
+def harmless_lines(text: str) -> str:
     """Return `harmless` of each line."""
     text = COLORS.sub("", text)
     return text if _is_printable(text) else UNPRINTABLE_IN_LINES.sub("", ESCAPES.sub("", text))
@@ -110,7 +116,7 @@ class LineSplitter:
             return [self._one(line) for line in data.split(b"\n")]
         if is_plain or ("\x1b" not in text and _is_printable(text)):
             return lines
-        return self._hide(_harmless_lines(text)).split("\n")
+        return self._hide(harmless_lines(text)).split("\n")
 
     def _one(self, line: bytes) -> str:
         self._add(line)

@@ -20,6 +20,7 @@ from orchestrator.remote.pods.log_lines import Control
 from orchestrator.remote.ssh.fan_out import Wakeup
 from orchestrator.remote.transfer.collect import THE_REST, CollectionStopped
 from orchestrator.remote.transfer.extract import ContentLost
+from orchestrator.vm.upload import object_path
 
 LONGEST_BYTES = 64 << 20  # of a file in a log, as `vm/pod_results.py`
 PIECE_BYTES = 1 << 20
@@ -89,25 +90,26 @@ class PodPacker:
         line = self._next(lambda each: "file" in each.said or GAP in each.said)
         if line is None and not self._cut and self._follower.finished and not self._follower.has_sent_all:
             self._cut = True
-            return {"path": THE_REST, "why": CUT}
+            return _lost(THE_REST, CUT)
         if line is None:
             return {"end": len(self._rows)}
         if GAP in line.said:
-            return {"path": THE_REST, "why": self._lost}
+            return _lost(THE_REST, self._lost)
         number, row = line.said.get("row"), line.said["file"]
         if not isinstance(row, dict):
-            return {"path": DAMAGED_NAME, "why": DAMAGED}
+            return _lost(DAMAGED_NAME, DAMAGED)
         if "why" in row:
-            return {"path": str(row.get("path")), "why": str(row["why"])[:WHY_CHARS]}
+            kind = "harmless" if row.get("harmless") is True else "lost"
+            return {"path": str(row.get("path")), "why": str(row["why"])[:WHY_CHARS], kind: True}
         path, size_bytes, kept = row.get("path"), row.get("size_bytes"), row.get("kept")
         if not isinstance(path, str) or type(size_bytes) is not int or type(number) is not int or size_bytes < 0:
-            return {"path": DAMAGED_NAME, "why": DAMAGED}
+            return _lost(DAMAGED_NAME, DAMAGED)
         if path in self._seen:
-            return {"path": path, "why": "it is listed twice"}
+            return _lost(path, "it is listed twice")
         if kept == FROM_LOG and size_bytes > LONGEST_BYTES:
-            return {"path": path, "why": "too large for the log of a pod"}
+            return _lost(path, "too large for the log of a pod")
         if kept not in (FROM_LOG, FROM_BUCKET):
-            return {"path": path, "why": "where it is kept is not known"}
+            return _lost(path, "where it is kept is not known")
         self._seen.add(path)
         self._rows.append(_Row(number, path, size_bytes, kept))
         return {"path": path, "size_bytes": size_bytes, "sha256": str(row.get("sha256"))}
@@ -166,7 +168,7 @@ class PodPacker:
         if self._store is None:
             raise ContentLost("it is in the bucket of the job, which this command does not read")
         try:
-            yield from self._store.read(self._follower.index, row.path)
+            yield from self._store.read(self._follower.index, object_path(row.path))
         except CloudError as error:
             raise ContentLost(f"it is in the bucket of the job: {error.message}") from error
 
@@ -189,6 +191,11 @@ class PodPacker:
                     return None
                 self._wakeup.changed.notify_all()
                 return lines.popleft()
+
+
+def _lost(path: str, why: str) -> dict[str, Any]:
+    """Return the row of a file that no other try brings: its pod is over."""
+    return {"path": path, "why": why, "lost": True}
 
 
 def _number(line: Control) -> int:

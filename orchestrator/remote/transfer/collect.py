@@ -1,8 +1,8 @@
 """Collects the results of one worker: asks its packer, extracts defensively, checks against the manifest.
 
-A file that arrived and matches the index lies under its name in `worker<i>/`, however the collection ends; the next one asks
-only for the rest. Only the disk limits the size (`remote.transfer.disk_space`): memory holds nothing but the index, and files
-are written once. A refused or damaged file never costs the other files.
+A file that arrived and matches the index lies in its place in `worker<i>/` (`remote.transfer.places`), however the collection
+ends; the next one asks only for the rest. Only the disk limits the size (`remote.transfer.disk_space`): memory holds only the
+index, and files are written once. A refused or damaged file never costs the other files.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.text import json_text
-from orchestrator.core.text.terminal import printable
+from orchestrator.core.text.terminal import printable, spelled
 from orchestrator.errors import RemoteError
 from orchestrator.remote.transfer.disk_space import DiskSpace
 from orchestrator.remote.transfer.extract import Extracted, IndexEntry, Read, extract, is_there, open_root
+from orchestrator.remote.transfer.manifest import check_manifest
+from orchestrator.remote.transfer.places import Places, RefusedFile
 
 INDEX_BYTES = 256 << 20  # of one worker: more than a million files
 ROW_COST_BYTES = 128  # memory of a row besides its path
-MANIFEST = "artifacts/manifest.json"
-MANIFEST_BYTES = 64 << 20
 EVERYTHING, THE_REST = "(everything)", "(the rest)"  # names for what a worker did not send
 
 Answer = Callable[[], Mapping[str, Any]]  # the packer's next line
@@ -48,31 +47,29 @@ class CollectRequest:
 @dataclass(frozen=True, slots=True)
 class CollectedFile:
     worker: int
-    path: str  # relative to the worker's directory: artifacts/… or work/…
+    path: str  # on the worker: artifacts/… or work/…
     size_bytes: int
     sha256: str
+    place: str = ""  # where it lies in the worker's directory, if not under that path
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     worker: int
-    path: str  # printable
+    path: str  # on the worker, as it is
     why: str
 
-    @property
-    def of(self) -> str:
-        return f"worker{self.worker}"
-
     def __str__(self) -> str:
-        return f"{self.of}: {self.path}: {self.why}"
+        return f"worker{self.worker}: {spelled(self.path)}: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)
 class CollectResult:
     files: tuple[CollectedFile, ...] = ()
-    refused: tuple[Problem, ...] = ()  # refused for good
+    refused: tuple[Problem, ...] = ()  # for good: no try brings it any more
     broken: tuple[Problem, ...] = ()  # listed in the manifest, but missing or different
     waiting: tuple[Problem, ...] = ()  # still on the worker; a later collection may get it
+    notes: tuple[Problem, ...] = ()  # no results: what is left behind, and harms nothing
 
     @property
     def size_bytes(self) -> int:
@@ -89,6 +86,7 @@ class CollectResult:
             tuple(problem for part in parts for problem in part.refused),
             tuple(problem for part in parts for problem in part.broken),
             tuple(problem for part in parts for problem in part.waiting),
+            tuple(note for part in parts for note in part.notes),
         )
 
 
@@ -146,10 +144,14 @@ class ArchivePart:
         found, index = self.result, self.worker
         files = sorted({**found.files}.items())
         return CollectResult(
-            tuple(CollectedFile(index, path, file.size_bytes, file.sha256) for path, file in files),
+            tuple(
+                CollectedFile(index, path, file.size_bytes, file.sha256, found.places.get(path, ""))
+                for path, file in files
+            ),
             tuple(Problem(index, path, why) for path, why in found.refused),
             tuple(Problem(index, path, why) for path, why in broken),
             (*(Problem(index, path, why) for path, why in found.missing), *waiting),
+            tuple(Problem(index, path, why) for path, why in found.notes),
         )
 
     def incomplete(self, why: str) -> CollectResult:
@@ -174,15 +176,15 @@ class Collector:
             fetch()
         finally:
             self.space.end(part.worker)
-        missing = {path for path, _ in [*part.result.missing, *part.result.refused]}
-        return part.summary(broken=check_manifest(self._directory(part), part.result.files, missing))
+        return part.summary(broken=check_manifest(self._directory(part), part.result))
 
     def receive(self, part: ArchivePart, answer: Answer, send: Callable[[bytes], None], read: Read) -> None:
         """Answer the packer: name the run, read the index, name the wanted files, read their contents."""
         question = {"attempt": self.request.attempt, "patterns": self.request.patterns, "runs": self.request.runs}
         send(json.dumps(question).encode() + b"\n")
         index = self._index(part, answer)
-        wanted = self._choose(part, index)
+        places = Places(self._directory(part))
+        wanted = self._choose(part, index, places)
         numbers = [number for number, path in enumerate(index) if path in wanted]
         if wanted:  # else the packer may have ended, and the end of its input says the same
             send(json.dumps(list(_ranges(numbers))).encode() + b"\n")
@@ -198,12 +200,11 @@ class Collector:
 
         result = part.result
         try:
-            extract(read_on, self._directory(part), wanted, result, arrived)
+            extract(read_on, self._directory(part), wanted, places, result, arrived)
         except OSError as error:
             why = f"{error.strerror} ({self.request.destination})"
             named = {path for path, _ in [*result.refused, *result.missing]}
-            left = [printable(path) for path in wanted if path not in result.files]
-            result.missing.extend((path, why) for path in left if path not in named)
+            result.missing.extend((path, why) for path in wanted if path not in result.files and path not in named)
 
     def _directory(self, part: ArchivePart) -> Path:
         return self.request.destination / f"worker{part.worker}"
@@ -223,7 +224,7 @@ class Collector:
                     continue
                 path = str(row["path"])
                 if "why" in row:
-                    part.result.refused.append((printable(path), printable(str(row["why"]))))
+                    _kind_of_rest(part.result, row).append((path, printable(str(row["why"]))))
                 else:
                     # The file is compared with this entry when it arrives.
                     index.setdefault(path, IndexEntry(int(row["size_bytes"]), str(row["sha256"])))
@@ -235,7 +236,7 @@ class Collector:
                 why = f"more than {len(index):,} files: have the job put small ones into one archive (tar)"
                 raise TooManyFiles(why)
 
-    def _choose(self, part: ArchivePart, index: Mapping[str, IndexEntry]) -> dict[str, IndexEntry]:
+    def _choose(self, part: ArchivePart, index: Mapping[str, IndexEntry], places: Places) -> dict[str, IndexEntry]:
         """Return the entries to request: without the files that exist already and those that do not fit on the disk."""
         earlier, part.result.files = part.result.files, {}
         part.total_files, part.total_bytes = len(index), sum(max(entry.size_bytes, 0) for entry in index.values())
@@ -244,14 +245,19 @@ class Collector:
         root = open_root(self._directory(part))
         try:
             for path, entry in index.items():
-                if entry.size_bytes < 0:
-                    part.result.refused.append((printable(path), "a negative size"))
-                elif earlier.get(path) == entry or is_there(root, path, entry, part.hashed):
+                try:
+                    place = _place(places, path, entry)
+                except RefusedFile as refusal:
+                    part.result.refused.append((path, str(refusal)))
+                    continue
+                if earlier.get(path) == entry or is_there(root, place, entry, part.hashed):
                     part.result.files[path] = entry
+                    if place != path:
+                        part.result.places[path] = place
                     part.size_bytes += entry.size_bytes
                     self.space.has(part.worker, entry.size_bytes)
                 elif (why := self.space.take(part.worker, entry.size_bytes)) is not None:
-                    part.result.missing.append((printable(path), why))
+                    part.result.missing.append((path, why))
                 else:
                     wanted[path] = entry
         finally:
@@ -259,34 +265,19 @@ class Collector:
         return wanted
 
 
+def _kind_of_rest(found: Extracted, row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the list for what is not sent. What stays on a worker may be had in another way, as long as its slice is there."""
+    return found.notes if row.get("harmless") is True else found.refused if row.get("lost") is True else found.missing
+
+
+def _place(places: Places, path: str, entry: IndexEntry) -> str:
+    if entry.size_bytes < 0:
+        raise RefusedFile("a negative size")
+    return places.of(path)
+
+
 def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
     """[1, 2, 3, 7] → (1, 4), (7, 8)."""
     for _, neighbours in itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
         members = [number for _, number in neighbours]
         yield members[0], members[-1] + 1
-
-
-def check_manifest(
-    root: Path, files: Mapping[str, IndexEntry], missing: Sequence[str] | set[str] = ()
-) -> list[tuple[str, str]]:
-    """Return (path, why) of what `manifest.json` lists and is absent or different, except `missing` (printable paths)."""
-    if MANIFEST not in files:
-        return []
-    try:
-        if files[MANIFEST].size_bytes > MANIFEST_BYTES:
-            raise ValueError("too large")
-        manifest = json_text.loads((root / MANIFEST).read_bytes())
-        if manifest["schema"] != 1:
-            raise ValueError(f"schema {manifest['schema']!r} is not known")
-        rows = [(str(row["path"]), IndexEntry(int(row["size_bytes"]), str(row["sha256"]))) for row in manifest["files"]]
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        return [(MANIFEST, printable(f"the manifest cannot be read: {error!r}"))]
-    broken = []
-    for path, entry in rows:
-        name = printable(f"artifacts/{path}")
-        found = files.get(f"artifacts/{path}")
-        if found is None and name not in missing:
-            broken.append((name, "the manifest promises it, but it did not come"))
-        elif found is not None and found != entry:
-            broken.append((name, "its content is not what the manifest says"))
-    return broken

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +43,9 @@ class SavedWork:
     # What lies in each worker's draft, written by this process: it is neither requested nor read again.
     _in_draft: dict[int, dict[str, IndexEntry]] = field(default_factory=dict)
     _kept: dict[int, dict[str, IndexEntry]] = field(default_factory=dict)  # of the last complete copies
+    _places: dict[tuple[int, str], str] = field(
+        default_factory=dict
+    )  # of files that lie under a safe name, by their paths
 
     @property
     def _drafts(self) -> Path:
@@ -69,6 +72,8 @@ class SavedWork:
         came: dict[int, dict[str, IndexEntry]] = {worker: {} for worker in self._in_draft}
         for file in copied.files:
             came.setdefault(file.worker, {})[file.path] = IndexEntry(file.size_bytes, file.sha256)
+            if file.place:
+                self._places[file.worker, file.path] = file.place
         left = {worker: {p.path for p in copied.refused + copied.waiting if p.worker == worker} for worker in came}
         renewed = []
         for worker, files in came.items():
@@ -77,7 +82,7 @@ class SavedWork:
                 continue
             self._in_draft[worker] = files
             if not left[worker] & {EVERYTHING, THE_REST}:
-                _remove_others(draft, files.keys() | left[worker])
+                _remove_others(draft, {self._places.get((worker, path), path) for path in files.keys() | left[worker]})
                 self._put_in_place(worker, draft)
                 self._kept[worker] = files
                 renewed.append(worker)
@@ -126,7 +131,7 @@ class SavedWork:
 
     def shipments(self, workers: int, on_progress: OnProgress) -> tuple[Shipment | None, ...]:
         """Return one shipment for each worker of the next attempt; None where nothing was saved. Reads what it has to hash."""
-        return tuple(self._shipment(self.of(index), on_progress) for index in range(workers))
+        return tuple(self._shipment(index, on_progress) for index in range(workers))
 
     def of(self, worker: int) -> Path:
         """Return the directory of the last complete copy of this worker; it may not exist."""
@@ -159,7 +164,8 @@ class SavedWork:
         draft.rename(last)
         shutil.rmtree(before, ignore_errors=True)
 
-    def _shipment(self, directory: Path, on_progress: OnProgress) -> Shipment | None:
+    def _shipment(self, worker: int, on_progress: OnProgress) -> Shipment | None:
+        directory = self.of(worker)
         parts = {
             name: Source(directory / name, everything=True)
             for name in ("artifacts", "work")
@@ -167,7 +173,11 @@ class SavedWork:
         }
         if not parts:
             return None
-        return shipment_in_place(survey(parts, max_bytes=MAX_BYTES), self.directory / "hashes", on_progress)
+        found = survey(parts, max_bytes=MAX_BYTES)
+        for (whose, path), place in self._places.items():
+            if whose == worker and place in found.entries:
+                found.entries[path] = replace(found.entries.pop(place), path=path)
+        return shipment_in_place(found, self.directory / "hashes", on_progress)
 
 
 def _as_step(value: object) -> int | None:

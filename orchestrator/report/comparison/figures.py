@@ -106,7 +106,8 @@ def figures(run: RunRecord, attempt: Attempt, lease: Lease | None, whole: WholeR
     """Return the figures of a run, of which this is the last attempt."""
     directory = Path(run.directory)
     metrics = read_object(directory / "worker0" / "artifacts" / "metrics.json")
-    timing = timing_file.read_run(directory)
+    read = timing_file.read_run(directory)
+    timing = read if read and read.sessions else None  # without a header the file is of the job
     accelerator_type = lease.accelerator_type if lease else None
     return RunFigures(
         run=run.id,
@@ -134,7 +135,7 @@ def figures(run: RunRecord, attempt: Attempt, lease: Lease | None, whole: WholeR
         metrics=read_metrics(directory),
         cost_usd=whole.cost_usd,
         prices_as_of=catalog.PRICES_AS_OF,
-        problems=tuple(timing.problems) if timing else _no_timing(run),
+        problems=tuple(read.problems) if read else _no_timing(run),
     )
 
 

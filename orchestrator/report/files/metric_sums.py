@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
@@ -53,6 +53,10 @@ class MetricSums:
                 self._sums.setdefault(name, _Sum()).add(values, rows)
             elif fine := [row for row in rows if is_metric(name, row[name])]:
                 self._sums.setdefault(name, _Sum()).add([row[name] for row in fine], fine)
+
+    @property
+    def names(self) -> Set[str]:
+        return self._sums.keys()
 
     def metrics(self) -> dict[str, Metric]:
         """Return the summary of each metric, by name."""

@@ -13,15 +13,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from orchestrator.core.text.metric_lines import LINE_BYTES, step_of
-from orchestrator.report.files.artifact_files import measured, open_regular
+from orchestrator.report.files.artifact_files import measured, open_regular, read_object
 from orchestrator.report.files.curve import Curve
 from orchestrator.report.files.json_lines import loads, pieces
 from orchestrator.report.files.metric_sums import Metric, MetricSums
 
 MOST_KNOWN = 16  # files
+_T = TypeVar("_T")
 
 
 def collected_path(directory: Path) -> Path:
@@ -44,6 +45,21 @@ def steps_path(directory: Path) -> Path:
     return directory / "logs" / "steps.jsonl"
 
 
+def names_path(directory: Path) -> Path:
+    """Return where it is written which names hold a secret of the job: their hashes, and what is shown instead."""
+    return directory / "logs" / "names.json"
+
+
+def name_hash(name: str) -> str:
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _shown(directory: Path, found: Mapping[str, _T]) -> dict[str, _T]:
+    """Return what was found under these names, without secrets: a command that comes later does not know them."""
+    names = read_object(names_path(directory))
+    return {str(names.get(name_hash(name), name)) if names else name: each for name, each in found.items()}
+
+
 def arrivals(directory: Path) -> list[tuple[int, float]]:
     """Return when which step was first reported here, in unix seconds of this machine, by step; empty where that is unknown.
 
@@ -61,12 +77,14 @@ def arrivals(directory: Path) -> list[tuple[int, float]]:
 
 def read(directory: Path) -> dict[str, Metric]:
     """Return the metrics of the run in this directory, by name; empty where it has none."""
-    return {name: metric for path in _paths(directory) for name, metric in summarize(path).items()}
+    return _shown(directory, {name: metric for path in _paths(directory) for name, metric in summarize(path).items()})
 
 
 def curves(directory: Path) -> dict[str, Curve]:
     """Return the same metrics as curves. The x of a value is its step, or its number where the job names no step."""
-    return {name: curve for path in _paths(directory) for name, curve in _of_file(path).curves().items()}
+    return _shown(
+        directory, {name: curve for path in _paths(directory) for name, curve in _of_file(path).curves().items()}
+    )
 
 
 def _paths(directory: Path) -> tuple[Path, Path]:

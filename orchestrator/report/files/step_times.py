@@ -16,6 +16,7 @@ from orchestrator.report.files.curve import Curve
 PIECES = 500  # in which the rates are kept; up to twice as many
 BINS_PER_E = 500.0  # of the logarithm of a step's time: two values in one bin differ by 0.2 %
 MOST_COMPILED = 500
+LEAST_S = 1e-9  # of a step that took any time: a rate is a number
 
 
 class Piece(NamedTuple):
@@ -62,7 +63,7 @@ class StepTimes:
         while len(self.pieces) > 2 * PIECES:
             self.pieces = [_joined(self.pieces[index : index + 2]) for index in range(0, len(self.pieces), 2)]
             self._width *= 2
-        positive = seconds if min(seconds) > 0 else [value for value in seconds if value > 0]
+        positive = seconds if min(seconds) >= LEAST_S else [value for value in seconds if value >= LEAST_S]
         self._bins.update(map(math.floor, map(BINS_PER_E.__mul__, map(math.log, positive))))
         self.curve.add(seconds, lambda index: before + index + 1)
 

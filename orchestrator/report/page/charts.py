@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.core.text.metric_lines import less_is_better
 from orchestrator.report.files.curve import POINTS, Point
 from orchestrator.report.files.metrics import short
-from orchestrator.report.files.step_times import Piece
+from orchestrator.report.files.step_times import LEAST_S, Piece
 from orchestrator.report.page.run_data import RunData
 
 MOST_POINTS = 16_000  # of all curves of a page: about 20 bytes each
@@ -79,7 +79,8 @@ def charts(runs: Sequence[RunData]) -> tuple[list[Chart], list[str]]:
     curves = sum(name in run.curves for name in shown for run in runs) + 2 * sum(run.timing is not None for run in runs)
     most = max(min(POINTS, MOST_POINTS // max(curves, 1)), LEAST_POINTS)
     found = [Chart(name, tuple(_metric(runs, name, most))) for name in shown]
-    return [*found, *_speed(runs, most)], [name for name in names if name not in shown]
+    found += [chart for chart in _speed(runs, most) if any(each.points for each in chart.series)]
+    return found, [name for name in names if name not in shown]
 
 
 def _metric(runs: Sequence[RunData], name: str, most: int) -> Iterator[Series]:
@@ -109,7 +110,7 @@ def _speed(runs: Sequence[RunData], most: int) -> Iterator[Chart]:
 
 def _rates(pieces: Sequence[Piece], most: int) -> Iterator[tuple[int, float]]:
     """Yield about `most` times a step and the steps a second up to there, each over about as many steps."""
-    timed = [piece for piece in pieces if piece.seconds > 0]
+    timed = [piece for piece in pieces if piece.seconds >= LEAST_S]
     width = max((piece.steps for piece in timed), default=0) * -(-len(timed) // max(most, 1))
     parts: list[list[Piece]] = [[]]
     for piece in timed:

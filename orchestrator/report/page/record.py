@@ -13,7 +13,7 @@ import yaml
 from orchestrator.report.results import RunReport
 
 MOST_FILES = 200
-OWN_FILES = ("report.html", "trace.json")
+OWN_FILES = ("report.html", "trace.json", "results.json")
 NO_KEYS = ("sweep", "secret_sources")  # of a job as recorded: not of its file
 
 

@@ -55,8 +55,9 @@ class _OfJob:
     def __init__(self, data: RunData, timing: Timing) -> None:
         self._timing = timing
         ran = [each.running_at - data.report.started_at for each in data.report.attempts if each.running_at is not None]
-        begun = ran[-len(timing.began_s) :] or [0.0]
-        begun = [begun[0]] * (len(timing.began_s) - len(begun)) + begun
+        count = len(timing.began_s)
+        begun = ran[max(len(ran) - count, 0) :]
+        begun = (begun[:1] or [0.0]) * (count - len(begun)) + begun
         self._sessions = list(zip(timing.began_s, begun, strict=True))  # when each began: of the job, of the run
 
     def _slice(self, name: str, end_s: float, seconds: float, steps: int | None = None) -> Slice:

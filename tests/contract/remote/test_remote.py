@@ -445,6 +445,7 @@ def test_hostile_artifacts_are_refused_and_the_others_come(one: Slice, tmp_path:
     script = r"""
         cd $TPUJOB_ARTIFACTS
         echo fine > fine; ln -s /etc/passwd leak; mkfifo pipe; echo a > Same; echo b > same; echo x > $'ev\033]0;il'
+        ln -s fine/ nothing; ln -s deep latest; ln -s "$PWD/fine" ../work/linked
         mkdir deep; echo y > 'deep/back\slash'
         row() { printf '{"path": "%s", "size_bytes": %s, "sha256": "%s"}' $1 $2 $3; }
         true=$(sha256sum fine | cut -d" " -f1)
@@ -454,16 +455,17 @@ def test_hostile_artifacts_are_refused_and_the_others_come(one: Slice, tmp_path:
     fleet.start(request("hostile", script))
     fleet.follow(Log())
     until_ended(fleet)
-    collected = fleet.collect(CollectRequest("", tmp_path / "run", ())).within(HANG_S)
+    collected = fleet.collect(CollectRequest("", tmp_path / "run", ("linked",))).within(HANG_S)
     artifacts = tmp_path / "run" / "worker0" / "artifacts"
-    assert sorted(path.name for path in artifacts.iterdir()) == ["Same", "fine", "manifest.json"]
-    assert {problem.path for problem in collected.refused} == {
-        "artifacts/leak",
-        "artifacts/pipe",
-        "artifacts/same",
-        "artifacts/ev",
-        "artifacts/deep/back\\slash",
+    (odd,) = [file.place for file in collected.files if file.path == "artifacts/ev\033]0;il"]
+    assert odd.startswith("artifacts/ev__0_il~") and (artifacts.parent / odd).read_text() == "x\n"
+    there = ["Same", "deep/back\\slash", "fine", "manifest.json", "same"]
+    assert {file.path for file in collected.files if not file.place} == {
+        "work/linked",
+        *(f"artifacts/{n}" for n in there),
     }
+    assert {each.path for each in collected.notes} == {f"artifacts/{name}" for name in ("latest", "nothing", "pipe")}
+    assert [each.path for each in collected.waiting] == ["artifacts/leak"] and collected.refused == ()
     assert [(problem.path, problem.why) for problem in collected.broken] == [
         ("artifacts/missing", "the manifest promises it, but it did not come"),
         ("artifacts/Same", "its content is not what the manifest says"),

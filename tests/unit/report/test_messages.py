@@ -93,7 +93,9 @@ def test_results_that_are_not_at_home_are_said_with_their_slice_its_price_and_wh
     outcome = left(GOOGLE, AT)
     assert uncollected_alert(outcome).splitlines() == [
         "!! RESULTS NOT COLLECTED: r1 ended, and not all of its results are in runs/r-r1",
-        "   missing     worker0: artifacts/model.pt: no room for 80.0 GB: runs/r-r1 has 12.0 GB (and 1 more); 1 file came",
+        "   missing     worker0: artifacts/model.pt: no room for 80.0 GB: runs/r-r1 has 12.0 GB",
+        "   missing     worker1: (everything): silent",
+        "   came        1 file",
         "   kept        tpujob-owner0-0000000000 until 1970-01-12 13:46:40Z, for about $9.60/h",
         "   do now      `tpujob collect r1` collects the rest and releases it",
         "   give up     `tpujob down tpujob-owner0-0000000000`",

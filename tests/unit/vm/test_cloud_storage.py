@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import socket
 import threading
 import time
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -24,6 +27,10 @@ class Bucket(ThreadingHTTPServer):
     """It holds one object, cuts so many of the first downloads in the middle, and has no token and takes nothing at first."""
 
     cuts, asked, unready = 0, 0, 0
+
+    def __init__(self, *how: Any) -> None:
+        super().__init__(*how)
+        self.posted: list[str] = []
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -41,6 +48,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.server.asked += 1
+        self.server.posted.append(self.path)
         self.rfile.read(int(self.headers["Content-Length"]))
         self.reply(b"{}")
 
@@ -167,6 +175,28 @@ def test_one_that_works_again_gets_the_rest(bucket: Bucket, storage: Storage, tm
         (tmp_path / each["path"]).write_bytes(b"x")
     failed = upload.copy(tmp_path, files, "gs://b/p", "0", storage, lambda text: None)
     assert [path for path, _ in failed] == ["a", "b"] and storage.failures == 0
+
+
+@pytest.mark.parametrize(("linked", "code"), [(".", 0), ("/etc/passwd", 1)])
+def test_names_that_no_bucket_takes_are_escaped_and_only_a_file_that_stays_is_a_failure(
+    bucket: Bucket,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    linked: str,
+    code: int,
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{bucket.server_port}")
+    monkeypatch.setattr(upload, "PhaseFiles", lambda *_: SimpleNamespace(run=str(tmp_path)))
+    (tmp_path / "artifacts").mkdir()
+    for name in (b"a\nb", b"c\xff", "é \\".encode()):
+        (tmp_path / "artifacts" / os.fsdecode(name)).write_bytes(b"x")
+    (tmp_path / "artifacts" / "link\udcff").symlink_to(linked)
+    with pytest.raises(SystemExit) as end:
+        upload.upload("a1", "gs://b/p", "[]", "0")
+    assert end.value.code == code and "3 of 3 files copied" in capfd.readouterr().out
+    names = {unquote(path.partition("name=")[2]) for path in bucket.posted}
+    assert names == {"p/worker0/artifacts/" + name for name in ("a%0Ab", "c%FF", "é \\")}
 
 
 def test_a_token_that_a_new_node_has_not_yet_is_waited_for(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,4 +29,4 @@ def _print(found: RunReport) -> None:
             emit()
             print_table(table.head, table.rows, right=table.right, wraps=(1,))
     emit()
-    emit_stages([*results.profile_lines(found), f"in       {found.directory}"])
+    emit_stages([*results.remark_lines(found), *results.profile_lines(found), f"in       {found.directory}"])

@@ -250,18 +250,25 @@ def test_a_result_that_the_manifest_promises_and_no_log_holds_is_one_problem(nod
 
 def test_what_is_too_large_for_the_log_is_left_out_by_name(node: Node, followed: Make) -> None:
     script = (
-        "cd $TPUJOB_ARTIFACTS; head -c 200000 /dev/urandom >big; echo small >small; mkfifo pipe; ln -s /etc/passwd out"
+        "cd $TPUJOB_ARTIFACTS; head -c 200000 /dev/urandom >big; echo small >small; mkfifo pipe; ln -s /etc/passwd out;"
+        " echo odd >$'o\\td\\xffd'; echo 1 >Model; echo 2 >model"
     )
     pod = node.run(request(("main", script), inline_bytes=100_000))
     seen = followed()
     assert seen.end().rc == 0
     found = seen.collect()
-    assert [file.path for file in found.files] == ["artifacts/small"]
+    came = {file.path: seen.result(file.place or file.path).decode() for file in found.files}
+    assert came == {
+        "artifacts/Model": "1\n",
+        "artifacts/model": "2\n",
+        "artifacts/small": "small\n",
+        "artifacts/o\td\udcffd": "odd\n",
+    }
     assert {(each.path, each.why) for each in found.refused} == {
         ("artifacts/big", "too large for the log of a pod; `bucket:` in the job takes results of any size"),
-        ("artifacts/pipe", "not a regular file"),
         ("artifacts/out", "a link that leads out of the directory"),
     }
+    assert [(each.path, each.why) for each in found.notes] == [("artifacts/pipe", "not a regular file")]
     until(lambda: pod.closed, "the end of the pod")
     note: dict[str, Any] = json.loads(pod.view().note)
-    assert note["files"] == 1 and note["left_out_files"] == 3 and "artifacts/big" in note["left_out"]
+    assert note["files"] == 4 and note["left_out_files"] == 2 and "artifacts/big" in note["left_out"]

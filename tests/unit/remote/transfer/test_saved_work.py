@@ -44,16 +44,18 @@ class Workers:
             if content is None:
                 waiting.append(Problem(index, inside, "it did not come"))
                 continue
-            file = CollectedFile(index, inside, len(content), hashlib.sha256(content.encode()).hexdigest())
+            place = inside.replace("\t", "_")
+            sha256 = hashlib.sha256(content.encode()).hexdigest()
+            file = CollectedFile(index, inside, len(content), sha256, place if place != inside else "")
             known = request.known[index].get(inside)
             if known is None or known.sha256 != file.sha256:
                 sent.append(path)
-                target = request.destination / path
+                target = request.destination / worker / place
                 target.parent.mkdir(parents=True, exist_ok=True)
                 draft = target.with_name(".draft")  # a file gets its name when it is complete
                 draft.write_text(content)
                 draft.rename(target)
-            assert (request.destination / path).read_text() == content
+            assert (request.destination / worker / place).read_text() == content
             files.append(file)
         self.sent.append(sent)
         return CollectResult(tuple(files), waiting=tuple(waiting))
@@ -182,6 +184,15 @@ def test_only_workers_that_left_something_get_something(tmp_path: Path) -> None:
     save(saved_work, {"worker1/artifacts/checkpoint.pt": "x"})
     first, second = saved_work.shipments(2, lambda done, total: None)
     assert first is None and second is not None and second.files == 1
+
+
+def test_the_next_attempt_gets_a_file_of_any_name_under_its_own(tmp_path: Path) -> None:
+    saved_work, odd = SavedWork(tmp_path / "saved", ()), "worker0/artifacts/a\t\udcff"
+    save(saved_work, {odd: "one", "worker0/artifacts/x": "a"}, {odd: None, "worker0/artifacts/x": "b"})
+    shipment, _ = saved_work.shipments(2, lambda done, total: None)
+    assert shipment is not None
+    files = {file.path: file.size_bytes for file in shipment.manifest.files}
+    assert files == {"artifacts/a\t\udcff": 3, "artifacts/x": 1}
 
 
 def state(tmp_path: Path, *copies: Files) -> SavedState:

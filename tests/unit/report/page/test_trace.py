@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from orchestrator.report.page.run_data import RunData
 from orchestrator.report.page.trace import Slice, _laid_out, trace
@@ -73,6 +76,31 @@ def test_a_resumed_training_is_at_the_times_of_its_attempts(tmp_path: Path) -> N
     ran = [each.running_at - world.data().report.started_at for each in world.data().report.attempts]
     assert [step["ts"] / 1e6 for step in steps] == pytest.approx([ran[1] + 1, ran[2] + 1])
     assert [step["name"] for step in steps] == ["step 1", "step 41"]
+
+
+ODD = st.sampled_from(
+    [0, 1, -1, 2, 5e-324, 1e15, 1e308, math.inf, math.nan, None, True, "", "x" * 999, "\ud800", [], [1], {}]
+)
+KEYS = "t_s dt_s compile epoch warm_steps s span timing schema step loss seconds dataset name train_loss hbm_used_bytes host"
+NAMES = ("timing.jsonl", "metrics.jsonl", "tpu-metrics.jsonl", "metrics.json", "provenance.json")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    name=st.sampled_from(NAMES),
+    lines=st.lists(st.dictionaries(st.sampled_from(KEYS.split()), ODD, max_size=6), max_size=6),
+    begin=st.sampled_from(["not json\n", "", "\ud800", "[]\n", f"{json.dumps(HEADER)}\n"]),
+)
+@example("timing.jsonl", [], "not json\n")
+@example("timing.jsonl", [{"t_s": 1, "dt_s": 0}] * 3, f"{json.dumps(HEADER)}\n")
+@example("timing.jsonl", [{"t_s": 1, "dt_s": 5e-324}] * 3, f"{json.dumps(HEADER)}\n")
+def test_no_file_of_a_worker_ends_the_page_or_the_trace(
+    tmp_path_factory: pytest.TempPathFactory, name: str, lines: list[dict[str, Any]], begin: str
+) -> None:
+    world = plain_run(tmp_path_factory.mktemp("x") / "a")
+    content = begin + "".join(json.dumps(line) + "\n" for line in lines)
+    world.write(f"worker0/artifacts/{name}", content.encode("utf-8", "surrogatepass"))
+    assert "<html" in world.page() and json.dumps(traced(world.data()), allow_nan=False)
 
 
 def test_no_name_of_the_trace_has_a_secret(tmp_path: Path) -> None:

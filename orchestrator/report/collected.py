@@ -1,0 +1,82 @@
+"""What is to be said of the results of a run beside its files: what lies under a safe name, and what is not here, with why.
+
+`results.json` in the run's directory keeps it until the next collection; where there is nothing to say, there is no file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator import whole_file
+from orchestrator.core.text import json_text
+from orchestrator.core.text.terminal import spelled
+from orchestrator.report.files.artifact_files import open_regular
+
+if TYPE_CHECKING:
+    from orchestrator.remote.transfer.collect import CollectResult
+
+NAME = "results.json"
+SCHEMA = 1
+MOST = 10_000  # of what is not here: a job may leave any number of links
+MOST_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRemark:
+    """A result with another name here than on its worker, or one that is not here.
+
+    `kind`: renamed; missing: its slice is kept for it; lost: refused, damaged or gone; note: no file, such as a link to a
+    directory, or a file of which there is something to say.
+    """
+
+    kind: str
+    worker: int
+    path: str  #: on the worker
+    why: str  #: empty if it is renamed
+    place: str  #: in the run's directory, if it is renamed, else empty
+
+    def __str__(self) -> str:
+        return f"worker{self.worker}: {spelled(self.path)} {f'is {self.place}' if self.place else f'· {self.why}'}"
+
+
+def keep(directory: Path, collected: CollectResult) -> tuple[ResultRemark, ...]:
+    """Write down what is to be said of a collection, instead of what was said of an earlier one. Raises OSError."""
+    renamed = [
+        ResultRemark("renamed", file.worker, file.path, "", f"worker{file.worker}/{file.place}")
+        for file in collected.files
+        if file.place
+    ]
+    kinds = {"missing": collected.waiting, "lost": collected.refused + collected.broken, "note": collected.notes}
+    left = [ResultRemark(kind, each.worker, each.path, each.why, "") for kind, every in kinds.items() for each in every]
+    remarks, path = (*renamed, *left[:MOST]), directory / NAME
+    if not remarks:
+        path.unlink(missing_ok=True)
+        return ()
+    whole_file.replace(path, json.dumps({"schema": SCHEMA, "results": [asdict(each) for each in remarks]}), 0o600)
+    return remarks
+
+
+def read(directory: Path) -> tuple[ResultRemark, ...]:
+    """Return what was written down last; empty where there is nothing, or nothing that can be read."""
+    file = open_regular(directory / NAME)
+    if file is None:
+        return ()
+    with file:
+        try:
+            found: Any = json_text.loads(file.read())
+            rows = found["results"] if found["schema"] == SCHEMA else ()
+            return tuple(ResultRemark(**row) for row in rows)
+        except (ValueError, KeyError, TypeError):
+            return ()
+
+
+def lines(remarks: Sequence[ResultRemark]) -> list[tuple[str, str]]:
+    """Return a kind and a sentence for each of the first ones, and one for the others."""
+    found = [(each.kind, str(each)) for each in remarks[:MOST_SHOWN]]
+    if len(remarks) > MOST_SHOWN:
+        found.append(("results", f"{len(remarks) - MOST_SHOWN:,} more are in {NAME}, and in `show --json`"))
+    return found
