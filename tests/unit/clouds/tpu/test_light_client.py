@@ -326,6 +326,26 @@ def test_a_node_with_a_field_of_another_type_is_refused(stub: StubApi, api: Ligh
         api.get(NAME)
 
 
+@pytest.mark.parametrize("name", [f"{NODE['name']}x", NODE["name"].replace(NAME.node, "another"), "", None, 5])
+def test_a_reply_about_another_node_says_nothing_about_this_one(stub: StubApi, api: LightApi, name: object) -> None:
+    stub.answers(StubReply(200, NODE | {"name": name}))
+    with pytest.raises(UnexpectedReply, match="asked for"):
+        api.get(NAME)
+
+
+@pytest.mark.parametrize(
+    ("said", "done"), [({}, False), *(({"done": each}, each is True) for each in (None, False, "true", 1, [1], True))]
+)
+def test_an_operation_is_done_only_where_the_reply_says_so(
+    stub: StubApi, api: LightApi, said: dict[str, Any], done: bool
+) -> None:
+    name = "projects/acme-project/locations/us-central1-a/operations/operation-1"
+    stub.answers(StubReply(200, {"name": name, **said}), StubReply(200, {"operations": [{"name": name, **said}]}))
+    found = api.operation(name)
+    assert found is not None and found.done is done
+    assert [row.done for row in api.operations(NAME.project, NAME.zone).rows] == [done]
+
+
 def test_null_fields_count_as_missing(stub: StubApi, api: LightApi) -> None:
     fields = ("labels", "networkEndpoints", "createTime", "acceleratorType", "schedulingConfig", "health")
     stub.answers(StubReply(200, NODE | dict.fromkeys(fields)))

@@ -77,8 +77,9 @@ def test_one_create_that_became_ready_has_settled() -> None:
     assert READY.settled
 
 
-def test_ready_does_not_settle_a_second_create() -> None:
-    twice = apply(apply(INTENT, Sent(INTENT.id, 1.0)), Sent(INTENT.id, 2.0))
+def test_a_second_create_counts_from_when_it_left_and_neither_ready_nor_the_first_settles_it() -> None:
+    twice = apply(apply(apply(INTENT, Sent(INTENT.id, 1.0)), Settled(INTENT.id, 1.5)), Sent(INTENT.id, 2.0))
+    assert (twice.sent_at, twice.sends, twice.settled) == (2.0, 2, False)
     assert not apply(twice, Ready(INTENT.id, 3.0)).settled
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.lease.cloud_api import Operation, QueueTerms, SliceName
-from orchestrator.core.lease.lease import Detached, Held, LeaseState, Mode
+from orchestrator.core.lease.lease import Detached, Extended, Held, LeaseState, Mode
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.obligations import Obligations, keep_slice
 from orchestrator.engine.leases.release import release
@@ -180,6 +180,15 @@ def test_a_claim_on_a_slice_that_was_released_meanwhile_is_refused(world: Virtua
     world.drive(release(owed.lease, CAN, reason="down in another terminal", budget_s=600))
     with pytest.raises(Vanished):
         world.drive(move_claim(owed.lease, Held(owed.lease.id, world.time, world.time + 60), CAN))
+
+
+def test_no_claim_moves_before_it_is_known_how_long_this_machine_was_off(world: VirtualWorld) -> None:
+    owed, world.knows_time = ready(world), False
+    before, at = labels(world), world.ledger.lease(owed.lease.id)
+    for move in (Held(owed.lease.id, world.time, world.time + 60), lambda lease: Extended(lease.id, world.time, 1e10)):
+        with pytest.raises(CloudUnavailable, match="was restarted"):
+            world.drive(move_claim(owed.lease, move, CAN))
+    assert (labels(world), world.ledger.lease(owed.lease.id)) == (before, at)
 
 
 def test_a_detached_run_is_handed_over_and_left(world: VirtualWorld) -> None:

@@ -33,6 +33,7 @@ from orchestrator.errors import (
     ExternalAddressRefused,
     Interrupted,
     QuotaError,
+    UnexpectedReply,
     Vanished,
 )
 from tests.unit.engine.virtual import CAN, Crash, VirtualWorld, lease_and_request
@@ -342,6 +343,17 @@ def test_a_key_is_not_imported_again_once_another_command_has_released_the_lease
     with pytest.raises(Vanished, match="released by another"):
         world.drive(find(Search(drafts.make(), drafter=drafts), CAN, Obligations()), between=released)
     assert world.logins == {} and created(world) == []
+
+
+def test_a_foreign_slice_of_its_name_is_neither_used_nor_deleted(world: VirtualWorld) -> None:
+    ((lease, request),) = drafts = Drafts(world, A).make()
+    world.cloud.create(replace(request, labels={"tpujob-lease-id": "9999999999"}))
+    owed = Obligations()
+    with pytest.raises(UnexpectedReply, match="neither used nor deleted"):
+        world.drive(find(Search(drafts), CAN, owed))
+    world.drive(release_owed(owed, CAN, "it failed"))
+    assert alive(world) == {A} and ("delete", request.name.node) not in world.cloud.calls
+    assert world.ledger.lease(lease.id).state is LeaseState.GONE, "its only create was refused"
 
 
 def test_a_create_with_a_lost_reply_is_gone_before_the_next_zone_is_tried(
