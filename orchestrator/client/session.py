@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from orchestrator import fork, settings
+from orchestrator import fork, private_files, settings
 from orchestrator.client.connections import Connections
 from orchestrator.client.events import Reporter
 from orchestrator.client.reach import Reach
@@ -105,7 +105,7 @@ class Session:
             import hashlib
 
             directory = directory / "endpoints" / hashlib.sha256(target.endpoint.encode()).hexdigest()[:12]
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_files.make_directory(directory)
         named = cloud is not None or project is not None
         return cls(target, directory, reporter, quiet=quiet, light=light, cloud_is_named=named)
 
@@ -240,7 +240,7 @@ class Session:
         """Return the private directory of a lease, for its SSH keys; create it if it is missing. Raises ConfigError."""
         directory = self.directory / "leases" / lease_id
         try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_files.make_directory(directory)
         except OSError as error:
             raise ConfigError(
                 f"{directory} cannot be created: {error.strerror}",

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator import private_files
 from orchestrator.client import shown_logs
 from orchestrator.client.cluster import bucket
 from orchestrator.client.cluster.draft import draft_of
@@ -79,7 +80,8 @@ def run_there(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
                 session.reporter.notice("plan", line)
         make_directory(Path(record.directory))
         without_secret = [each for each in documents if each["kind"] != "Secret"]
-        (Path(record.directory) / MANIFEST).write_text(to_yaml(without_secret), encoding="utf-8")
+        with private_files.open_file(Path(record.directory) / MANIFEST, "w", encoding="utf-8") as manifest:
+            manifest.write(to_yaml(without_secret))
         output = stack.enter_context(
             closing(JobOutput(Path(record.directory), session.reporter, patterns=spec.metrics))
         )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from orchestrator import private_files
 from orchestrator.client.events import Reporter
 from orchestrator.client.jobs.metrics import RunMetrics
 from orchestrator.core.text.redaction import RedactedStream
@@ -15,9 +16,9 @@ from orchestrator.report.files.log_files import log_directory
 
 
 def make_directory(path: Path) -> None:
-    """Create the directory of a run. Raises ConfigError."""
+    """Create the directory of a run, for this user only. Raises ConfigError."""
     try:
-        path.mkdir(parents=True)
+        private_files.make_directory(path, exist_ok=False)
     except OSError as error:
         hint = "`runs_dir:` in the settings names another place"
         raise ConfigError(f"{path} cannot be created: {error.strerror}", hint=hint) from error
@@ -82,7 +83,7 @@ class JobOutput:
 
     def _file(self, worker: int) -> BinaryIO:
         if worker not in self._files:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            private_files.make_directory(self._directory)
             path = self._directory / f"worker{worker}.log"
-            self._files[worker] = path.open(self._mode, buffering=0)
+            self._files[worker] = private_files.open_file(path, self._mode, buffering=0)
         return self._files[worker]

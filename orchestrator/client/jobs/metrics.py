@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from orchestrator import private_files
 from orchestrator.client.events import Metrics, Reporter
 from orchestrator.client.jobs.step_times import StepTimes
 from orchestrator.core.text.metric_lines import MetricLine, line_of, number, step_of
@@ -175,8 +176,8 @@ def _float(text: str) -> float | None:
 def _opened(path: Path, mode: str) -> IO[bytes] | None:
     """A disk that takes no file costs the file, not the job: the log output reports it."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open(mode, buffering=0)
+        private_files.make_directory(path.parent)
+        return private_files.open_file(path, mode, buffering=0)
     except OSError:
         return None
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator import private_files
 from orchestrator.client.events import relative
 from orchestrator.client.sweeps import progress
 from orchestrator.errors import ConfigError, TpujobError, UnknownRun, UserError
@@ -137,7 +138,7 @@ def write(session: Session, page: Page, path: Path, *, make_directory: bool = Fa
         runs.append(run_data.read(session.ledger, run, attempt, session.now(run.cloud)))
     try:
         if make_directory:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            private_files.make_directory(path.parent)
         if page.title is not None:
             links = [_page_link(Path(data.report.directory), path.parent) for data in runs]
             text = pages.runs_page(runs, title=page.title, links=links, hide=secrets.hide)
@@ -146,10 +147,10 @@ def write(session: Session, page: Page, path: Path, *, make_directory: bool = Fa
             if path == page.path.absolute():
                 # Perfetto shows the escapes of names as they are written.
                 found = json.dumps(trace(runs[0], secrets.hide), separators=(",", ":"), ensure_ascii=False)
-                _replace(directory / TRACE, found)
+                _replace(directory / TRACE, found, private=True)
             has_trace = (directory / TRACE).exists()
             text = pages.run_page(runs[0], link=_link(directory, path.parent), hide=secrets.hide, trace=has_trace)
-        _replace(path, text)
+        _replace(path, text, private=path == page.path.absolute())
     except OSError as error:
         hint = "`--out FILE` writes it somewhere else"
         raise ConfigError(f"{relative(path)} cannot be written: {error.strerror or error}", hint=hint) from error
@@ -166,12 +167,16 @@ def _page_link(directory: Path, seen_from: Path) -> str:
     return _link(page, seen_from) if page.exists() else ""
 
 
-def _replace(path: Path, text: str) -> None:
-    """Write a file whole or not at all; a link that has its name is replaced, not followed. Raises OSError."""
+def _replace(path: Path, text: str, *, private: bool = False) -> None:
+    """Write a file whole or not at all; a link that has its name is replaced, not followed. Raises OSError.
+
+    `private`: for this user only; others have the mode of the user's own files.
+    """
     draft = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
     draft.unlink(missing_ok=True)
     try:
-        with draft.open("x", encoding="utf-8", errors="replace") as file:
+        opened = private_files.open_file if private else open
+        with opened(draft, "x", encoding="utf-8", errors="replace") as file:
             file.write(text)
         draft.replace(path)
     except BaseException:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import orchestrator
-from orchestrator import fork
+from orchestrator import fork, private_files
 
 READY_TIMEOUT_S = 30.0  # for a guardian that hangs; the end of one is seen at once
 SCOPE_TIMEOUT_S = 2.0  # the user manager answers within some 30 ms, or something is wrong with it
@@ -63,7 +63,7 @@ def start_guardian(directory: Path, notice: Callable[[str], None] = lambda text:
     """Start one for this process and return it once it waits. Raises GuardianNotStarted."""
     watched, ours = fork.pipe()
     try:
-        with (directory / "guardian.log").open("ab") as log:
+        with private_files.open_file(directory / "guardian.log", "ab") as log:
             pid = _start_in_scope(directory, watched, log) or _start(directory, watched, log, (), READY_TIMEOUT_S)
     except OSError as error:
         ours.close()

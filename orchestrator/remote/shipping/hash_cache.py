@@ -13,6 +13,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator import private_files
+
 RACY_NS = 2_000_000_000  # the coarsest clock of a file system (FAT)
 
 Stamp = tuple[int, int, int, int]
@@ -60,7 +62,7 @@ class HashCache:
             return
         draft = self.path.with_name(f".{self.path.name}.{os.getpid()}.{time.monotonic_ns()}")
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_files.make_directory(self.path.parent)
             draft.write_text(json.dumps([(path, *stamp, sha256) for path, (stamp, sha256) in self.used.items()]))
             draft.replace(self.path)
         except OSError:

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator import private_files
 from orchestrator.errors import ConfigError
 
 COMMENT = "tpujob"
@@ -28,7 +29,7 @@ def create_key(directory: Path) -> KeyPair:
         return _existing(path)
     key = Ed25519PrivateKey.generate()
     text = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    private_files.make_directory(directory)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(text)

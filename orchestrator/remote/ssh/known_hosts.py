@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from orchestrator import private_files
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import HostKeyMismatch, UnexpectedReply
 
@@ -56,7 +57,7 @@ class KnownHosts:
             )
 
     def _write(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_files.make_directory(self.path.parent)
         draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.writelines(f"{name} {key}\n" for name, key in sorted(self._keys.items()))
