@@ -112,9 +112,8 @@ def _drafter(session: Session, options: UpOptions, handle: str, *, report_always
     idle_s = _idle_s(options, existing)
     if existing is None or report_always:
         _report_plan(session, plan, idle_s, options)
-    drafter = PlanDrafter(
-        plan, plans.place(session, AccessWish(via=options.via)), handle=handle, purpose=Purpose.HOLD, idle_s=idle_s
-    )
+    wish = AccessWish(via=options.via)
+    drafter = plans.drafter(session, plan, wish, handle=handle, purpose=Purpose.HOLD, idle_s=idle_s)
     session.recover(spare=handle)
     return drafter
 

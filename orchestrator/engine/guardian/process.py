@@ -136,7 +136,11 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     if environ.get(SETTING, "").lower() == CI_DETACH:
         dropped.add("RUNNER_TRACKING_ID")  # by which a GitHub runner finds and ends what a job left running
     kept = {name: value for name, value in environ.items() if name not in dropped}
-    return with_absolute_paths(kept, str(Path.cwd()))  # it runs in another directory
+    try:
+        here = str(Path.cwd())
+    except FileNotFoundError:  # deleted: nothing that is relative to it can be meant
+        return kept
+    return with_absolute_paths(kept, here)  # it runs in another directory
 
 
 def ci_notice(environ: Mapping[str, str]) -> str | None:
