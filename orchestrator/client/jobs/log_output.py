@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import IO, Literal
 
 from orchestrator import private_files
 from orchestrator.client.events import Reporter
@@ -41,7 +41,7 @@ class JobOutput:
         self._reporter = reporter
         self._mode: Literal["ab", "wb"] = "wb" if anew else "ab"
         self._lock = threading.Lock()
-        self._files: dict[int, BinaryIO] = {}
+        self._files: dict[int, IO[bytes]] = {}
         self._splitters: dict[int, LineSplitter] = {}
         self._streams: dict[int, RedactedStream] = {}
         self._full = False
@@ -81,7 +81,7 @@ class JobOutput:
             self._reporter.log(worker, tuple(lines))
             self.metrics.search(worker, lines)
 
-    def _file(self, worker: int) -> BinaryIO:
+    def _file(self, worker: int) -> IO[bytes]:
         if worker not in self._files:
             private_files.make_directory(self._directory)
             path = self._directory / f"worker{worker}.log"
