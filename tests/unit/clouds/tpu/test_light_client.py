@@ -346,6 +346,36 @@ def test_an_operation_is_done_only_where_the_reply_says_so(
     assert [row.done for row in api.operations(NAME.project, NAME.zone).rows] == [done]
 
 
+def test_what_is_no_name_of_an_operation_never_leaves(stub: StubApi, api: LightApi) -> None:
+    for name in ("", "operation-1", f"{NODE['name']}/operations/x", "projects/p/locations/z/operations/../x/y"):
+        with pytest.raises(BadRequest, match="is not the name of an operation"):
+            api.operation(name)
+    assert not stub.asked
+
+
+@pytest.mark.parametrize("token", [5, ["x"], {"a": "b"}, True])
+def test_a_next_page_that_is_no_text_makes_no_complete_list(stub: StubApi, api: LightApi, token: object) -> None:
+    stub.answers(StubReply(200, {"nodes": [], "nextPageToken": token}))
+    with pytest.raises(UnexpectedReply, match="next page that is not text"):
+        api.list(NAME.project, NAME.zone)
+
+
+def test_a_plain_slice_is_deleted_by_one_call_that_names_its_node(stub: StubApi, api: LightApi) -> None:
+    stub.answers(StubReply(200, {"name": "projects/acme-project/locations/us-central1-a/operations/operation-1"}))
+    assert api.delete(NAME) is not None
+    assert [(asked.method, asked.path) for asked in stub.asked] == [("DELETE", f"/v2/{NODE['name']}")]
+
+
+def test_a_list_of_pages_has_the_servers_time_of_the_first(stub: StubApi, api: LightApi) -> None:
+    """The time at which nothing of the list was read yet: later would be ahead of what the list shows."""
+    first, second = (StubReply(200, {"nextPageToken": each}, (("Date", date),)) for each, date in PAGES)
+    stub.answers(first, second)
+    assert api.list(NAME.project, NAME.zone).server_now == 0.0
+
+
+PAGES = (("more", "Thu, 01 Jan 1970 00:00:00 GMT"), ("", "Thu, 01 Jan 1970 00:00:09 GMT"))
+
+
 def test_null_fields_count_as_missing(stub: StubApi, api: LightApi) -> None:
     fields = ("labels", "networkEndpoints", "createTime", "acceleratorType", "schedulingConfig", "health")
     stub.answers(StubReply(200, NODE | dict.fromkeys(fields)))
