@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,6 +64,16 @@ def test_in_a_directory_that_was_deleted_what_needs_it_is_refused_and_the_rest_w
     for words in (UP, ("status",), ("list",), ("down", "bob"), ("gc", "--local")):
         assert within(tpujob, gone, *words).returncode == 0
     assert (tpujob.lived(), tpujob.alive()) == (1, [])
+
+
+def test_a_run_whose_directory_is_deleted_meanwhile_ends_with_the_code_of_its_job(tpujob: Tpujob) -> None:
+    (tpujob.directory / "there").mkdir()
+    job = tpujob.job("tpu: {zone: us-central1-a}\ncommand: echo begun; sleep 1; exit 5\n", "there/job.yaml")
+    process = tpujob.start("run", Path(job).name, before=("bash", "-c", 'cd there && exec "$0" "$@"'))
+    tpujob.until("begun", process)
+    shutil.rmtree(tpujob.directory / "there")
+    out, err = process.communicate()
+    assert process.returncode == 5 and "absent (checked" in out and tpujob.alive() == [], err
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])

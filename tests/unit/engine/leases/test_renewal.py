@@ -204,7 +204,15 @@ def _not_listed(world: VirtualWorld, node: Any) -> None:
     world.cloud.list = lambda *_, **__: Listing((), (), world.time)  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("spoil", [_taken_away, _of_another, _not_listed])
+def _of_another_in_a_zone_that_does_not_answer(world: VirtualWorld, node: Any) -> None:
+    _of_another(world, node)
+    world.cloud.unreachable = (ZONE,)
+
+
+SPOILED = (_taken_away, _of_another, _of_another_in_a_zone_that_does_not_answer, _not_listed)
+
+
+@pytest.mark.parametrize("spoil", SPOILED)
 def test_what_is_not_this_slice_any_more_takes_no_claim(world: VirtualWorld, spoil: Any) -> None:
     owed = ready(world)
     spoil(world, *world.cloud.nodes.values())
@@ -334,7 +342,7 @@ def test_extending_moves_label_and_ledger(world: VirtualWorld) -> None:
     owed = ready(world)
     kept = world.drive(keep_slice(owed, world.time + 3600, CAN))
     lease = world.drive(extend(kept, 1800, CAN))
-    assert lease.hold_until is not None
+    assert lease.hold_until is not None and "ExtendLogin" not in world.effects
     assert int(labels(world)["tpujob-claimed-until"]) == int(lease.hold_until)
     assert lease.hold_until - world.ledger.lease(lease.id).created_at < 3600 + 1800 + 120
 
