@@ -76,29 +76,6 @@ def test_a_lease_that_is_down_never_goes_back(event: LeaseEvent) -> None:
         apply(DOWN, event)
 
 
-def test_a_second_down_replaces_the_reason_and_keeps_the_time() -> None:
-    again = apply(DOWN, Down(DOWN.id, 9.0, "tpujob down"))
-    assert (again.reason, again.down_at) == ("tpujob down", DOWN.down_at)
-
-
-def test_one_create_that_became_ready_has_settled() -> None:
-    assert READY.settled
-
-
-def test_a_second_create_counts_from_when_it_left_and_neither_ready_nor_the_first_settles_it() -> None:
-    twice = apply(apply(apply(INTENT, Sent(INTENT.id, 1.0)), Settled(INTENT.id, 1.5)), Sent(INTENT.id, 2.0))
-    assert (twice.sent_at, twice.sends, twice.settled) == (2.0, 2, False)
-    assert not apply(twice, Ready(INTENT.id, 3.0)).settled
-
-
-def test_a_refused_create_is_not_counted() -> None:
-    assert apply(apply(INTENT, Sent(INTENT.id, 1.0)), CreateRefused(INTENT.id, 2.0, "quota")).sends == 0
-
-
-def test_a_hold_never_outlives_the_deadline() -> None:
-    assert apply(READY, Held(READY.id, 4.0, READY.deadline + 1000)).hold_until == READY.deadline
-
-
 HELD = apply(READY, Held(READY.id, 4.0, 1000.0))
 DETACHED = apply(READY, Detached(READY.id, 4.0))
 QUEUED = replace(CREATING, ready_by=10.0, deadline=1000.0)
@@ -111,6 +88,16 @@ PASSED = Passed("x", 9.0, run="run2", handle="job2", deadline=500.0, budget_usd=
     [
         (INTENT, LoginGranted("x", 9.0, "ada"), {"route": Route(user="ada")}),
         (replace(INTENT, route=Route(os_login=True)), LoginRefused("x", 9.0, "no"), {"route": Route()}),
+        (
+            replace(CREATING, state="intent", settled=True),
+            Sent("x", 9.0),
+            {"sent_at": 9.0, "sends": 2, "settled": False},
+        ),
+        (CREATING, Ready("x", 9.0), {"state": LeaseState.READY, "ready_at": 9.0, "settled": True}),
+        (replace(CREATING, sends=2), Ready("x", 9.0), {"state": LeaseState.READY, "ready_at": 9.0}),
+        (replace(CREATING, state="intent"), CreateRefused("x", 9.0, "quota"), {"sends": 0}),
+        (READY, Held("x", 9.0, 1e9), {"hold_until": READY.deadline, "held_for": HeldFor.USER, "purpose": "hold"}),
+        (DOWN, Down("x", 9.0, "tpujob down"), {"reason": "tpujob down"}),
         (DOWN, Created("x", 9.0, "operation-2"), {"operation": "operation-2"}),
         (replace(CREATING, sends=2, settled=True), Ready("x", 9.0), {"state": LeaseState.READY, "ready_at": 9.0}),
         (
