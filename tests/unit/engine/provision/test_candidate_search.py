@@ -307,14 +307,18 @@ def test_a_key_expires_an_hour_after_the_deadline_by_the_clouds_clock(world: Vir
     assert world.logins[lease.id] == pytest.approx(lease.deadline + 86400 + 3600, abs=60)
 
 
-def test_a_refused_import_is_not_waited_for_and_nothing_is_created(world: VirtualWorld) -> None:
-    world.os_login_error, world.os_login_error_until = QuotaError("Login profile size exceeds 32 KiB"), world.time + 1
+@pytest.mark.parametrize("error", [QuotaError("Login profile size exceeds 32 KiB"), UnexpectedReply("not JSON")])
+def test_an_import_that_failed_is_not_tried_again_and_counts_as_without_effect_only_where_it_was_refused(
+    world: VirtualWorld, error: CloudError
+) -> None:
+    world.os_login_error, world.os_login_error_until = error, world.time + 1
     drafts, owed, began = RoutedDrafts(world, A, wish=AccessWish(os_login="on")), Obligations(), world.time
-    with pytest.raises(QuotaError, match="32 KiB"):
+    with pytest.raises(type(error), match=error.message):
         search(world, Search(drafts.make(), drafter=drafts), owed)
     assert created(world) == [] and world.time - began < 10
+    world.drive(release_owed(owed, CAN, "it failed"))
     (lease,) = world.ledger.leases()
-    assert lease.state is LeaseState.GONE
+    assert lease.state is LeaseState.GONE and lease.route.os_login is isinstance(error, UnexpectedReply)
 
 
 def test_an_import_whose_reply_is_lost_has_settled_before_its_lease_is_gone(world: VirtualWorld) -> None:
