@@ -349,6 +349,30 @@ def test_a_key_is_not_imported_again_once_another_command_has_released_the_lease
     assert world.logins == {} and created(world) == []
 
 
+@pytest.mark.parametrize(
+    ("error", "sent_at"),
+    [
+        (CloudUnavailable("503", retry_after_s=25.0), [0.0, 25.0, 50.0]),
+        (UnexpectedReply("its effect is unknown"), [0.0]),
+    ],
+    ids=["unavailable", "unexpected"],
+)
+def test_a_create_is_sent_again_when_the_cloud_says_for_a_minute_and_not_where_its_effect_is_unknown(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch, error: CloudError, sent_at: list[float]
+) -> None:
+    times, began = [], world.time
+
+    def create(request: SliceRequest) -> Operation:
+        times.append(world.time - began)
+        raise error
+
+    monkeypatch.setattr(world.cloud, "create", create)
+    with pytest.raises(type(error)):
+        world.drive(find(Search(Drafts(world, A).make()), CAN, Obligations()))
+    (lease,) = world.ledger.leases()
+    assert times == sent_at and lease.sends == len(sent_at), "none of them is known to have had no effect"
+
+
 def test_a_foreign_slice_of_its_name_is_neither_used_nor_deleted(world: VirtualWorld) -> None:
     ((lease, request),) = drafts = Drafts(world, A).make()
     world.cloud.create(replace(request, labels={"tpujob-lease-id": "9999999999"}))
