@@ -113,6 +113,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "The ledger": ((r"ledger/file|engine/guardian/world", r""),),
     "The state directory and the settings": (
         (r"settings|clouds/google/config|remote/shipping/store", r""),
+        (r"remote/fleet/limits|engine/runtime/locks|cli/dispatch", r"ulimit|file locks|working directory"),
         (r"client/session", r"keys"),
         (r"engine/preparation", r"runs_dir"),
     ),

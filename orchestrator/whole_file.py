@@ -28,10 +28,10 @@ def write(path: Path, content: str | bytes, mode: int | None = None) -> None:
         file.write(_encoded(content))
 
 
-def replace(path: Path, content: str | bytes, mode: int | None = None) -> None:
+def replace(path: Path, content: str | bytes, mode: int | None = 0o600) -> None:
     """Replace a file durably; a link that has its name is replaced, not followed. Raises OSError.
 
-    `mode`: None as the umask says.
+    `mode`: by default for this user only; None as the umask says.
     """
     draft = path.with_name(f".{path.name[:100]}.{os.getpid()}-{threading.get_ident()}")
     draft.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -13,6 +14,8 @@ from orchestrator.cli.console import console
 from orchestrator.errors import ConfigError, TpujobError, UserError
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+_FILES, _LOCKS = (errno.EMFILE, errno.ENFILE), (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+_MEMORY = re.compile("can't start new thread|failed to map segment|[Cc]annot allocate memory")
 _USAGE = 2  # typer's code for usage errors
 
 
@@ -37,10 +40,8 @@ def dispatch() -> int:
         code = 130
     except BrokenPipeError:
         code = 141
-    except OSError as error:
-        code = _disk(error) if error.errno in _DISK else _bug(error)
     except Exception as error:
-        code = _bug(error)
+        code = _of_the_machine(error) or _bug(error)
     console().quiet()
     return code
 
@@ -59,11 +60,33 @@ def _call() -> int:
     return 0
 
 
-def _disk(error: OSError) -> int:
-    """A disk that is full, read-only or failing is no bug."""
-    hint = "free some space, or name another place: TPUJOB_STATE_DIR, `runs_dir:`; what is alive: `tpujob status`"
-    console().reporter.fail(ConfigError(f"{error.filename or 'a file'} cannot be written: {error.strerror}", hint=hint))
+def _of_the_machine(error: Exception) -> int:
+    """What the user's machine refuses is no bug: report it and return the exit code. 0: it is something else."""
+    number = error.errno if isinstance(error, OSError) else None
+    alive = "what is alive: `tpujob status`"
+    if number in _DISK:
+        text = f"{getattr(error, 'filename', None) or 'a file'} cannot be written: {os.strerror(number or 0)}"
+        hint = f"free some space, or name another place: TPUJOB_STATE_DIR, `runs_dir:`; {alive}"
+    elif number in _FILES:
+        text, hint = "this process may open no more files", f"raise the limit that `ulimit -n` shows; {alive}"
+    elif number in _LOCKS:
+        text = f"a disk here has no file locks (flock): {os.strerror(number or 0)}"
+        hint = "TPUJOB_STATE_DIR can name a directory on another disk"
+    elif isinstance(error, MemoryError) or number == errno.ENOMEM or _MEMORY.search(str(error)):
+        text, hint = "this process gets no more memory", f"raise the limit that `ulimit -v` shows; {alive}"
+    elif number == errno.ENOENT and not _is_somewhere():
+        text, hint = "the working directory does not exist any more", "change into another one"
+    else:
+        return 0
+    console().reporter.fail(ConfigError(text, hint=hint))
     return ConfigError.exit_code
+
+
+def _is_somewhere() -> bool:
+    try:
+        return bool(Path.cwd())
+    except OSError:
+        return False
 
 
 def _bug(error: Exception) -> int:

@@ -309,4 +309,7 @@ class Reporter:
 
 def relative(path: Path) -> Path:
     """Return the path as seen from the working directory, if it lies below it."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    try:
+        return path.relative_to(Path.cwd())
+    except (ValueError, FileNotFoundError):  # somewhere else; or the working directory was deleted
+        return path

@@ -28,7 +28,6 @@ from orchestrator.core.text import names
 from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.jobs.monitor import check_slice
 from orchestrator.engine.provision.candidate_search import Search
-from orchestrator.engine.provision.drafts import PlanDrafter
 from orchestrator.engine.runtime.interpreter import HEARD_WITHIN_S
 from orchestrator.engine.slices.lend import LendRequest, Loan, lend
 from orchestrator.errors import (
@@ -282,9 +281,7 @@ def _lend(
     plan = make([request], default_zone=session.target.zone, wait_s=options.wait_s, inputs=plans.known_to(session))
     plans.show_plan(session, plan, wish=AccessWish(via=options.via))
     session.recover()
-    drafter = PlanDrafter(
-        plan, plans.place(session, AccessWish(via=options.via)), handle=options.name, purpose=Purpose.RUN
-    )
+    drafter = plans.drafter(session, plan, AccessWish(via=options.via), handle=options.name, purpose=Purpose.RUN)
     search = Search(drafter.make(), wait_s=options.wait_s, drafter=drafter)
     with ExitStack() as stack:
         if session.target.kind != EMULATED and not stack.enter_context(inhibit_sleep("a slice is in use")):

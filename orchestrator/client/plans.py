@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.client.project_rules import RulesFile
 from orchestrator.client.session import Session
 from orchestrator.client.slices import availability
 from orchestrator.core.lease import access
 from orchestrator.core.lease.access import AccessWish
+from orchestrator.core.lease.lease import Purpose
 from orchestrator.core.planning import egress, grants
 from orchestrator.core.planning.capacity_request import PlanInputs
 from orchestrator.core.planning.plan import Plan
 from orchestrator.core.text.durations import format_duration
 from orchestrator.core.text.sizes import format_size
-from orchestrator.engine.provision.drafts import Place
+from orchestrator.engine.provision.drafts import Place, PlanDrafter
 from orchestrator.report.plan import dropped_lines, plan_lines
 
 if TYPE_CHECKING:
@@ -72,6 +73,24 @@ def bucket_of(session: Session, spec: JobSpec, emulator: str | None) -> Bucket |
 def rules_of(session: Session) -> RulesFile:
     """Return what is known of the policies of this session's project."""
     return RulesFile(session.directory / "access.json", session.target.kind, session.target.project, session.now)
+
+
+def drafter(session: Session, plan: Plan, wish: AccessWish, *, purpose: Purpose, **about: Any) -> PlanDrafter:
+    """Return what drafts the slices of a plan. Raises ConfigError where this machine could not use them."""
+    where = place(session, wish)
+    way = access.route(where.access, where.rules())
+    files = 1 if way.via is not access.Via.IAP and way.ssh_proxy_command is None else 3
+    workers = max(candidate.workers for candidate in plan.candidates)
+    check_machine(session, *((workers, files) if purpose is Purpose.RUN else ()))
+    return PlanDrafter(plan, where, purpose=purpose, **about)
+
+
+def check_machine(session: Session, workers: int = 0, files_each: int = 1) -> None:
+    """Raise ConfigError for what would end a run on so many workers once its slice is billed."""
+    from orchestrator.remote.fleet import limits
+
+    session.locks.check()
+    limits.check(workers, files_each)
 
 
 def place(session: Session, wish: AccessWish) -> Place:

@@ -37,6 +37,7 @@ class Reach:
 
     emulator: Callable[[], Emulator | None]
     lease_directory: Callable[[str], Path]
+    keys_left: set[str] = field(default_factory=set)  # of these leases, the key may still be in the OS Login profile
     _os_login: OsLogin | None = field(default=None, init=False)
 
     def fleet(
@@ -102,9 +103,11 @@ class Reach:
             self.logins().extend_key(key.key_id, key.line, expires_at=expires_at)
 
     def revoke_login(self, lease: Lease) -> None:
-        """Remove the key of the lease from the profile, if it is there. Raises CloudError."""
+        """Remove the key of the lease from the profile, if it is there; until then it is in `keys_left`. Raises CloudError."""
+        self.keys_left.add(lease.id)
         for key in self._keys_of(lease):
             self.logins().remove_key(key.key_id, project=lease.name.project)
+        self.keys_left.discard(lease.id)
 
     def _keys_of(self, lease: Lease) -> list[LoginKey]:
         """Return the key of the lease in the profile, if it is there. Raises AuthError if it is in another one."""

@@ -15,10 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from orchestrator import fork, settings
+from orchestrator import fork, private_files, settings
 from orchestrator.client.connections import Connections
 from orchestrator.client.events import Reporter
 from orchestrator.client.reach import Reach
+from orchestrator.core.lease.access import KEY_OUTLIVES_S
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.text import names
 from orchestrator.engine.runtime.locks import FileLocks
@@ -77,6 +78,7 @@ class Session:
         self._asked_to_end: tuple[int, str, bool] | None = None  # and no program was told of it yet
         self._announced = self._told_of_newer = False
         self._asked_time: set[str] = set()
+        self._keys_left: set[str] = set()  # leases whose key OS Login did not remove
         self._quiet = quiet
         self._interrupted: Interrupted | None = None
 
@@ -105,7 +107,7 @@ class Session:
             import hashlib
 
             directory = directory / "endpoints" / hashlib.sha256(target.endpoint.encode()).hexdigest()[:12]
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_files.make_directory(directory)
         named = cloud is not None or project is not None
         return cls(target, directory, reporter, quiet=quiet, light=light, cloud_is_named=named)
 
@@ -154,7 +156,7 @@ class Session:
             from orchestrator.client.cluster.reach import PodReach
 
             return PodReach(lambda: cast("ClusterCloud", self.world(GKE).cloud), self._run_of)
-        return Reach(partial(self._connections.emulator, kind), self.lease_directory)
+        return Reach(partial(self._connections.emulator, kind), self.lease_directory, self._keys_left)
 
     def _run_of(self, lease: Lease) -> RunRecord | None:
         return self.ledger.run(lease.run)[0] if lease.run is not None else None
@@ -240,7 +242,7 @@ class Session:
         """Return the private directory of a lease, for its SSH keys; create it if it is missing. Raises ConfigError."""
         directory = self.directory / "leases" / lease_id
         try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_files.make_directory(directory)
         except OSError as error:
             raise ConfigError(
                 f"{directory} cannot be created: {error.strerror}",
@@ -371,17 +373,40 @@ class Session:
                 self.note(unchecked(lease, TeardownUnproven("another process is still deleting it")))
 
     def forget_keys(self, lease_id: str) -> None:
-        """Delete the SSH keys of a slice that is gone."""
+        """Delete the SSH keys of a slice that is gone. Its directory stays while its key is left in the OS Login profile."""
         import shutil
 
-        shutil.rmtree(self.directory / "leases" / lease_id, ignore_errors=True)
+        directory = self.directory / "leases" / lease_id
+        shutil.rmtree(directory, ignore_errors=True)
+        if lease_id in self._keys_left:
+            with contextlib.suppress(OSError):  # a full disk: then the key goes when it expires
+                private_files.make_directory(directory)
 
     def _forget_gone(self) -> None:
-        """Delete the SSH keys of slices whose end was recorded by a process that was killed before it deleted them."""
+        """Delete what is left of the SSH keys of slices that are gone: by a process that was killed, or in OS Login."""
         for directory in (self.directory / "leases").glob("*"):
             with contextlib.suppress(UnknownLease):  # another process drafts it
-                if not self.ledger.lease(directory.name).open:
-                    self.forget_keys(directory.name)
+                lease = self.ledger.lease(directory.name)
+                if not lease.open:
+                    self._remove_left_key(lease)
+                    self.forget_keys(lease.id)
+
+    def _remove_left_key(self, lease: Lease) -> None:
+        """Try once to remove the key of a slice that is gone from the OS Login profile, unless it has expired."""
+        if not lease.route.os_login or self.now(lease.cloud) > lease.deadline + KEY_OUTLIVES_S:
+            return
+        from orchestrator.engine.effects.cloud import RevokeLogin
+
+        async def revoke() -> None:
+            await RevokeLogin(lease)
+
+        self._keys_left.add(lease.id)
+        try:
+            self.run(revoke(), lease.cloud)
+        except Interrupted:
+            raise  # Ctrl-C is for the command
+        except TpujobError:
+            pass  # the command that released the slice said so
 
     def forget_drafts(self, made: Iterable[str], *, kept: Lease | None = None) -> None:
         """Delete the SSH keys of these leases, but those of `kept` and of slices that are not proven gone."""

@@ -56,7 +56,7 @@ def keep(directory: Path, collected: CollectResult) -> tuple[ResultRemark, ...]:
     if not remarks:
         path.unlink(missing_ok=True)
         return ()
-    whole_file.replace(path, json.dumps({"schema": SCHEMA, "results": [asdict(each) for each in remarks]}), 0o600)
+    whole_file.replace(path, json.dumps({"schema": SCHEMA, "results": [asdict(each) for each in remarks]}))
     return remarks
 
 

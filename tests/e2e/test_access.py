@@ -185,3 +185,16 @@ def test_a_held_slice_says_how_it_is_reached_and_is_not_used_for_a_job_that_says
         words = " ".join(done.stderr.split())
         assert done.returncode == 0 and f"(mine): {why}" in words and "held slice of" not in words, done.text
     assert tpujob("down", "mine").returncode == 0
+
+
+def test_a_key_that_os_login_does_not_remove_is_removed_by_a_later_command(tpujob: Tpujob) -> None:
+    tpujob.settings(require_os_login=True)
+    assert tpujob("up", "mine", "--zone", "us-central1-a").returncode == 0
+    fault = tpujob.fault("status", "osLogin.deleteSshPublicKey", status=403)
+    done = tpujob("down", "mine")
+    assert done.returncode == 0 and "or a later command removes it" in done.stderr, done.text
+    still = tpujob("status")
+    assert still.returncode == 0 and len(keys(tpujob)) == 1 and "OS Login" not in still.stderr
+    tpujob.admin("DELETE", f"faults/{fault}")
+    assert tpujob("status").returncode == 0 and keys(tpujob) == {}
+    assert [*(tpujob.own_state / "leases").iterdir()] == []

@@ -113,7 +113,7 @@ def test_a_report_that_cannot_be_written_costs_one_line_and_no_result(
 
 
 def test_a_disk_that_is_full_costs_the_page_only(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, text: str) -> None:
+    def full(path: Path, text: str, **_: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:

@@ -19,7 +19,7 @@ from tests import ROOT
 BOTTOM = {"errors", "exit_codes", "catalog"}
 CORE = {"core"} | BOTTOM
 EDGES = {"ledger", "clouds", "remote"}
-ENGINE = {"engine", "fork"} | EDGES | CORE
+ENGINE = {"engine", "fork", "private_files"} | EDGES | CORE
 REPORT = {"report", "whole_file"} | ENGINE
 
 # The parts of `orchestrator` and what each may import of the others, from the bottom up.
@@ -34,10 +34,11 @@ MAY_IMPORT = {
     "boot_clock": set(),
     "fork": set(),
     "open_files": set(),
+    "private_files": set(),
     "whole_file": set(),
     "ledger": {"ledger", "boot_clock", "fork"} | CORE,
     "clouds": {"clouds", "settings", "peers"} | CORE,
-    "remote": {"remote", "fork", "open_files", "peers", "vm.metrics", "vm.upload", "whole_file"}
+    "remote": {"remote", "fork", "open_files", "peers", "private_files", "vm.metrics", "vm.upload", "whole_file"}
     | CORE,  # a local job's metrics are read as on a worker
     "engine": ENGINE,
     "report": REPORT,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import IO, Literal
 
+from orchestrator import private_files
 from orchestrator.client.events import Bar, Reporter
 from orchestrator.client.jobs.metrics import RunMetrics
 from orchestrator.client.jobs.paced import Paced
@@ -18,9 +19,9 @@ BAR_S = 1.0  # between two states of a progress bar
 
 
 def make_directory(path: Path) -> None:
-    """Create the directory of a run. Raises ConfigError."""
+    """Create the directory of a run, for this user only. Raises ConfigError."""
     try:
-        path.mkdir(parents=True)
+        private_files.make_directory(path, exist_ok=False)
     except OSError as error:
         hint = "`runs_dir:` in the settings names another place"
         raise ConfigError(f"{path} cannot be created: {error.strerror}", hint=hint) from error
@@ -43,7 +44,7 @@ class JobOutput:
         self._reporter = reporter
         self._mode: Literal["ab", "wb"] = "wb" if anew else "ab"
         self._lock = threading.Lock()
-        self._files: dict[int, BinaryIO] = {}
+        self._files: dict[int, IO[bytes]] = {}
         self._splitters: dict[int, LineSplitter] = {}
         self._streams: dict[int, RedactedStream] = {}
         self._bars = Paced(BAR_S, self._show_bar, self._lock)
@@ -96,9 +97,9 @@ class JobOutput:
             self._reporter.emit(Bar(worker, line))
             self.metrics.search(worker, [line])
 
-    def _file(self, worker: int) -> BinaryIO:
+    def _file(self, worker: int) -> IO[bytes]:
         if worker not in self._files:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            private_files.make_directory(self._directory)
             path = self._directory / f"worker{worker}.log"
-            self._files[worker] = path.open(self._mode, buffering=0)
+            self._files[worker] = private_files.open_file(path, self._mode, buffering=0)
         return self._files[worker]

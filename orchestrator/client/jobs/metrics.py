@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from orchestrator import whole_file
+from orchestrator import private_files, whole_file
 from orchestrator.client.events import Metrics, Reporter
 from orchestrator.client.jobs.paced import Paced
 from orchestrator.client.jobs.step_times import StepTimes
@@ -101,7 +101,7 @@ class RunMetrics:
         if any(self._names[name] != name for name in new):
             hidden = {name_hash(name): shown for name, shown in self._names.items() if shown != name}
             with contextlib.suppress(OSError):
-                whole_file.replace(names_path(self._directory), json.dumps(hidden), 0o600)
+                whole_file.replace(names_path(self._directory), json.dumps(hidden))
 
     def _note_all(self, worker: int, found: Sequence[Any]) -> None:
         """Note what the lines of a piece hold: the highest of their steps, and the values of the last one."""
@@ -180,8 +180,8 @@ def _float(text: str) -> float | None:
 def _opened(path: Path, mode: str) -> IO[bytes] | None:
     """A disk that takes no file costs the file, not the job: the log output reports it."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open(mode, buffering=0)
+        private_files.make_directory(path.parent)
+        return private_files.open_file(path, mode, buffering=0)
     except OSError:
         return None
 

@@ -19,7 +19,6 @@ from orchestrator.core.lease.lease import Purpose
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.planning.plan import CandidateOrder, make
 from orchestrator.engine.preparation import checks, runs
-from orchestrator.engine.provision.drafts import PlanDrafter
 from orchestrator.report.plan import candidate_shape, table
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ def preview(session: Session, spec: JobSpec, path: Path) -> PlanPreview:
     checks.check_bucket(spec, session.target.kind, os.environ)
     checks.check_python(spec, session.target.kind)
     plan = plan_of(session, spec)
-    drafter = PlanDrafter(plan, plans.place(session, spec.access.wish), handle=str(spec.name), purpose=Purpose.RUN)
+    drafter = plans.drafter(session, plan, spec.access.wish, handle=str(spec.name), purpose=Purpose.RUN)
     requests = tuple(session.preview(draft.request) for draft in drafter.make())
     session.forget_drafts(drafter.made)
     return PlanPreview(

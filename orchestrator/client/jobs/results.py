@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator import private_files
 from orchestrator.client.connections import OFF
 from orchestrator.client.events import RunResult, relative
 from orchestrator.client.results import pages
@@ -243,7 +244,7 @@ def _start_collector(session: Session, run: str) -> None:
     """Start a process that follows the run to its end. If it is killed, another `tpujob attach` takes its place."""
     if os.environ.get("TPUJOB_COLLECTOR", "").lower() in OFF:
         return
-    with (session.directory / "collector.log").open("ab") as log:
+    with private_files.open_file(session.directory / "collector.log", "ab") as log:
         subprocess.Popen(
             [sys.executable, "-P", "-m", "orchestrator.cli", "attach", run],
             stdin=subprocess.DEVNULL,

@@ -27,7 +27,6 @@ from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.preparation import checks, runs
 from orchestrator.engine.preparation.phases import phases
 from orchestrator.engine.preparation.variables import Emulation
-from orchestrator.engine.provision.drafts import PlanDrafter
 from orchestrator.errors import JobSpecError, UserError
 from orchestrator.report.layout import day_clock
 
@@ -84,6 +83,7 @@ def start_run(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
         spec = spec.with_keep_on_failure(options.keep_on_failure_s)
     _check(spec, options)
     checks.check_directories(spec, path)
+    plans.check_machine(session)
     if spec.on == "local":
         shown_logs.check("--logs", options.logs, 1)
         from orchestrator.client.jobs.local_run import run_here
@@ -131,9 +131,10 @@ def _run_on_slice(
     run, attempt = runs.new_run(
         spec, path, session.target.kind, session.runs_directory, session.now(), sweep=options.sweep
     )
-    drafter = PlanDrafter(
+    drafter = plans.drafter(
+        session,
         plan,
-        plans.place(session, spec.access.wish),
+        spec.access.wish,
         handle=run.name,
         purpose=Purpose.RUN,
         linger_s=spec.limits.linger,

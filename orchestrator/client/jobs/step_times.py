@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import IO
 
+from orchestrator import private_files
 from orchestrator.report.files.metrics import steps_path
 
 LEAST_S = 0.5  # between two lines
@@ -45,8 +46,8 @@ class StepTimes:
         """A disk that takes no file costs the file, not the job."""
         try:
             if self._file is None and not self._broken:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = self._path.open("ab", buffering=0)
+                private_files.make_directory(self._path.parent)
+                self._file = private_files.open_file(self._path, "ab", buffering=0)
             if self._file is not None:
                 self._file.write(json.dumps(line).encode() + b"\n")
         except OSError:

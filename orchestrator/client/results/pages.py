@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator import whole_file
+from orchestrator import private_files, whole_file
 from orchestrator.client import lookup
 from orchestrator.client.events import relative
 from orchestrator.errors import ConfigError, TpujobError, UnknownRun, UserError
@@ -134,7 +134,7 @@ def write(session: Session, page: Page, path: Path, *, make_directory: bool = Fa
         runs.append(run_data.read(session.ledger, run, attempt, session.now(run.cloud)))
     with _refused(path):
         if make_directory:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            private_files.make_directory(path.parent)
         if page.title is not None:
             links = [_page_link(Path(data.report.directory), path.parent) for data in runs]
             text = pages.runs_page(runs, title=page.title, links=links, hide=secrets.hide)

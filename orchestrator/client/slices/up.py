@@ -115,9 +115,8 @@ def _drafter(session: Session, options: UpOptions, handle: str, *, report_always
         _report_plan(session, plan, idle_s, options)
         if doubt := runtime_doubt(plan.candidates[0].accelerator_type, options.runtime):
             session.reporter.notice("warning", f"--runtime {doubt}")
-    drafter = PlanDrafter(
-        plan, plans.place(session, AccessWish(via=options.via)), handle=handle, purpose=Purpose.HOLD, idle_s=idle_s
-    )
+    wish = AccessWish(via=options.via)
+    drafter = plans.drafter(session, plan, wish, handle=handle, purpose=Purpose.HOLD, idle_s=idle_s)
     session.recover(spare=handle)
     return drafter
 

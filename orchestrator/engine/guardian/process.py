@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import orchestrator
-from orchestrator import fork
+from orchestrator import fork, private_files
 
 READY_TIMEOUT_S = 30.0  # for a guardian that hangs; the end of one is seen at once
 SCOPE_TIMEOUT_S = 2.0  # the user manager answers within some 30 ms, or something is wrong with it
@@ -63,7 +63,7 @@ def start_guardian(directory: Path, notice: Callable[[str], None] = lambda text:
     """Start one for this process and return it once it waits. Raises GuardianNotStarted."""
     watched, ours = fork.pipe()
     try:
-        with (directory / "guardian.log").open("ab") as log:
+        with private_files.open_file(directory / "guardian.log", "ab") as log:
             pid = _start_in_scope(directory, watched, log) or _start(directory, watched, log, (), READY_TIMEOUT_S)
     except OSError as error:
         ours.close()
@@ -136,7 +136,11 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     if environ.get(SETTING, "").lower() == CI_DETACH:
         dropped.add("RUNNER_TRACKING_ID")  # by which a GitHub runner finds and ends what a job left running
     kept = {name: value for name, value in environ.items() if name not in dropped}
-    return with_absolute_paths(kept, str(Path.cwd()))  # it runs in another directory
+    try:
+        here = str(Path.cwd())
+    except FileNotFoundError:  # deleted: nothing that is relative to it can be meant
+        return kept
+    return with_absolute_paths(kept, here)  # it runs in another directory
 
 
 def ci_notice(environ: Mapping[str, str]) -> str | None:

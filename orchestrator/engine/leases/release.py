@@ -139,7 +139,7 @@ class _Teardown(FailuresAsAnswers):
     async def tick(self, capabilities: Capabilities, *, last: bool) -> None:
         """Make one pass and store its verdict; do nothing once the slice is gone.
 
-        `last`: a key that OS Login does not remove now is left to its expiry.
+        `last`: a key that OS Login does not remove now is left to a later command.
         """
         if self.released.gone:
             return
@@ -154,7 +154,7 @@ class _Teardown(FailuresAsAnswers):
         await self.check_ledger()
 
     async def _revoke_login(self, *, last: bool) -> tuple[str, ...]:
-        """Remove the key from the OS Login profile. Return what is missing; nothing once it is left to its expiry."""
+        """Remove the key from the OS Login profile. Return what is missing; nothing once it is left to a later command."""
         error, now = await self._ask(RevokeLogin(self.lease)), await Now()
         self._login_until = self._login_until or now + LOGIN_S
         if isinstance(error, CloudError):
@@ -269,7 +269,9 @@ async def remove_key(lease: Lease) -> None:
 
 
 async def _leave_key(lease: Lease, error: CloudError) -> None:
-    why = f"{lease.name.node}: its SSH key stays in your OS Login profile until it expires"
+    why = (
+        f"{lease.name.node}: its SSH key stays in your OS Login profile until it expires, or a later command removes it"
+    )
     await Report("release", f"{why}: {error.message}")
 
 

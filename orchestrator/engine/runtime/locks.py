@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator import fork
+from orchestrator.errors import ConfigError
 
 LOOK_AGAIN_S, LOOKS = 0.02, 1500  # half a minute: a question takes that long only in a process that stands still
 
@@ -62,6 +63,19 @@ class FileLocks:
             time.sleep(LOOK_AGAIN_S)
         descriptor.close()
         return False
+
+    def check(self) -> None:
+        """Raise ConfigError on a disk without file locks: what is created there would count as left by a dead process."""
+        probe = self._open("probe")
+        try:
+            if probe is not None:
+                fcntl.flock(probe.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            why = f"{self.directory} is on a disk without file locks (flock): {error.strerror}"
+            raise ConfigError(why, hint="TPUJOB_STATE_DIR can name a directory on another disk") from error
+        finally:
+            if probe is not None:
+                probe.close()
 
     def unlock(self, name: str) -> None:
         """Unlock what this thread has locked; any other lock stays."""
@@ -119,9 +133,9 @@ class FileLocks:
 
 
 def _locked(descriptor: fork.Descriptor, how: int) -> bool:
-    """Take the lock unless another process or thread excludes this one."""
+    """Take the lock unless another process or thread excludes this one. On a disk without locks none does: see `check`."""
     try:
         fcntl.flock(descriptor.fileno(), how | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+    except OSError as error:
+        return not isinstance(error, BlockingIOError)
     return True

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar, cast
 
-from orchestrator import open_files
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.core.text.alike import worker_names
-from orchestrator.errors import ConfigError, RemoteError, Unreachable
+from orchestrator.errors import RemoteError, Unreachable
+from orchestrator.remote.fleet import limits
 from orchestrator.remote.fleet.connecting import Connecting
 from orchestrator.remote.fleet.follow import Follower, WorkerState, WorkerStatus
 from orchestrator.remote.fleet.forward import Forwarded, PortForward
@@ -48,7 +48,6 @@ SILENCE_S = 30.0
 STOP_EXTRA_S = 30.0
 DRAIN_S = 5.0  # after a stop, for the last lines of the log
 OUTPUT_BYTES = 1 << 20
-SPARE_FILES = 64  # for everything else
 
 
 @dataclass(slots=True)
@@ -98,10 +97,10 @@ class Fleet:
         """Connect to every worker, retrying until `deadline_s`: sshd of a new VM takes minutes, and the key arrives even later.
 
         `on_wait` receives which workers are waited for, by which way, and why the last try failed. Raises Unreachable with
-        the names of missing workers, HostKeyMismatch at once, and ConfigError for too few open files. Nothing runs there
-        yet: the first step starts the agent, and shows whether the worker can run it.
+        the names of missing workers, HostKeyMismatch at once, and ConfigError for too few open files or too little memory.
+        Nothing runs there yet: the first step starts the agent, and shows whether the worker can run it.
         """
-        self._allow_open_files()
+        limits.check(len(self.workers), self.dialer.files)
         connecting = Connecting(self.dialer.way, self._now() + deadline_s, on_wait, self._patience.say_s)
         found = outcomes(self._connections, connecting.connect, self._wakeup, self._rules(deadline_s))
         failures = [outcome for outcome in found if isinstance(outcome, Exception)]
@@ -334,14 +333,6 @@ class Fleet:
     ) -> list[T]:
         """Run `work` on each; over a new connection after every cut, for so long: every step may be repeated."""
         return fan_out(connections, work, self._wakeup, replace(self._rules(persist_s), names_failed=True))
-
-    def _allow_open_files(self) -> None:
-        wanted = open_files.in_use() + self.dialer.files * len(self.workers) + SPARE_FILES
-        if (limit := open_files.allow(wanted)) < wanted:
-            raise ConfigError(
-                f"{len(self.workers)} workers need {wanted} open files here, and this process may open {limit}",
-                hint="raise the hard limit of open files; `ulimit -Hn` shows it",
-            )
 
     def _rules(self, persist_s: float) -> Rules[Connection]:
         deadline = time.monotonic() + persist_s

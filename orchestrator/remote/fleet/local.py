@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator import fork
+from orchestrator import fork, private_files
 from orchestrator.errors import RemoteError
 from orchestrator.remote.shipping.shipment import Shipment
 from orchestrator.remote.ssh.call import PREFIX
@@ -60,7 +60,7 @@ class LocalWorker:
         self, phase: str, script: str, env: Mapping[str, str], shipment: Shipment | None, sink: Sink, metrics: Sink
     ) -> None:
         """Start the phase; its log goes to `sink`, its metrics.jsonl to `metrics`, during `wait` and `stop`."""
-        self.runs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_files.make_directory(self.runs)
         request = {
             "runs": str(self.runs),
             "attempt": self.attempt,
@@ -200,7 +200,7 @@ def _reply(line: bytes) -> dict[str, Any]:
 
 def ask_to_end(runs: Path, attempt: str) -> None:
     """Ask the process that runs this attempt to stop it, as a signal would. It looks once a second."""
-    runs.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_files.make_directory(runs)
     _request_to_end(runs, attempt).touch()
 
 

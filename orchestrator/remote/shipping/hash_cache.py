@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator import whole_file
+from orchestrator import private_files, whole_file
 
 RACY_NS = 2_000_000_000  # the coarsest clock of a file system (FAT)
 
@@ -61,6 +61,6 @@ class HashCache:
         if self.used == self.known:
             return
         with suppress(OSError):
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_files.make_directory(self.path.parent)
             rows = [(path, *stamp, sha256) for path, (stamp, sha256) in self.used.items()]
             whole_file.replace(self.path, json.dumps(rows))

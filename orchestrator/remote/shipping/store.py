@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from orchestrator import fork
+from orchestrator import fork, private_files
 from orchestrator.errors import ConfigError, UserError
 from orchestrator.remote.shipping.manifest import Manifest
 
@@ -32,7 +32,7 @@ class Store:
         self.root, self.objects, self.manifests = root, root / "objects", root / "manifests"
         try:
             for directory in (self.objects, self.manifests):
-                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                private_files.make_directory(directory)
         except OSError as error:
             raise ConfigError(
                 f"{root} cannot be created: {error.strerror}",

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator import whole_file
+from orchestrator import private_files, whole_file
 from orchestrator.errors import ConfigError
 
 COMMENT = "tpujob"
@@ -28,8 +28,8 @@ def create_key(directory: Path) -> KeyPair:
         return _existing(path)
     key = Ed25519PrivateKey.generate()
     text = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    whole_file.replace(path, text, 0o600)
+    private_files.make_directory(directory)
+    whole_file.replace(path, text)
     return _existing(path)
 
 

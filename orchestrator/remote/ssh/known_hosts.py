@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from orchestrator import whole_file
+from orchestrator import private_files, whole_file
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import HostKeyMismatch, UnexpectedReply
 
@@ -56,9 +56,9 @@ class KnownHosts:
             )
 
     def _write(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_files.make_directory(self.path.parent)
         text = "".join(f"{name} {key}\n" for name, key in sorted(self._keys.items()))
-        whole_file.replace(self.path, text, 0o600)
+        whole_file.replace(self.path, text)
 
 
 def _key_part(line: str) -> str:

@@ -48,7 +48,7 @@ def write_config(
         names.pop(0)
     blocks = [_block([host(name, worker.index) for name in names], worker, credentials, dialer) for worker in workers]
     text = "\n".join([f"# The workers of {handle} ({node}). Written by tpujob, and removed with the slice.", *blocks])
-    whole_file.replace(directory / FILE, text, 0o600)
+    whole_file.replace(directory / FILE, text)
     return directory / FILE
 
 

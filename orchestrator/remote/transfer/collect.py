@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orchestrator import private_files
 from orchestrator.core.text.terminal import printable, spelled
 from orchestrator.errors import RemoteError
 from orchestrator.remote.transfer.disk_space import DiskSpace
@@ -171,7 +172,7 @@ class Collector:
         part.result, earlier = Extracted(), part.result
         self.space.begin(part.worker)
         try:
-            self._directory(part).mkdir(parents=True, exist_ok=True)
+            private_files.make_directory(self._directory(part))
             part.result.files |= earlier.files  # written by this very process: `_choose` need not read them again
             fetch()
         finally:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator import private_files
 from orchestrator.remote.transfer.places import DRAFT, Places, RefusedFile, parts_of
 
 PIECE_BYTES = 1 << 20
@@ -116,7 +117,7 @@ def _open_directory(root: int, parts: Sequence[str], *, make: bool = False) -> i
         try:
             if make:
                 with contextlib.suppress(FileExistsError):
-                    os.mkdir(part, 0o755, dir_fd=fd)
+                    os.mkdir(part, private_files.DIRECTORY_MODE, dir_fd=fd)
             inner = os.open(part, DIRECTORY, dir_fd=fd)
         finally:
             os.close(fd)
@@ -186,7 +187,7 @@ class _Extraction:
             os.unlink(DRAFT, dir_fd=self.root)  # left by a process that was killed
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         digest = hashlib.sha256()
-        with os.fdopen(os.open(DRAFT, flags, 0o644, dir_fd=self.root), "wb") as file:
+        with os.fdopen(os.open(DRAFT, flags, private_files.FILE_MODE, dir_fd=self.root), "wb") as file:
             while self.left:
                 piece = self._take()
                 digest.update(piece)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.core.lease.lease import Down, Gone, Intent, Sent
-from orchestrator.core.lease.timekeeping import DATE_ERROR_S
+from orchestrator.core.lease.timekeeping import DATE_ERROR_S, DRIFT_S, QUICK_S, Anchor, anchored, synchronized
 from orchestrator.ledger.clocks import Clocks
+from orchestrator.ledger.file import LedgerUnavailable
 from orchestrator.ledger.ledger import Ledger
 from tests.unit.engine.virtual import lease_and_request
 
@@ -176,17 +177,57 @@ def test_a_ledger_that_cannot_be_read_any_more_stops_no_teardown_whose_time_is_n
     ledger.close()
     machine.passes(4.0)
     assert clocks.now(CLOUD) == START + 4.0
+    clocks.synchronize(CLOUD, machine.server, asked_at=clocks.now(CLOUD))
+    assert clocks.is_certain(CLOUD) and clocks.now(CLOUD) == START + 3604.0 - DATE_ERROR_S
 
 
-def test_a_full_disk_keeps_no_process_from_knowing_the_time(
-    ledger: Ledger, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_ledger_that_cannot_be_read_no_time_is_invented(ledger: Ledger, machine: Machine) -> None:
+    ledger.close()
+    clocks = Clocks(ledger, machine)
+    for ask in (clocks.now, clocks.is_certain, lambda cloud: clocks.synchronize(cloud, machine.server, START)):
+        with pytest.raises(LedgerUnavailable):
+            ask(CLOUD)
+
+
+@pytest.mark.parametrize("anchored", [True, False])
+def test_a_full_disk_keeps_no_process_from_knowing_the_time(ledger: Ledger, machine: Machine, anchored: bool) -> None:
     create(ledger, Clocks(ledger, machine), machine)
     machine.restarts(off_s=3600.0)
+    if not anchored:
+        ledger._db.execute("delete from anchor")
     ledger._db.execute("pragma query_only = on")
     clocks = Clocks(ledger, machine)
     assert clocks.now(CLOUD) == START
-    machine.passes(4.0)
-    assert clocks.now(CLOUD) == START + 4.0
+    for room in ("on", "off"):
+        ledger._db.execute(f"pragma query_only = {room}")
+        machine.passes(4.0)
+        assert clocks.now(CLOUD) == START + (4.0 if room == "on" else 8.0), "the time goes on once there is room again"
+    assert Clocks(ledger, machine).now(CLOUD) == START + 8.0
+    ledger._db.execute("pragma query_only = on")
     clocks.synchronize(CLOUD, machine.server, asked_at=clocks.now(CLOUD))
-    assert clocks.now(CLOUD) == START + 3604.0 - DATE_ERROR_S
+    assert clocks.now(CLOUD) == START + (3608.0 - DATE_ERROR_S if anchored else 8.0)
+
+
+ANCHOR = Anchor("first", START, ahead_s=40.0)
+
+
+@pytest.mark.parametrize(
+    ("anchor", "said", "slow_s", "after"),
+    [
+        pytest.param(Anchor("first", START), 40.0, 0.0, ANCHOR, id="the first reply says how far the server is ahead"),
+        pytest.param(ANCHOR, 40.0 + DRIFT_S, 0.0, ANCHOR, id="a small drift is not worth a write"),
+        pytest.param(
+            ANCHOR, 3600.0, 0.0, replace(ANCHOR, ahead_s=3600.0), id="the server's clock is set: no time passed"
+        ),
+        pytest.param(ANCHOR, 3600.0, QUICK_S, ANCHOR, id="a slow reply is no measurement"),
+    ],
+)
+def test_a_reply_moves_how_far_the_server_is_ahead_and_never_a_sure_time(
+    anchor: Anchor, said: float, slow_s: float, after: Anchor
+) -> None:
+    assert synchronized(anchor, START + 10.0 + said, asked_s=10.0, boot_s=10.0 + slow_s) == after
+
+
+def test_an_open_lease_without_an_anchor_continues_from_its_last_time() -> None:
+    lease = replace(lease_and_request(now=START)[0], sent_at=START + 5.0)
+    assert anchored(None, [lease], boot="b", boot_s=10.0, wall=0.0) == Anchor("b", START - 5.0, sure=False)

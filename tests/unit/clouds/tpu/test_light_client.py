@@ -21,7 +21,7 @@ from orchestrator.clouds.google.credentials import GoogleToken
 from orchestrator.clouds.tpu.connect import EmulatorToken, connect_light
 from orchestrator.clouds.tpu.light_client import LightApi
 from orchestrator.core.lease.cloud_api import EVERYWHERE, SliceName
-from orchestrator.errors import AuthError, BadRequest, CloudUnavailable, ConfigError, UnexpectedReply
+from orchestrator.errors import AuthError, BadRequest, CloudUnavailable, ConfigError, UnexpectedReply, WrongState
 from orchestrator.settings import Target
 from tests import ROOT
 from tests.unit.clouds.stub_api import StubApi, StubReply, stub_api
@@ -316,6 +316,7 @@ def test_a_proxy_of_an_unsupported_kind_is_refused(monkeypatch: pytest.MonkeyPat
         {"networkEndpoints": [5]},
         {"createTime": "yesterday"},
         {"createTime": 5},
+        {"createTime": "2026-01-01T00:00:00"},  # of no time zone
         {"acceleratorType": []},
         {"schedulingConfig": "spot"},
     ],
@@ -324,6 +325,106 @@ def test_a_node_with_a_field_of_another_type_is_refused(stub: StubApi, api: Ligh
     stub.answers(StubReply(200, NODE | node))
     with pytest.raises(UnexpectedReply):
         api.get(NAME)
+
+
+@pytest.mark.parametrize("name", [f"{NODE['name']}x", NODE["name"].replace(NAME.node, "another"), "", None, 5])
+def test_a_reply_about_another_node_says_nothing_about_this_one(stub: StubApi, api: LightApi, name: object) -> None:
+    stub.answers(StubReply(200, NODE | {"name": name}))
+    with pytest.raises(UnexpectedReply, match="asked for"):
+        api.get(NAME)
+
+
+@pytest.mark.parametrize(
+    ("said", "done"), [({}, False), *(({"done": each}, each is True) for each in (None, False, "true", 1, [1], True))]
+)
+def test_an_operation_is_done_only_where_the_reply_says_so(
+    stub: StubApi, api: LightApi, said: dict[str, Any], done: bool
+) -> None:
+    name = "projects/acme-project/locations/us-central1-a/operations/operation-1"
+    stub.answers(StubReply(200, {"name": name, **said}), StubReply(200, {"operations": [{"name": name, **said}]}))
+    found = api.operation(name)
+    assert found is not None and found.done is done
+    assert [row.done for row in api.operations(NAME.project, NAME.zone).rows] == [done]
+
+
+def test_what_is_no_name_of_an_operation_never_leaves(stub: StubApi, api: LightApi) -> None:
+    for name in ("", "operation-1", f"{NODE['name']}/operations/x", "projects/p/locations/z/operations/../x/y"):
+        with pytest.raises(BadRequest, match="is not the name of an operation"):
+            api.operation(name)
+    assert not stub.asked
+
+
+@pytest.mark.parametrize("token", [5, ["x"], {"a": "b"}, True])
+def test_a_next_page_that_is_no_text_makes_no_complete_list(stub: StubApi, api: LightApi, token: object) -> None:
+    stub.answers(StubReply(200, {"nodes": [], "nextPageToken": token}))
+    with pytest.raises(UnexpectedReply, match="next page that is not text"):
+        api.list(NAME.project, NAME.zone)
+
+
+def test_a_plain_slice_is_deleted_by_one_call_that_names_its_node(stub: StubApi, api: LightApi) -> None:
+    stub.answers(StubReply(200, {"name": "projects/acme-project/locations/us-central1-a/operations/operation-1"}))
+    assert api.delete(NAME) is not None
+    assert [(asked.method, asked.path) for asked in stub.asked] == [("DELETE", f"/v2/{NODE['name']}")]
+
+
+def test_a_list_of_pages_has_the_servers_time_of_the_first(stub: StubApi, api: LightApi) -> None:
+    """The time at which nothing of the list was read yet: later would be ahead of what the list shows."""
+    first, second = (StubReply(200, {"nextPageToken": each}, (("Date", date),)) for each, date in PAGES)
+    stub.answers(first, second)
+    assert api.list(NAME.project, NAME.zone).server_now == 0.0
+
+
+PAGES = (("more", "Thu, 01 Jan 1970 00:00:00 GMT"), ("", "Thu, 01 Jan 1970 00:00:09 GMT"))
+
+
+@pytest.mark.parametrize(
+    ("state", "endpoints", "kind"),
+    [
+        ("READY", [], CloudUnavailable),
+        ("CREATING", [{"ipAddress": "127.0.0.1"}, {}], CloudUnavailable),
+        ("STOPPED", [{"ipAddress": "127.0.0.1"}, {}], WrongState),
+        ("PREEMPTED", [], WrongState),
+    ],
+)
+def test_workers_have_addresses_once_all_of_them_have_one(
+    stub: StubApi, api: LightApi, state: str, endpoints: list[object], kind: type[Exception]
+) -> None:
+    stub.answers(StubReply(200, NODE | {"state": state, "networkEndpoints": endpoints}))
+    with pytest.raises(kind, match="has no addresses"):
+        api.workers(NAME)
+    assert len(stub.asked) == 1, "guest attributes are read a few times a minute only"
+
+
+@pytest.mark.parametrize(
+    ("hostname", "instance"), [("t1v-n-x-w-0.us-central1-a.c.p.internal", "t1v-n-x-w-0"), ("-rf", ""), ("UPPER", "")]
+)
+def test_the_name_of_a_vm_that_is_none_becomes_no_word_of_a_command(
+    stub: StubApi, api: LightApi, hostname: str, instance: str
+) -> None:
+    published = {"hostkeys": {"hostname": hostname}, "tpujob-emulator": {"ssh-port": "22"}}
+    items = [{"namespace": each, "key": k, "value": v} for each, keys in published.items() for k, v in keys.items()]
+    node = NODE | {"networkEndpoints": [{"ipAddress": "127.0.0.1"}]}
+    stub.answers(StubReply(200, node), StubReply(200, {"guestAttributes": [{"queryValue": {"items": items}}]}))
+    assert [worker.instance for worker in api.workers(NAME)] == [instance]
+
+
+def test_guest_attributes_that_are_no_objects_are_refused(stub: StubApi, api: LightApi) -> None:
+    stub.answers(StubReply(200, {"guestAttributes": [{"queryValue": {"items": [5]}}]}))
+    with pytest.raises(UnexpectedReply, match="not objects"):
+        api.guest_attributes(NAME)
+
+
+@pytest.mark.parametrize("specs", [[], [5], [{"node": {}}], None])
+def test_a_queued_request_without_a_description_of_its_node_is_there_all_the_same(
+    stub: StubApi, api: LightApi, specs: object
+) -> None:
+    name = NODE["name"].replace("nodes", "queuedResources")
+    request = {"name": name, "state": {"state": "ACCEPTED"}, "tpu": {"nodeSpec": specs}}
+    stub.answers(
+        StubReply(200, request), StubReply(404, {"error": {"code": 404, "status": "NOT_FOUND", "message": "x"}})
+    )
+    view = api.get(SliceName(NAME.project, NAME.zone, NAME.node, queued=True))
+    assert view is not None and (view.native_state, view.accelerator_type) == ("ACCEPTED", "")
 
 
 def test_null_fields_count_as_missing(stub: StubApi, api: LightApi) -> None:

@@ -4,18 +4,26 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.core.lease.access import Route
 from orchestrator.core.lease.lease import (
     Created,
     CreateRefused,
     Detached,
     Down,
+    Extended,
+    Forgotten,
     Gone,
     Held,
+    HeldFor,
     Lease,
+    LeaseChange,
     LeaseEvent,
     LeaseState,
+    LoginGranted,
+    LoginRefused,
     Mode,
     NotAllowed,
+    Passed,
     Ready,
     Sent,
     Settled,
@@ -68,29 +76,60 @@ def test_a_lease_that_is_down_never_goes_back(event: LeaseEvent) -> None:
         apply(DOWN, event)
 
 
-def test_a_second_down_replaces_the_reason_and_keeps_the_time() -> None:
-    again = apply(DOWN, Down(DOWN.id, 9.0, "tpujob down"))
-    assert (again.reason, again.down_at) == ("tpujob down", DOWN.down_at)
-
-
-def test_one_create_that_became_ready_has_settled() -> None:
-    assert READY.settled
-
-
-def test_ready_does_not_settle_a_second_create() -> None:
-    twice = apply(apply(INTENT, Sent(INTENT.id, 1.0)), Sent(INTENT.id, 2.0))
-    assert not apply(twice, Ready(INTENT.id, 3.0)).settled
-
-
-def test_a_refused_create_is_not_counted() -> None:
-    assert apply(apply(INTENT, Sent(INTENT.id, 1.0)), CreateRefused(INTENT.id, 2.0, "quota")).sends == 0
-
-
-def test_a_hold_never_outlives_the_deadline() -> None:
-    assert apply(READY, Held(READY.id, 4.0, READY.deadline + 1000)).hold_until == READY.deadline
-
-
 HELD = apply(READY, Held(READY.id, 4.0, 1000.0))
+DETACHED = apply(READY, Detached(READY.id, 4.0))
+QUEUED = replace(CREATING, ready_by=10.0, deadline=1000.0)
+FAILURE, HELD_FOR = HeldFor.FAILURE, {"held_for": HeldFor.FAILURE, "purpose": "hold"}
+PASSED = Passed("x", 9.0, run="run2", handle="job2", deadline=500.0, budget_usd=3.0)
+
+
+@pytest.mark.parametrize(
+    ("lease", "event", "changed"),
+    [
+        (INTENT, LoginGranted("x", 9.0, "ada"), {"route": Route(user="ada")}),
+        (replace(INTENT, route=Route(os_login=True)), LoginRefused("x", 9.0, "no"), {"route": Route()}),
+        (
+            replace(CREATING, state="intent", settled=True),
+            Sent("x", 9.0),
+            {"sent_at": 9.0, "sends": 2, "settled": False},
+        ),
+        (CREATING, Ready("x", 9.0), {"state": LeaseState.READY, "ready_at": 9.0, "settled": True}),
+        (replace(CREATING, sends=2), Ready("x", 9.0), {"state": LeaseState.READY, "ready_at": 9.0}),
+        (replace(CREATING, state="intent"), CreateRefused("x", 9.0, "quota"), {"sends": 0}),
+        (READY, Held("x", 9.0, 1e9), {"hold_until": READY.deadline, "held_for": HeldFor.USER, "purpose": "hold"}),
+        (DOWN, Down("x", 9.0, "tpujob down"), {"reason": "tpujob down"}),
+        (DOWN, Created("x", 9.0, "operation-2"), {"operation": "operation-2"}),
+        (replace(CREATING, sends=2, settled=True), Ready("x", 9.0), {"state": LeaseState.READY, "ready_at": 9.0}),
+        (
+            replace(QUEUED, settled=True),
+            Ready("x", 4.0),
+            {"state": LeaseState.READY, "ready_at": 4.0, "deadline": 994.0},
+        ),
+        (apply(QUEUED, Ready("x", 4.0)), Ready("x", 9.0), {}),
+        (
+            DETACHED,
+            Held("x", 9.0, 99.0, FAILURE),
+            {"detached_at": None, "hold_until": 99.0, "held_for": FAILURE, "purpose": "hold"},
+        ),
+        (READY, PASSED, {"run": "run2", "handle": "job2", "deadline": 500.0, "budget_usd": 3.0}),
+        (READY, Extended("x", 9.0, 1e9), {"deadline": 1e9}),
+        (HELD, Extended("x", 9.0, 99.0), {"hold_until": 99.0}),
+        (READY, Down("x", 9.0, "why"), {"state": LeaseState.DOWN, "down_at": 9.0, "reason": "why"}),
+        (DOWN, Forgotten("x", 9.0, "seen"), {"state": LeaseState.FORGOTTEN, "gone_at": 9.0, "reason": "seen"}),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, LeaseChange) else None,
+)
+def test_an_event_changes_what_it_says_and_nothing_else(
+    lease: Lease, event: LeaseEvent, changed: dict[str, object]
+) -> None:
+    before, after = vars(lease), vars(apply(lease, event))
+    assert {name: value for name, value in after.items() if value != before[name]} == changed
+
+
+@pytest.mark.parametrize("lease", [HELD, DETACHED], ids=["held", "detached"])
+def test_what_its_user_or_a_job_claims_is_not_passed_on(lease: Lease) -> None:
+    with pytest.raises(NotAllowed, match="does not apply"):
+        apply(lease, PASSED)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +145,7 @@ HELD = apply(READY, Held(READY.id, 4.0, 1000.0))
         pytest.param(HELD, 1000.0, True, False, id="held until just now, with a job on it"),
         pytest.param(DOWN, 10.0, True, False, id="being torn down by a living process"),
         pytest.param(DOWN, 10.0, False, True, id="its teardown was cut off"),
+        pytest.param(DOWN, INTENT.deadline, True, False, id="being torn down past its deadline"),
         pytest.param(GONE, 10.0, False, False, id="gone"),
         pytest.param(replace(CREATING, hold_until=1e9), 10.0, False, True, id="held on paper, but never ready"),
     ],

@@ -144,7 +144,7 @@ def test_after_a_stockout_the_next_zone_is_asked_only_when_the_first_is_proven_e
 
 def test_a_create_whose_reply_was_lost_is_sent_again_under_the_same_name(world: VirtualWorld) -> None:
     world.cloud.lose_create_reply = 1
-    run(world)
+    assert run(world).exit_code == 0
     assert {node for call, node in world.cloud.calls if call == "create"} == {"tpujob-owner0-0000000000"}
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.cloud_api import Operation, QueueTerms, SliceName
-from orchestrator.core.lease.lease import Detached, Held, LeaseState, Mode
+from orchestrator.core.lease.access import KEY_OUTLIVES_S, Route
+from orchestrator.core.lease.cloud_api import Listing, Operation, QueueTerms, SliceName
+from orchestrator.core.lease.lease import Detached, Extended, Held, LeaseState, Mode
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.obligations import Obligations, keep_slice
 from orchestrator.engine.leases.release import release
@@ -15,8 +16,8 @@ from orchestrator.engine.leases.renewal import LeaseRenewal, hand_over, move_cla
 from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.slices.extend import extend
-from orchestrator.errors import CloudUnavailable, UserError, Vanished, WatchdogNotArmed, WrongState
-from tests.unit.engine.virtual import CAN, VirtualWorld, job, lease_and_request
+from orchestrator.errors import AuthError, CloudUnavailable, UserError, Vanished, WatchdogNotArmed, WrongState
+from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, job, lease_and_request
 
 
 @pytest.fixture
@@ -182,6 +183,94 @@ def test_a_claim_on_a_slice_that_was_released_meanwhile_is_refused(world: Virtua
         world.drive(move_claim(owed.lease, Held(owed.lease.id, world.time, world.time + 60), CAN))
 
 
+def test_no_claim_moves_before_it_is_known_how_long_this_machine_was_off(world: VirtualWorld) -> None:
+    owed, world.knows_time = ready(world), False
+    before, at = labels(world), world.ledger.lease(owed.lease.id)
+    for move in (Held(owed.lease.id, world.time, world.time + 60), lambda lease: Extended(lease.id, world.time, 1e10)):
+        with pytest.raises(CloudUnavailable, match="was restarted"):
+            world.drive(move_claim(owed.lease, move, CAN))
+    assert (labels(world), world.ledger.lease(owed.lease.id)) == (before, at)
+
+
+def _taken_away(world: VirtualWorld, node: Any) -> None:
+    node.preempted = True
+
+
+def _of_another(world: VirtualWorld, node: Any) -> None:
+    node.request = replace(node.request, labels={"tpujob-lease-id": "9999999999"})
+
+
+def _not_listed(world: VirtualWorld, node: Any) -> None:
+    world.cloud.list = lambda *_, **__: Listing((), (), world.time)  # type: ignore[method-assign]
+
+
+def _of_another_in_a_zone_that_does_not_answer(world: VirtualWorld, node: Any) -> None:
+    _of_another(world, node)
+    world.cloud.unreachable = (ZONE,)
+
+
+SPOILED = (_taken_away, _of_another, _of_another_in_a_zone_that_does_not_answer, _not_listed)
+
+
+@pytest.mark.parametrize("spoil", SPOILED)
+def test_what_is_not_this_slice_any_more_takes_no_claim(world: VirtualWorld, spoil: Any) -> None:
+    owed = ready(world)
+    spoil(world, *world.cloud.nodes.values())
+    before = labels(world)
+    with pytest.raises(Vanished):
+        world.drive(move_claim(owed.lease, Held(owed.lease.id, world.time, world.time + 60), CAN))
+    assert labels(world) == before and world.ledger.lease(owed.lease.id).hold_until is None
+
+
+def test_a_slice_that_an_incomplete_list_lacks_is_asked_for_by_its_name(world: VirtualWorld) -> None:
+    owed = ready(world)
+    world.cloud.list = lambda *_, **__: Listing((), (ZONE,), world.time)  # type: ignore[method-assign]
+    renewal = LeaseRenewal(owed.lease, 2, CAN, world.time)
+    world.time += CAN.timings.renew_s
+    world.drive(renewal.tick())
+    assert int(labels(world)["tpujob-claimed-until"]) == int(world.time + CAN.timings.label_ttl_s)
+
+
+def test_a_claim_of_a_run_never_becomes_shorter(world: VirtualWorld) -> None:
+    owed, (node,) = ready(world), world.cloud.nodes.values()
+    long = str(int(world.time + 5 * 3600.0))
+    node.request = replace(node.request, labels={**labels(world), "tpujob-claimed-until": long})
+    world.drive(extend(owed.lease, 1800, CAN))
+    assert labels(world)["tpujob-claimed-until"] == long
+
+
+@pytest.mark.parametrize("free_after_s", [20.0, 1e9])
+def test_of_two_commands_that_move_a_claim_one_waits_a_minute_for_the_other(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch, free_after_s: float
+) -> None:
+    owed, began, locks = ready(world), world.time, world.locks
+    lock = locks.lock
+    monkeypatch.setattr(locks, "lock", lambda name: world.time >= began + free_after_s and lock(name))
+    if free_after_s < 60:
+        world.drive(extend(owed.lease, 1800, CAN))
+        assert began + free_after_s <= world.time < began + free_after_s + 3
+        return
+    with pytest.raises(CloudUnavailable, match="another tpujob command is changing the claim"):
+        world.drive(extend(owed.lease, 1800, CAN))
+    assert 50 < world.time - began <= 60
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_an_extension_moves_the_expiry_of_the_key_in_the_profile_and_a_hold_does_not(
+    world: VirtualWorld, refused: bool
+) -> None:
+    lease, request = lease_and_request(now=world.time)
+    draft = Draft(replace(lease, route=Route(os_login=True, user="")), request)
+    owed = Obligations()
+    world.drive(find(Search((draft,)), CAN, owed))
+    before, world.os_login_error = world.logins[lease.id], AuthError("permission denied") if refused else None
+    kept = world.drive(keep_slice(owed, world.time + 3600, CAN))
+    assert world.logins[lease.id] == before and not [line for line in world.told if "expires as before" in line]
+    extended = world.drive(extend(kept, 2 * 86400, CAN))
+    assert (world.logins[lease.id] == extended.deadline + KEY_OUTLIVES_S) is not refused
+    assert any("expires as before: permission denied" in line for line in world.told) is refused
+
+
 def test_a_detached_run_is_handed_over_and_left(world: VirtualWorld) -> None:
     outcome = world.drive(run_job(job(world, detach=True), CAN))
     (lease,) = world.ledger.open_leases()
@@ -253,7 +342,7 @@ def test_extending_moves_label_and_ledger(world: VirtualWorld) -> None:
     owed = ready(world)
     kept = world.drive(keep_slice(owed, world.time + 3600, CAN))
     lease = world.drive(extend(kept, 1800, CAN))
-    assert lease.hold_until is not None
+    assert lease.hold_until is not None and "ExtendLogin" not in world.effects
     assert int(labels(world)["tpujob-claimed-until"]) == int(lease.hold_until)
     assert lease.hold_until - world.ledger.lease(lease.id).created_at < 3600 + 1800 + 120
 

@@ -34,6 +34,7 @@ from orchestrator.errors import (
     ExternalAddressRefused,
     Interrupted,
     QuotaError,
+    UnexpectedReply,
     Vanished,
 )
 from tests.unit.engine.virtual import CAN, Crash, VirtualWorld, lease_and_request
@@ -333,14 +334,18 @@ def test_a_key_expires_an_hour_after_the_deadline_by_the_clouds_clock(world: Vir
     assert world.logins[lease.id] == pytest.approx(lease.deadline + 86400 + 3600, abs=60)
 
 
-def test_a_refused_import_is_not_waited_for_and_nothing_is_created(world: VirtualWorld) -> None:
-    world.os_login_error, world.os_login_error_until = QuotaError("Login profile size exceeds 32 KiB"), world.time + 1
+@pytest.mark.parametrize("error", [QuotaError("Login profile size exceeds 32 KiB"), UnexpectedReply("not JSON")])
+def test_an_import_that_failed_is_not_tried_again_and_counts_as_without_effect_only_where_it_was_refused(
+    world: VirtualWorld, error: CloudError
+) -> None:
+    world.os_login_error, world.os_login_error_until = error, world.time + 1
     drafts, owed, began = RoutedDrafts(world, A, wish=AccessWish(os_login="on")), Obligations(), world.time
-    with pytest.raises(QuotaError, match="32 KiB"):
+    with pytest.raises(type(error), match=error.message):
         search(world, Search(drafts.make(), drafter=drafts), owed)
     assert created(world) == [] and world.time - began < 10
+    world.drive(release_owed(owed, CAN, "it failed"))
     (lease,) = world.ledger.leases()
-    assert lease.state is LeaseState.GONE
+    assert lease.state is LeaseState.GONE and lease.route.os_login is isinstance(error, UnexpectedReply)
 
 
 def test_an_import_whose_reply_is_lost_has_settled_before_its_lease_is_gone(world: VirtualWorld) -> None:
@@ -369,6 +374,41 @@ def test_a_key_is_not_imported_again_once_another_command_has_released_the_lease
     with pytest.raises(Vanished, match="released by another"):
         world.drive(find(Search(drafts.make(), drafter=drafts), CAN, Obligations()), between=released)
     assert world.logins == {} and created(world) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "sent_at"),
+    [
+        (CloudUnavailable("503", retry_after_s=25.0), [0.0, 25.0, 50.0]),
+        (UnexpectedReply("its effect is unknown"), [0.0]),
+    ],
+    ids=["unavailable", "unexpected"],
+)
+def test_a_create_is_sent_again_when_the_cloud_says_for_a_minute_and_not_where_its_effect_is_unknown(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch, error: CloudError, sent_at: list[float]
+) -> None:
+    times, began = [], world.time
+
+    def create(request: SliceRequest) -> Operation:
+        times.append(world.time - began)
+        raise error
+
+    monkeypatch.setattr(world.cloud, "create", create)
+    with pytest.raises(type(error)):
+        world.drive(find(Search(Drafts(world, A).make()), CAN, Obligations()))
+    (lease,) = world.ledger.leases()
+    assert times == sent_at and lease.sends == len(sent_at), "none of them is known to have had no effect"
+
+
+def test_a_foreign_slice_of_its_name_is_neither_used_nor_deleted(world: VirtualWorld) -> None:
+    ((lease, request),) = drafts = Drafts(world, A).make()
+    world.cloud.create(replace(request, labels={"tpujob-lease-id": "9999999999"}))
+    owed = Obligations()
+    with pytest.raises(UnexpectedReply, match="neither used nor deleted"):
+        world.drive(find(Search(drafts), CAN, owed))
+    world.drive(release_owed(owed, CAN, "it failed"))
+    assert alive(world) == {A} and ("delete", request.name.node) not in world.cloud.calls
+    assert world.ledger.lease(lease.id).state is LeaseState.GONE, "its only create was refused"
 
 
 def test_a_create_with_a_lost_reply_is_gone_before_the_next_zone_is_tried(

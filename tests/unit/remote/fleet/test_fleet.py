@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import threading
 from pathlib import Path
@@ -18,9 +19,21 @@ from orchestrator.remote.ssh.waves import LIMIT, Patience
 from tests.waiting import HANG_S
 
 
-def test_too_few_open_files_are_said_before_a_connection_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "limit", "why"),
+    [
+        (resource.RLIMIT_NOFILE, 300, "256 workers needs 842 open files here, and this process may open 300"),
+        (resource.RLIMIT_AS, 4 << 30, "256 workers needs 4608 MiB of memory here, and this process may use 4096"),
+    ],
+    ids=["open files", "memory"],
+)
+def test_too_low_a_limit_is_said_before_a_connection_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int, limit: int, why: str
+) -> None:
     monkeypatch.setattr(open_files, "in_use", lambda: 10)
-    monkeypatch.setattr(open_files, "allow", lambda wanted: 300)
+    monkeypatch.setattr(
+        open_files, "allow", lambda wanted, asked=resource.RLIMIT_NOFILE: limit if asked == kind else wanted
+    )
     workers = [WorkerAddress(index, "192.0.2.1", 22) for index in range(256)]
     fleet = Fleet(
         workers,
@@ -30,7 +43,7 @@ def test_too_few_open_files_are_said_before_a_connection_fails(tmp_path: Path, m
         on_notice=print,
         dialer=Piped("ssh -W %h:%p bastion", "ada"),
     )
-    with pytest.raises(ConfigError, match="256 workers need 842 open files here, and this process may open 300"):
+    with pytest.raises(ConfigError, match=why):
         fleet.connect(0.0)
 
 

@@ -1,0 +1,25 @@
+"""Directories and files that only this user can read, whatever the umask: those of runs, and what tpujob keeps."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import IO, Any
+
+DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
+
+
+def make_directory(path: Path, *, exist_ok: bool = True) -> None:
+    """Create the directory, and those above it that are missing. One that exists stays as it is. Raises OSError."""
+    if not path.parent.is_dir():
+        make_directory(path.parent)
+    path.mkdir(DIRECTORY_MODE, exist_ok=exist_ok)
+
+
+def open_file(path: Path, mode: str, **options: Any) -> IO[Any]:
+    """Open as `open` does; a file that this creates is private. Raises OSError."""
+    return open(path, mode, opener=_opener, **options)
+
+
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags, FILE_MODE)
