@@ -340,6 +340,7 @@ class SimStatus:
     all_exited: bool = False
     any_stopped: bool = False
     unreachable: tuple[str, ...] = ()
+    disk_full: bool = False
     workers: tuple[()] = ()
     ends: tuple[()] = ()
 

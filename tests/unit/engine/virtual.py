@@ -285,6 +285,7 @@ class Status:
     all_exited: bool = False
     any_stopped: bool = False
     unreachable: tuple[str, ...] = ()
+    disk_full: bool = False
     ended: bool = True
     workers: tuple[WorkerStatus, ...] = ()
     ends: tuple[WorkerStatus, ...] = ()
