@@ -254,22 +254,6 @@ def test_a_finalizer_that_stays_ends_with_75(made: Made) -> None:
     assert lease.state is LeaseState.DOWN
 
 
-def test_what_a_jobset_leaves_behind_is_not_absent(made: Made) -> None:
-    world, cluster = made
-    cluster.left[job(world).draft.lease.name.node] = "gone but for 1 pod"
-    outcome = play(world)
-    assert outcome.exit_code == 75 and world.ledger.open_leases()
-
-
-@pytest.mark.parametrize("after", ["jobset", "configmap"])
-def test_a_create_whose_reply_is_lost_is_continued_under_the_same_name(made: Made, after: str) -> None:
-    world, cluster = made
-    cluster.lose_reply_after = after
-    assert play(world).exit_code == 0
-    assert [call for call, _ in cluster.calls].count("create") == 2
-    assert len({node for _, node in cluster.calls}) == 1 and nothing_is_left(world, cluster)
-
-
 def test_a_config_map_that_is_never_made_leaves_no_jobset(made: Made) -> None:
     """The process dies between the two posts: the pods wait for what they are to run."""
     world, cluster = made

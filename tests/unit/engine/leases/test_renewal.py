@@ -1,21 +1,19 @@
 """Claims in the labels: written first in the create call, renewed while a process is attached, moved by keep and hand-over."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.cloud_api import Operation, QueueTerms, SliceName
-from orchestrator.core.lease.lease import Detached, Held, LeaseState, Mode
+from orchestrator.core.lease.cloud_api import Operation, SliceName
+from orchestrator.core.lease.lease import LeaseState, Mode
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.obligations import Obligations, keep_slice
 from orchestrator.engine.leases.release import release
-from orchestrator.engine.leases.renewal import LeaseRenewal, hand_over, move_claim, wait_for_watchdogs
+from orchestrator.engine.leases.renewal import LeaseRenewal, hand_over, wait_for_watchdogs
 from orchestrator.engine.provision.candidate_search import Search, find
-from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.slices.extend import extend
-from orchestrator.errors import CloudUnavailable, UserError, Vanished, WatchdogNotArmed, WrongState
+from orchestrator.errors import CloudUnavailable, UserError, WatchdogNotArmed, WrongState
 from tests.unit.engine.virtual import CAN, VirtualWorld, job, lease_and_request
 
 
@@ -76,22 +74,6 @@ def test_an_attached_run_renews_its_claim_before_it_ends_and_not_more_often_than
     assert 5400 / CAN.timings.renew_s - 2 <= len(renewals) <= 5400 / CAN.timings.renew_s + 1
 
 
-def test_a_run_that_might_have_waited_longer_renews_the_shorter_claim_in_time(world: VirtualWorld) -> None:
-    """Its labels say nothing any more of the six hours for which it might have stood in a queue."""
-    prepared = job(world)
-    ((lease, request),) = prepared.drafts
-    name = replace(lease.name, queued=True)
-    drafts = (Draft(replace(lease, name=name), replace(request, name=name, queue=QueueTerms(6 * 3600.0, "id"))),)
-    world.fleet.phase_s, left_s = 2 * 3600.0, []
-
-    def between(world: VirtualWorld) -> None:
-        if world.cloud.nodes:
-            left_s.append(int(labels(world)["tpujob-claimed-until"]) - world.time)
-
-    assert world.drive(run_job(replace(prepared, drafts=drafts), CAN), between=between).exit_code == 0
-    assert min(left_s) > CAN.timings.renew_s, "a renewal may get lost"
-
-
 def test_a_renewal_that_fails_is_tried_again_in_time(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     owed = ready(world)
     renewal = LeaseRenewal(owed.lease, 2, CAN, world.time)
@@ -122,47 +104,6 @@ def test_a_slice_that_is_being_deleted_is_not_renewed(world: VirtualWorld) -> No
     assert labels(world)["tpujob-claimed-until"] == before
 
 
-def test_keeping_writes_the_labels_before_the_ledger(world: VirtualWorld) -> None:
-    owed = ready(world)
-    lease = world.drive(keep_slice(owed, world.time + 3600, CAN))
-    assert lease.mode is Mode.HOLD
-    assert (labels(world)["tpujob-mode"], int(labels(world)["tpujob-claimed-until"])) == ("hold", int(lease.ends_at))
-    effects = world.effects
-    assert effects.index("SetLabels") < len(effects) - 1 - effects[::-1].index("Record")
-
-
-def test_a_slice_whose_labels_cannot_be_written_is_not_kept(
-    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    owed = ready(world)
-
-    def refuse(name: SliceName, labels: Any) -> Operation:
-        raise CloudUnavailable("503")
-
-    monkeypatch.setattr(world.cloud, "set_labels", refuse)
-    with pytest.raises(CloudUnavailable):
-        world.drive(keep_slice(owed, world.time + 3600, CAN))
-    assert world.ledger.lease(owed.lease.id).hold_until is None
-
-
-def test_an_update_that_was_accepted_without_effect_is_sent_again(
-    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Found by the simulator (seed 437): the watchdog deleted a kept slice whose label was still `run`."""
-    owed = ready(world)
-    relabel = world.cloud.set_labels
-    lost = iter(range(2))
-
-    def forgetful(name: SliceName, labels: Any) -> Operation:
-        if next(lost, None) is not None:
-            return world.cloud._operation("update", name.node, world.time)
-        return relabel(name, labels)
-
-    monkeypatch.setattr(world.cloud, "set_labels", forgetful)
-    world.drive(keep_slice(owed, world.time + 3600, CAN))
-    assert labels(world)["tpujob-mode"] == "hold"
-
-
 def test_labels_that_never_change_keep_nothing(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     owed = ready(world)
     monkeypatch.setattr(
@@ -175,13 +116,6 @@ def test_labels_that_never_change_keep_nothing(world: VirtualWorld, monkeypatch:
     assert world.ledger.lease(owed.lease.id).hold_until is None
 
 
-def test_a_claim_on_a_slice_that_was_released_meanwhile_is_refused(world: VirtualWorld) -> None:
-    owed = ready(world)
-    world.drive(release(owed.lease, CAN, reason="down in another terminal", budget_s=600))
-    with pytest.raises(Vanished):
-        world.drive(move_claim(owed.lease, Held(owed.lease.id, world.time, world.time + 60), CAN))
-
-
 def test_a_detached_run_is_handed_over_and_left(world: VirtualWorld) -> None:
     outcome = world.drive(run_job(job(world, detach=True), CAN))
     (lease,) = world.ledger.open_leases()
@@ -190,14 +124,6 @@ def test_a_detached_run_is_handed_over_and_left(world: VirtualWorld) -> None:
     assert labels(world)["tpujob-mode"] == "detached"
     assert int(labels(world)["tpujob-claimed-until"]) == int(lease.deadline)
     assert not world.locks.held
-
-
-def test_a_detached_run_does_not_start_on_a_slice_that_cannot_delete_itself(world: VirtualWorld) -> None:
-    world.cloud.armed = False
-    outcome = world.drive(run_job(job(world, detach=True), CAN))
-    assert outcome.exit_code == 74
-    assert world.fleet.ends_at == 0, "the job was started"
-    assert world.cloud.nodes == {} and world.ledger.open_leases() == []
 
 
 def asked_at(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> list[float]:
@@ -272,12 +198,3 @@ def test_nothing_is_extended_beyond_a_week(world: VirtualWorld) -> None:
     owed = ready(world)
     with pytest.raises(UserError, match="7 days"):
         world.drive(extend(owed.lease, 7 * 86400, CAN))
-
-
-def test_a_detached_lease_is_not_recovered_before_its_deadline(world: VirtualWorld) -> None:
-    from orchestrator.core.lease.lease import release_reason
-
-    owed = ready(world)
-    lease = world.drive(move_claim(owed.lease, Detached(owed.lease.id, world.time), CAN))
-    assert release_reason(lease, now=world.time, owner_alive=False) is None
-    assert release_reason(lease, now=lease.deadline, owner_alive=False) == "it reached its deadline"
