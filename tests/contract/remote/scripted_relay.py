@@ -37,10 +37,6 @@ def data(content: bytes) -> bytes:
     return struct.pack(f">HI{len(content)}s", 4, len(content), content)
 
 
-def acked(count: int) -> bytes:
-    return struct.pack(">HQ", 7, count)
-
-
 class ScriptedRelay:
     """`requests`: path and headers of every request, in order."""
 
