@@ -1,7 +1,5 @@
 """What ends a run or a slice by its name: it ends the one that lives, or asks which one, and never another."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 

@@ -1,7 +1,5 @@
 """Capacity that is not there, is won in a race, or is taken away: the real CLI on an emulator that is told to behave so."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

@@ -1,7 +1,5 @@
 """Detached runs through the real CLI: submitted and left, attached to, canceled, extended, and ended by their own watchdog."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from dataclasses import replace

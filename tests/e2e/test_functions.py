@@ -1,7 +1,5 @@
 """Functions that run on a TPU, from a script as its author starts it: values, errors, Ctrl-C, hostile workers."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

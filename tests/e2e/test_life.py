@@ -1,7 +1,5 @@
 """The whole life, with the real CLI, the real emulator and real SSH."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Eight workers and more: the log of worker 0, why a hidden one failed, and what is alike said once."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """jobs/mnist.yaml, with real torch_xla, by every way to its worker: equal losses, the log of the worker, and nothing left."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Sweeps through the real CLI, on the emulated cloud and on this machine."""
 
-from __future__ import annotations
-
 import json
 import signal
 from typing import Any

@@ -1,7 +1,5 @@
 """train.json: what is accepted, and the one line that each mistake gets."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The `entry` of a job: the same function on every backend, with a checkpoint to resume from."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

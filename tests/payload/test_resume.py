@@ -1,7 +1,5 @@
 """Killed at any moment and started again with the same command, a training is bit for bit one that was never killed."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

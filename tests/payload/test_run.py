@@ -1,7 +1,5 @@
 """`python -m payload`: its files, its log, and its exit code after a failure."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Requests that come at a bad moment or in a bad place: names that are taken, odd clocks, odd terminals, early signals."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

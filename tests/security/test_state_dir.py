@@ -3,8 +3,6 @@
 Full and read-only disks are real ones where the test may mount them (in a container, as root), and are skipped elsewhere.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """In a world with nothing but a death, the simulator allows what the table of promises says, and no more."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Which cloud is used: the sources of settings, their order, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

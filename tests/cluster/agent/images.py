@@ -4,8 +4,6 @@ An image is a name. A container of it sees the system of this machine (`/usr`, `
 that the tests run in, and has nothing else of it: no home directory, no `/tmp`, none of the checkout.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import sys
 import sysconfig

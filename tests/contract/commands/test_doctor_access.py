@@ -1,7 +1,5 @@
 """`tpujob doctor` on how workers are reached: what is missing is named, with the command that adds it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

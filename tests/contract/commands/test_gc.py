@@ -1,7 +1,5 @@
 """`tpujob gc` as a process against the emulator: from a machine that made nothing, and with ledgers in every condition."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

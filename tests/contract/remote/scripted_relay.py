@@ -1,7 +1,5 @@
 """A relay whose every WebSocket is played by a function of the test, and a proxy that tunnels to it. On loopback only."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import datetime

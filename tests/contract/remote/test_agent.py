@@ -1,7 +1,5 @@
 """The agent of a connection, over real SSH: one program on each worker, whatever happens to it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

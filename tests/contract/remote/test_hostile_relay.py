@@ -1,7 +1,5 @@
 """Relays that break the protocol, and servers behind a tunnel or a command that never become SSH: the client ends in time."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 

@@ -1,7 +1,5 @@
 """Tunnels through the emulator's relay: exact bytes whatever is cut, refusals in their own words, and SSH on top."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import logging

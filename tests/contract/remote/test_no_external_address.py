@@ -1,7 +1,5 @@
 """Workers without an external address: nothing reaches them but the relay, a bastion, and a machine in their network."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What the guardian finishes with no tpujob command run: holds that end. What is killed: test_kill.py, tests/faults."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 

@@ -3,8 +3,6 @@
 `make kill-sweep` goes through every single effect; here is one point for each kind of moment in a run's life.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 

@@ -1,7 +1,5 @@
 """The Python API as its users meet it: the examples of docs/python-api.md, mypy, Ctrl-C, killed kernels, threads."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Rows 9-18, 57, 58: create calls that are lost, late, fail, or are deleted before they are done."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.faults.row import row

@@ -1,7 +1,5 @@
 """Rows 1-8: processes and machines that die, at every kind of moment."""
 
-from __future__ import annotations
-
 import time
 
 from tests.faults.row import row

@@ -1,7 +1,5 @@
 """Rows 28-34, 41, 42: revoked permissions, watchdogs that cannot work, failing workers and nodes, wrong clocks."""
 
-from __future__ import annotations
-
 import json
 import time
 

@@ -1,7 +1,5 @@
 """The proof of absence, and the command that waits for it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Too little capacity: queued requests, races, preemptions and restarts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

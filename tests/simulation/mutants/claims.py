@@ -1,7 +1,5 @@
 """Claims: heartbeats, labels, extensions, and the hand-over of a run to its job."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

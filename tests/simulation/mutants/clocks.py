@@ -1,7 +1,5 @@
 """Clocks: the wall clock of the client is wrong, is set, or differs after a restart."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Deadlines: nothing is waited for past the end of a slice, and results are held for a limited time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

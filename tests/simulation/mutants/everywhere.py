@@ -1,7 +1,5 @@
 """Scenarios without a theme: random worlds, and a death at every step of canonical lives."""
 
-from __future__ import annotations
-
 from tests.simulation.model.world import GUARDIAN_ONLY, Layers
 from tests.simulation.mutants.registry import Plays, scenario
 from tests.simulation.scenarios import crash_sweep

@@ -1,7 +1,5 @@
 """`tpujob gc` from a machine that knows nothing but the project."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Intent before effect: the ledger, the guardian and the name of a slice come before its create call."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

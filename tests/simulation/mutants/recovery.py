@@ -1,7 +1,5 @@
 """Recovery by the guardian, by the timer and by the next command."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch

@@ -1,7 +1,5 @@
 """The watchdog on the workers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

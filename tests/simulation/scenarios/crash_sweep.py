@@ -4,8 +4,6 @@ A step is a point before an effect, between a call and its effect, between the e
 is the small model checker of the guarantee: no step may exist at which a death violates an invariant.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field, replace

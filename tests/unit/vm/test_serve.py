@@ -1,7 +1,5 @@
 """The agent of one connection as a process: several verbs over one stdin and one stdout."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

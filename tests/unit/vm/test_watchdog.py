@@ -1,7 +1,5 @@
 """When the watchdog deletes its slice, and when it must not: its program under virtual time."""
 
-from __future__ import annotations
-
 import heapq
 import json
 import random

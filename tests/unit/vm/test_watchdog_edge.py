@@ -1,7 +1,5 @@
 """The effects of the watchdog: metadata, API, files and processes. Each has a timeout and raises no exception."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

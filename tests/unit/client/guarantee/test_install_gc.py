@@ -1,7 +1,5 @@
 """`install-gc` with programs that only pretend: what is written, that twice is once, and that it can be taken away."""
 
-from __future__ import annotations
-
 import json
 import os
 import plistlib

@@ -1,7 +1,5 @@
 """The nodes that ran a job: watched until they are gone, for a bounded time, and never more than that."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

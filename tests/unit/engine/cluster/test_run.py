@@ -1,7 +1,5 @@
 """A job on a cluster: how each end of it is told, by code and in words, and that nothing of it is left."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

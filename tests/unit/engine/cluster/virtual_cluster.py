@@ -3,8 +3,6 @@
 A create makes a JobSet and then its ConfigMap; without that its pods do not start. Every fault is an attribute.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import inf

@@ -1,7 +1,5 @@
 """The guardian as a process: how it starts, in which surroundings, and what kills it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat

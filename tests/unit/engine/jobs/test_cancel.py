@@ -1,7 +1,5 @@
 """A run that is canceled from another terminal, at every step: it ends as canceled, and nothing of it stays or comes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

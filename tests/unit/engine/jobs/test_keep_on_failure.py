@@ -1,7 +1,5 @@
 """The slice of a failed job that is held, and the next run of the job, which takes it over."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

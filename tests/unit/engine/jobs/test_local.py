@@ -1,7 +1,5 @@
 """A job on this machine as a program: what it records, when it stops, and that nothing is left running however it ends."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A lent slice: claimed while it is used, released when it is given back, or when anything else ends the lending."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

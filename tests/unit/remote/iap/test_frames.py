@@ -1,7 +1,5 @@
 """The bytes of the relay's messages, as gcloud packs them."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

@@ -1,7 +1,5 @@
 """A tunnel with a relay that is a script: what it does when nothing can be sent, and what it says when it cannot open."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

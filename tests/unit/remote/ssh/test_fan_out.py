@@ -1,7 +1,5 @@
 """Work on many workers at once: every result, the right error, and an end at any moment."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time

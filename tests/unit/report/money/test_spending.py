@@ -1,7 +1,5 @@
 """Where the dollars went: each moment of a slice counts once, for one payer and one use, in one month."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """`tpujob cost` on screen and as CSV: an unknown price is a word or an empty cell, and what is open is told."""
 
-from __future__ import annotations
-
 import csv
 import io
 from dataclasses import replace
