@@ -99,10 +99,7 @@ def test_every_key_can_be_given() -> None:
         ({"profile": {"start": False}}, "profile.start: false is not valid"),
         ({"profile": {"steps": 0}}, "profile.steps: 0 is not valid; it must be a whole number from 1 to 100"),
         ({"profile": {"steps": 101}}, "profile.steps: 101 is not valid; it must be a whole number from 1 to 100"),
-        (
-            {"profile": {}, "entry": "mine:main"},
-            "profile: is of the built-in training; an entry traces its own steps",
-        ),
+        ({"profile": {}, "entry": "mine:main"}, "profile: is of the built-in training; an entry traces its own steps"),
         (
             {"profile": {}, "backend": "tpu"},
             "profile: is not available with backend tpu; backend xla traces on the same",

@@ -13,18 +13,8 @@ from orchestrator.engine.jobs import collection, run
 from orchestrator.engine.jobs.progress import JobProgress
 from orchestrator.engine.provision import acquire
 from orchestrator.errors import CloudUnavailable
-from tests.simulation.model.world import (
-    GUARDIAN_ONLY,
-    NO_LAYER,
-    WATCHDOG_ONLY,
-)
-from tests.simulation.mutants.registry import (
-    RUN,
-    Plays,
-    mutant,
-    one,
-    scenario,
-)
+from tests.simulation.model.world import GUARDIAN_ONLY, NO_LAYER, WATCHDOG_ONLY
+from tests.simulation.mutants.registry import RUN, Plays, mutant, one, scenario
 from tests.simulation.scenarios.random_worlds import Workload
 
 # -- scenarios -------------------------------------------------------------------------------------------------------

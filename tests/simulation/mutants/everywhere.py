@@ -6,12 +6,7 @@ from tests.simulation.scenarios import crash_sweep
 from tests.simulation.scenarios.crash_sweep import SCENARIOS, Scenario
 from tests.simulation.scenarios.random_worlds import world_of
 
-REPLY_LOST_OR_LATE = (
-    "a run",
-    "the create's reply is lost",
-    "a late create",
-    "deletes while CREATING are dropped",
-)
+REPLY_LOST_OR_LATE = ("a run", "the create's reply is lost", "a late create", "deletes while CREATING are dropped")
 
 
 @scenario

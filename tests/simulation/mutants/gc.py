@@ -12,23 +12,8 @@ from orchestrator.engine.leases import gc
 from orchestrator.engine.leases.gc import collect_garbage
 from tests.simulation.model.cloud import PROJECT
 from tests.simulation.model.faults import FaultPlan, cloud_fault
-from tests.simulation.model.world import (
-    GC_ONLY,
-    NO_LAYER,
-    ZONES,
-    Result,
-    Violation,
-    World,
-)
-from tests.simulation.mutants.registry import (
-    RUN,
-    Plays,
-    mutant,
-    one,
-    power_cut,
-    scenario,
-    seeds,
-)
+from tests.simulation.model.world import GC_ONLY, NO_LAYER, ZONES, Result, Violation, World
+from tests.simulation.mutants.registry import RUN, Plays, mutant, one, power_cut, scenario, seeds
 from tests.simulation.oracle.invariants import Invariant
 from tests.simulation.scenarios.random_worlds import Workload
 

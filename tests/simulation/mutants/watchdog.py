@@ -8,18 +8,8 @@ from unittest.mock import patch
 from orchestrator.engine.provision import acquire
 from orchestrator.vm import watchdog
 from tests.simulation.model.faults import cloud_fault
-from tests.simulation.model.world import (
-    WATCHDOG_ONLY,
-)
-from tests.simulation.mutants.registry import (
-    RUN,
-    Plays,
-    mutant,
-    one,
-    power_cut,
-    scenario,
-    seeds,
-)
+from tests.simulation.model.world import WATCHDOG_ONLY
+from tests.simulation.mutants.registry import RUN, Plays, mutant, one, power_cut, scenario, seeds
 from tests.simulation.scenarios.random_worlds import Workload
 
 # -- scenarios -------------------------------------------------------------------------------------------------------

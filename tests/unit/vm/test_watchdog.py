@@ -463,12 +463,7 @@ def test_every_change_of_the_claim_is_published_until_it_is_accepted() -> None:
     world.run(3000)
     assert [
         (said["mode"], said["claimed_until"] - LONG, said["deadline"] - EPOCH) for said in world.guest_attributes
-    ] == [
-        ("run", 0, DAY),
-        ("run", 1, DAY),
-        ("detached", 1, DAY),
-        ("detached", 1, 2 * DAY),
-    ]
+    ] == [("run", 0, DAY), ("run", 1, DAY), ("detached", 1, DAY), ("detached", 1, 2 * DAY)]
 
 
 # -- the job has the claim --

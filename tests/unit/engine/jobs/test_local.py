@@ -82,16 +82,7 @@ def ready(directory: Path, *ends: LocalExit, text: str = "command: echo hi\n", *
     run, attempt = new_run(spec, directory / "job.yaml", LOCAL, directory / "runs", world.time)
     here: Any = Machine(world, list(ends), **machine)
     prepared = local.prepare(
-        spec,
-        run,
-        attempt,
-        here,
-        shipment=None,
-        env={},
-        asked=Environment(),
-        port=4711,
-        sink=ignore,
-        metrics=ignore,
+        spec, run, attempt, here, shipment=None, env={}, asked=Environment(), port=4711, sink=ignore, metrics=ignore
     )
     return world, here, prepared
 

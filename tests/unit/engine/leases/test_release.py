@@ -93,9 +93,7 @@ def test_a_lease_whose_create_never_left_is_gone_at_once(world: VirtualWorld) ->
     assert world.time == 1_800_000_000.0
 
 
-def test_a_foreign_slice_of_the_same_name_stays_when_the_only_create_was_refused(
-    world: VirtualWorld,
-) -> None:
+def test_a_foreign_slice_of_the_same_name_stays_when_the_only_create_was_refused(world: VirtualWorld) -> None:
     lease, request = lease_and_request()
     world.ledger.record(Intent(lease), Sent(lease.id, world.time), CreateRefused(lease.id, world.time, "it exists"))
     world.cloud.create(type(request)(request.name, request.accelerator_type, request.runtime_version, labels={}))
@@ -162,9 +160,7 @@ def queued_lease(world: VirtualWorld) -> tuple[Lease, QueuedCloud]:
     return world.ledger.lease(lease.id), cloud
 
 
-def test_deletes_of_a_provisioning_request_are_sent_one_at_a_time(
-    world: VirtualWorld,
-) -> None:
+def test_deletes_of_a_provisioning_request_are_sent_one_at_a_time(world: VirtualWorld) -> None:
     lease, cloud = queued_lease(world)
     cloud.provisioning_until = world.time + 12 * 60
     released = let_go(world, lease)
