@@ -102,24 +102,6 @@ def test_the_training_is_the_same_by_every_way_and_its_log_is_that_of_the_worker
     assert_nothing_is_left(tpujob)
 
 
-@pytest.mark.parametrize("finishes", ["guardian", "next command"])
-def test_kill_9_of_everything_local_leaves_nothing_by_any_way(
-    tpujob: Tpujob, mnist: Path, way: str, finishes: str
-) -> None:
-    env = {"TPUJOB_GUARDIAN": "on" if finishes == "guardian" else "off"}
-    process = tpujob.start("run", by(mnist, way), *FEW, env=env)
-    tpujob.until(BEGUN, process)
-    if finishes == "guardian":
-        process.kill()
-    else:
-        kill_all([*tpujob.local(), *proxies(tpujob)])
-    process.wait()
-    if finishes == "next command":
-        assert len(tpujob.alive()) == 1, "it is the next command that deletes it"
-        assert tpujob("status").returncode == 0
-    assert_nothing_is_left(tpujob)
-
-
 def test_a_proxy_command_that_dies_in_mid_run_costs_nothing_of_the_log(
     tpujob: Tpujob, mnist: Path, request: pytest.FixtureRequest
 ) -> None:
