@@ -21,11 +21,6 @@ HOLD_S = 1800.0
 NODE = "tpujob-owner0-0000000000"
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> VirtualWorld:
-    return VirtualWorld(tmp_path)
-
-
 def first(world: VirtualWorld) -> JobRun:
     return replace(job(world), keep_on_failure_s=HOLD_S)
 

@@ -36,11 +36,6 @@ from orchestrator.report.messages import outcome_lines
 from tests.unit.engine.virtual import CAN, ZONE, Node, VirtualWorld, job, lease_and_request
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> VirtualWorld:
-    return VirtualWorld(tmp_path)
-
-
 @dataclass(frozen=True)
 class Saved:
     id: str

@@ -1,7 +1,6 @@
 """Release: what proves that a slice is gone, and what does not."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -12,11 +11,6 @@ from orchestrator.engine.leases.release import Released, release, release_all
 from orchestrator.engine.provision.acquire import acquire
 from orchestrator.errors import AuthError, CapacityError, CloudError, CloudUnavailable, WrongState
 from tests.unit.engine.virtual import CAN, VirtualCloud, VirtualWorld, lease_and_request
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> VirtualWorld:
-    return VirtualWorld(tmp_path)
 
 
 def created(world: VirtualWorld, *, ready: bool = True, n: int = 0) -> Lease:

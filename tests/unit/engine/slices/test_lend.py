@@ -16,11 +16,6 @@ from tests.unit.engine.virtual import CAN, ZONE, Crash, VirtualWorld, lease_and_
 HOUR_S = 3600.0
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> VirtualWorld:
-    return VirtualWorld(tmp_path)
-
-
 class Borrower:
     """Uses the slice for so long, and looks at the world meanwhile."""
 

@@ -1,7 +1,5 @@
 """`up`, `stop`, `start`, `down`: from every state of a slice, and twice has the effect of once."""
 
-from pathlib import Path
-
 import pytest
 
 from orchestrator.core.lease.lease import DOWN, Down, Lease, LeaseState, Purpose
@@ -11,11 +9,6 @@ from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.slices.up_and_down import UpOutcome, UpRequest, down, start, stop, up
 from orchestrator.errors import CapacityError, NeedsConsent, Vanished, WrongState
 from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, lease_and_request
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> VirtualWorld:
-    return VirtualWorld(tmp_path)
 
 
 def bring(world: VirtualWorld, existing: Lease | None = None, *, n: int = 0, recreate: bool = False) -> UpOutcome:
