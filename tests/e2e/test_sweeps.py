@@ -163,14 +163,6 @@ def test_jobs_on_this_machine_run_one_at_a_time_and_a_failure_is_its_own(tpujob:
     assert found["mixed-second"] == ("failed", "mixed", "second") and found["mixed-third"][0] == "succeeded"
 
 
-@pytest.mark.ci
-def test_where_there_is_capacity_for_one_slice_only_it_runs_all_jobs(tpujob: Tpujob) -> None:
-    assert tpujob("emulator", "capacity", "set", "us-central1-a/v5litepod-8", "8").returncode == 0
-    done = tpujob("run", tpujob.job(SWEEP.replace("!= 1e-3-2", "!= x"), "s.yaml"))
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("there is no slice for it now") == 1 and "6 of 6 done" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -265,16 +265,6 @@ def test_an_exception_in_on_event_keeps_no_slice_alive_and_is_raised_at_the_end(
     assert tpujob.lived() == 1 and tpujob.alive() == []
 
 
-def test_the_error_of_a_run_has_its_result(tpujob: Tpujob) -> None:
-    job = api.Job(command="echo no; exit 3", tpu=api.Tpu(accelerator="v5litepod-8"))
-    with pytest.raises(api.PayloadFailed) as raised:
-        api.Client("emulated").run(job)
-    result = raised.value.result
-    assert isinstance(result, api.RunResult)
-    assert (result.exit_code, result.state, result.released) == (3, "failed", True)
-    assert result.error is raised.value
-
-
 def test_a_run_that_another_object_followed_raises_the_same_error(tpujob: Tpujob) -> None:
     client = api.Client("emulated")
     with pytest.raises(api.PayloadFailed) as first:
