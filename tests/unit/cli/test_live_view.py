@@ -306,32 +306,44 @@ c.quiet()
 """
 
 
+class Terminal:
+    """A program on a terminal, and what it has shown there."""
+
+    def __init__(self, program: str, columns: int) -> None:
+        self.ours, terminal = pty.openpty()
+        env = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(ROOT), "COLUMNS": str(columns)}
+        command = [sys.executable, "-c", program]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=terminal, stderr=terminal, env=env)
+        os.close(terminal)
+        self.seen = b""
+
+    def read(self, word: bytes) -> None:
+        while word not in self.seen:
+            assert select.select([self.ours], [], [], HANG_S)[0], f"{word!r} never came: {self.seen!r}"
+            self.seen += os.read(self.ours, 4096)
+
+    def go_on(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"\n")
+        self.process.stdin.flush()
+
+    def end(self) -> bytes:
+        self.go_on()
+        until(lambda: self.process.poll() is not None, "the end")
+        with contextlib.suppress(OSError):  # there is nothing more
+            while data := os.read(self.ours, 4096):
+                self.seen += data
+        os.close(self.ours)
+        return self.seen
+
+
 def test_on_a_terminal_the_line_is_below_the_log_and_leaves_nothing_behind() -> None:
-    ours, terminal = pty.openpty()
-    env = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=terminal, stderr=terminal, env=env
-    )
-    os.close(terminal)
-    seen = b""
-
-    def read(word: bytes) -> None:
-        nonlocal seen
-        while word not in seen:
-            assert select.select([ours], [], [], HANG_S)[0], f"{word!r} never came: {seen!r}"
-            seen += os.read(ours, 4096)
-
-    assert process.stdin is not None
-    read(b"armed\r\n\r\x1b[Ktrain    ")
-    assert seen.index(b"worker0 | first\r\n") < seen.index(b"watchdog armed\r\n")
-    process.stdin.write(b"\n")
-    process.stdin.flush()
-    read(b"collect  [bold]1[/bold] of 2")
-    process.stdin.write(b"\n")
-    process.stdin.flush()
-    until(lambda: process.poll() is not None, "the end")
-    seen += os.read(ours, 4096)
-    os.close(ours)
+    shown = Terminal(PROGRAM, 80)
+    shown.read(b"armed\r\n\r\x1b[Ktrain    ")
+    assert shown.seen.index(b"worker0 | first\r\n") < shown.seen.index(b"watchdog armed\r\n")
+    shown.go_on()
+    shown.read(b"collect  [bold]1[/bold] of 2")
+    seen = shown.end()
     assert seen.endswith(b"\r\x1b[K") and b"pwned" not in seen and b"\x1b[?25l" not in seen
 
 
@@ -353,32 +365,11 @@ c.quiet()
 def test_on_a_terminal_the_others_have_a_line_of_their_own_that_goes_with_the_first(
     columns: int, others: bytes
 ) -> None:
-    ours, terminal = pty.openpty()
-    env = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(ROOT), "COLUMNS": str(columns)}
-    process = subprocess.Popen(
-        [sys.executable, "-c", MANY], stdin=subprocess.PIPE, stdout=terminal, stderr=terminal, env=env
-    )
-    os.close(terminal)
-    seen = b""
-
-    def read(word: bytes) -> None:
-        nonlocal seen
-        while word not in seen:
-            assert select.select([ours], [], [], HANG_S)[0], f"{word!r} never came: {seen!r}"
-            seen += os.read(ours, 4096)
-
-    assert process.stdin is not None
-    read(others or b"train")
-    process.stdin.write(b"\n")
-    process.stdin.flush()
+    shown = Terminal(MANY, columns)
+    shown.read(others or b"train")
+    shown.go_on()
     gone = b"\r\x1b[K\x1b[A\r\x1b[K" if others else b"\r\x1b[K"
-    read(gone + b"worker0 | first\r\n\r\x1b[Ktrain")
-    read(others or b"first")
-    process.stdin.write(b"\n")
-    process.stdin.flush()
-    until(lambda: process.poll() is not None, "the end")
-    with contextlib.suppress(OSError):  # there is nothing more
-        while data := os.read(ours, 4096):
-            seen += data
-    os.close(ours)
+    shown.read(gone + b"worker0 | first\r\n\r\x1b[Ktrain")
+    shown.read(others or b"first")
+    seen = shown.end()
     assert seen.endswith(gone) and (b"others" in seen) == bool(others)

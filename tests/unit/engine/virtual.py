@@ -156,9 +156,6 @@ class VirtualCloud:
         record = {"armed": True, "route": True, "permission": True, "mode": mode}
         return tuple({"tpujob/watchdog": json.dumps({**record, "worker": worker})} for worker in range(2))
 
-    def zones(self, project: str) -> Listing[str]:
-        return Listing((ZONE,))
-
     def operation(self, name: str) -> Operation | None:
         self._settle()
         if name not in self.operations_seen:
@@ -176,9 +173,6 @@ class VirtualCloud:
 
     def workers(self, name: SliceName) -> tuple[WorkerAddress, ...]:
         return (WorkerAddress(0, "127.0.0.1", 1), WorkerAddress(1, "127.0.0.1", 2))
-
-    def preview(self, request: SliceRequest) -> dict[str, Any]:
-        return {}
 
     # What happens by itself
 
@@ -323,9 +317,6 @@ class VirtualFleet:
 
     def stop(self, grace_s: float) -> None:
         self.stopped += 1
-
-    def tail(self, worker: int, phase: str, n: int) -> list[str]:
-        return ["the last line"]
 
     def collect(self, order: CollectRequest) -> VirtualCollection:
         self.collections.append(VirtualCollection(self.world, order, self.collect_s, self.stays))
