@@ -4,8 +4,6 @@
 the test's process, beside an emulator that many tests share; that costs a quarter.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

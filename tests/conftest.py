@@ -1,7 +1,5 @@
 """Fixtures for all tests, the order they are played in, and what a failure shows."""
 
-from __future__ import annotations
-
 import os
 import random
 import sys

@@ -1,7 +1,5 @@
 """kill -9 at a chosen line of one module, in a process of its own."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """What lies on the disk while others write and delete there."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """What a failed test leaves to read: the requests that the emulator got, the daemon's and the guardian's logs, the ledger."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Ports for servers that come up later."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 from collections.abc import Iterator

@@ -4,8 +4,6 @@
 on the PATH counts, and those of pyenv.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What no test may change, not even as root: the devices of the machine, and what its user has of tpujob."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

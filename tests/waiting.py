@@ -4,8 +4,6 @@ No wait has a time of its own. `HANG_S` only ends what would never end, with wor
 needs it to be longer, or that passes because of it, is wrong.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Wheels that tests make, so that a job's `pip install --no-index --find-links DIRECTORY` needs no network."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path

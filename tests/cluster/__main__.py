@@ -3,8 +3,6 @@
 The fixture `cluster` starts the same with `--directory` and `--while-pid`.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

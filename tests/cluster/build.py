@@ -7,8 +7,6 @@ The manifests (CRDs, roles, webhooks) come out of the same module, rendered by `
 made again.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

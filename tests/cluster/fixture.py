@@ -5,8 +5,6 @@ TPUJOB_TEST_KUBECONFIG names a cluster of yours instead, such as kind's, with Jo
 nodes that have the labels and the chips of `agent/shapes.py`: there nothing bills, and no fault can be played.
 """
 
-from __future__ import annotations
-
 import fcntl
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The real CLI on the real control plane: with a state directory, a namespace and a way to the API server of a test's own."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

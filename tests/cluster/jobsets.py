@@ -1,7 +1,5 @@
 """JobSets as one would write them by hand, to see what the control plane makes of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.cluster.fixture import Cluster

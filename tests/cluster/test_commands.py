@@ -1,7 +1,5 @@
 """The commands of a job on a cluster, and `tpujob.Client`, on the real control plane."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """`kill -9` of everything local: what the cluster ends by itself, seen on the meter, and what the next command makes of it."""
 
-from __future__ import annotations
-
 import signal
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What `tpujob export` prints, on a real control plane: it is accepted and runs, and its comment says how to delete it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from typing import Any

@@ -1,7 +1,5 @@
 """Every fault of a cluster, as a run meets it: its own words, its own exit code, and nothing left."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

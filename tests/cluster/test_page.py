@@ -1,7 +1,5 @@
 """What docs/gke.md tells the admin of a cluster to create, on the real control plane: it is enough for the page's first run."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`tpujob run` on the real control plane: from the objects that are created to the proof that none is left."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

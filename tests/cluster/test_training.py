@@ -1,7 +1,5 @@
 """`jobs/mnist-gke.yaml` on the real control plane, through Kueue: torch_xla in two pods, with the losses of a slice."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which control plane the tests are played on, and where its binaries are kept."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import dataclass

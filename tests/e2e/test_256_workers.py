@@ -1,7 +1,5 @@
 """Many hosts in one run, with the limits that a machine has by itself."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """What ends a run or a slice by its name: it ends the one that lives, or asks which one, and never another."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 
@@ -83,14 +81,6 @@ def test_a_run_that_waits_for_capacity_is_canceled_from_another_terminal(tpujob:
     tpujob.admin("DELETE", "capacity")
     assert_canceled(tpujob, process)
     assert tpujob.lived() == (1 if job is WAITER else 0), "nothing was created after the end"
-
-
-def test_a_run_is_canceled_while_its_slice_is_created(tpujob: Tpujob) -> None:
-    process = tpujob.start("run", tpujob.job(HELLO))
-    until(tpujob.alive, "a node")
-    done = tpujob("cancel", "hello")
-    assert done.returncode == 0 and "absent" in done.stdout, done.text
-    assert_canceled(tpujob, process)
 
 
 def test_a_run_on_a_held_slice_is_stopped_and_the_slice_stays(tpujob: Tpujob) -> None:

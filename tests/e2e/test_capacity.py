@@ -1,7 +1,5 @@
 """Capacity that is not there, is won in a race, or is taken away: the real CLI on an emulator that is told to behave so."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re
@@ -12,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli_fixture import Cli, Tpujob, press
+from tests.cli_fixture import Cli, Tpujob
 from tests.waiting import until
 
 ANYWHERE = """
@@ -199,17 +197,6 @@ def test_a_kill_as_the_losers_are_told_leaves_neither_them_nor_the_winner(cli: C
     assert cli.lived() >= 1
 
 
-@pytest.mark.exhaustive
-def test_ctrl_c_while_everybody_waits_leaves_no_request_behind(cli: Cli) -> None:
-    rehearse(cli, capacity=[{"zone": "*"}])
-    process = cli.start("run", cli.job(RACE))
-    until(lambda: len(queue_of(cli)) == 3, "three requests in the queue")
-    press(process)
-    _, said = process.communicate()
-    assert process.returncode == 128 + signal.SIGINT, said
-    assert queue_of(cli) == [] and cli.lived() == 0
-
-
 def test_up_stands_in_the_queue_and_holds_what_it_got(tpujob: Tpujob) -> None:
     rehearse(tpujob, capacity=[{"zone": "*"}])
     process = tpujob.start("up", "mine", "--zone", "us-central1-a", "--provisioning", "queued", "--wait", "1h")
@@ -222,17 +209,6 @@ def test_up_stands_in_the_queue_and_holds_what_it_got(tpujob: Tpujob) -> None:
     assert other.returncode == 64 and "exists with provisioning queued, not spot" in other.stderr
     assert tpujob("down", "mine").returncode == 0
     assert queue_of(tpujob) == [] and tpujob.alive() == [] and tpujob.lived() == 1
-
-
-@pytest.mark.exhaustive
-def test_ctrl_c_while_up_waits_leaves_no_request_behind(cli: Cli) -> None:
-    rehearse(cli, capacity=[{"zone": "*"}])
-    process = cli.start("up", "mine", "--zone", "us-central1-a", "--provisioning", "queued", "--wait", "5m")
-    until(lambda: queue_of(cli), "a request in the queue")
-    press(process)
-    _, said = process.communicate()
-    assert process.returncode == 128 + signal.SIGINT, said
-    assert queue_of(cli) == [] and cli.lived() == 0
 
 
 @pytest.mark.exhaustive

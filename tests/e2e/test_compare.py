@@ -1,7 +1,5 @@
 """`tpujob compare` through the real CLI. The jobs write the payload's files themselves: that is quick."""
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 import io

@@ -1,7 +1,5 @@
 """Completion in real shells, at a real terminal: what a person types before the Tab, and what is run after it."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """`tpujob cost` on the emulator: the dollars of `tpujob show`, and those of the billing meter."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,24 +1,17 @@
 """Detached runs through the real CLI: submitted and left, attached to, canceled, extended, and ended by their own watchdog."""
 
-from __future__ import annotations
-
 import contextlib
-import http.server
 import json
-import signal
-import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import psutil
 import pytest
 
 from orchestrator.client.session import Session
+from orchestrator.clouds.google.objects import Objects
 from orchestrator.core.lease import timings
 from orchestrator.engine.runtime.locks import FileLocks
 from tests.cli_fixture import Tpujob, press
-from tests.faults.world import is_stopped
 from tests.waiting import HANG_S, until
 
 QUICK = """
@@ -182,20 +175,6 @@ def test_who_reads_along_learns_of_the_proof_and_of_its_want(detached: Tpujob, m
     assert "absent (checked" in proven.stdout and proven.returncode == 71  # its end was never written down
 
 
-def test_without_any_command_the_slice_deletes_itself_after_the_job_and_the_next_command_says_so(
-    detached: Tpujob, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    periods(monkeypatch, linger_s=30.0)
-    run = submit(detached, SLOW.replace("limits: {linger: 1h}\n", ""))
-    let_go(detached)
-    until(lambda: detached.alive() == [], "the slice's deletion of itself")
-    done = detached("attach", run)
-    assert done.returncode == 71 or "interrupted" in done.stdout
-    shown = detached.only_run()
-    assert shown["lease"]["state"] == "gone"
-    assert "artifacts" in json.dumps(shown)
-
-
 def test_submit_prints_the_id_and_nothing_else_on_stdout(detached: Tpujob) -> None:
     said = detached("submit", detached.job(SLOW + SETUP))
     run = said.stdout.removesuffix("\n")
@@ -207,16 +186,6 @@ def test_submit_prints_the_id_and_nothing_else_on_stdout(detached: Tpujob) -> No
         assert (shown["state"], shown["exit_code"], shown["ended_at"]) == ("running", None, None)
     detached("cancel", run)
     detached("cancel", events[-1]["run"])
-
-
-def test_cancel_deletes_and_proves(detached: Tpujob) -> None:
-    run = submit(detached, SLOW + SETUP)
-    done = detached("cancel", run)
-    assert done.returncode == 0 and "absent" in done.stdout
-    assert detached.alive() == []
-    assert_canceled(detached, run, "tpujob cancel")
-    again = detached("cancel", run)
-    assert again.returncode == 0 and "has ended already: canceled" in again.stdout
 
 
 def assert_canceled(cli: Tpujob, run: str, by: str) -> None:
@@ -254,17 +223,6 @@ def test_a_run_is_canceled_at_once_even_if_its_collector_stands_still(detached: 
     assert_canceled(detached, run, f"tpujob {command}")
 
 
-@pytest.mark.exhaustive
-def test_cancel_ends_a_run_that_is_attached_in_another_terminal(detached: Tpujob) -> None:
-    process = detached.start("run", detached.job(SLOW))
-    detached.until("begun", process)
-    assert detached("cancel", "slow").returncode == 0
-    out, _ = process.communicate()
-    assert process.returncode == 71 and "result   canceled by `tpujob cancel`" in out
-    assert detached.alive() == []
-    assert detached.only_run()["state"] == "canceled"
-
-
 def test_extend_of_a_run_that_has_ended_says_so(detached: Tpujob) -> None:
     run = submit(detached, SLOW)
     assert detached("cancel", run).returncode == 0
@@ -287,30 +245,6 @@ def test_extend_moves_the_deadline_in_the_ledger_and_on_the_node(detached: Tpujo
     detached("cancel", run)
 
 
-def test_a_detached_run_is_refused_where_the_vm_may_not_delete(
-    detached: Tpujob, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    periods(monkeypatch, boot_s=30.0)  # so long the watchdog has to prove that it may
-    detached.settings(vm_may=["get"])
-    done = detached("submit", detached.job(SLOW))
-    assert done.returncode == 74, done.stderr
-    assert "tpu.nodes.delete" in done.stderr
-    assert detached.alive() == []
-
-
-@pytest.mark.exhaustive
-def test_signals_before_the_hand_over_end_in_a_proven_release(detached: Tpujob) -> None:
-    waits_for_the_switch = {"TPUJOB_CRASH_AT": "GetGuestAttributes:1:before:STOP"}
-    process = detached.start("submit", detached.job(SLOW), env=waits_for_the_switch)
-    until(lambda: is_stopped(process.pid), "the moment before the hand-over")
-    assert len(detached.alive()) == 1
-    press(process, signal.SIGTERM)
-    press(process, signal.SIGCONT)
-    process.communicate()
-    assert process.returncode == 143
-    assert detached.alive() == []
-
-
 def test_an_idle_hold_tells_its_switch_when_to_end_it(detached: Tpujob) -> None:
     assert detached("up", "alice", "--zone", "us-central1-a", "--idle", "1m").returncode == 0
     # The watchdog's own clock decides; a minute is the shortest idle time, so only the request is checked here.
@@ -319,45 +253,12 @@ def test_an_idle_hold_tells_its_switch_when_to_end_it(detached: Tpujob) -> None:
     assert detached("down", "alice").returncode == 0
 
 
-class Storage(http.server.BaseHTTPRequestHandler):
-    """Cloud Storage's upload path, as far as a copy needs it; it fails once for each object."""
-
-    seen: dict[str, bytes]
-    failed: set[str]
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        first = self.path not in self.failed
-        self.failed.add(self.path)
-        if not first:
-            self.seen[self.path] = body
-        self.send_response(503 if first else 200)
-        self.end_headers()
-        self.wfile.write(b"{}")
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def storage() -> Iterator[tuple[str, dict[str, bytes]]]:
-    seen: dict[str, bytes] = {}
-    handler = type("Once", (Storage,), {"seen": seen, "failed": set()})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", seen
-    server.shutdown()
-    server.server_close()
-
-
-def test_artifacts_go_to_the_bucket_that_the_job_names(detached: Tpujob, storage: tuple[str, dict[str, bytes]]) -> None:
-    url, seen = storage
+def test_artifacts_go_to_the_bucket_that_the_job_names(detached: Tpujob) -> None:
+    url = detached.emulator.endpoint.url  # which has a Cloud Storage, though its workers are not told of it
     run = submit(detached, QUICK + "bucket: gs://my-bucket/runs\n", STORAGE_EMULATOR_HOST=url)
-    until(lambda: seen, "the copy")
+    (copy,) = until(lambda: list(Objects(emulator=url).list("gs://my-bucket/")), "the copy")
     assert detached("cancel", run).returncode == 0
-    assert seen == {
-        f"/upload/storage/v1/b/my-bucket/o?uploadType=media&name=runs%2F{run}%2Fworker0%2Fartifacts%2Fresult.txt": b"result\n"
-    }
+    assert (copy.name, copy.size_bytes) == (f"runs/{run}/worker0/artifacts/result.txt", len("result\n"))
 
 
 def test_a_bucket_is_refused_where_there_is_no_storage(detached: Tpujob) -> None:

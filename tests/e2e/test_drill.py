@@ -1,7 +1,5 @@
 """`tpujob drill` from the command line, a broken promise, and a drill that is stopped."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """`requirements:` on a slice that is held: an environment is made once, used again, and made anew when they change."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.cli_fixture import Cli

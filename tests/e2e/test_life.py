@@ -1,7 +1,5 @@
 """The whole life, with the real CLI, the real emulator and real SSH."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -13,7 +11,6 @@ import pytest
 
 from orchestrator.emulator.daemon import control
 from tests.cli_fixture import Cli, Tpujob, press
-from tests.disk import holding
 from tests.waiting import until
 
 HELLO = """
@@ -107,15 +104,6 @@ def test_four_workers_run_the_same_command_and_the_artifacts_of_each_are_collect
     assert len(list(tpujob.directory.glob("runs/*/worker3/artifacts/result.txt"))) == 1
 
 
-def test_when_a_zone_is_full_the_next_one_is_asked_after_the_first_is_proven_empty(tpujob: Tpujob) -> None:
-    tpujob.settings(no_capacity=["us-east1-b/v5litepod-8"])
-    done = tpujob("run", tpujob.job(HELLO.replace("us-central1", "us-east1")))
-    assert done.returncode == 0, done.stderr
-    assert "us-east1-b   no capacity (released: absent) → next" in done.stderr
-    assert "ready    v5litepod-8 us-east1-c" in done.stderr
-    assert tpujob.alive() == []
-
-
 def test_when_every_zone_is_full_nothing_is_left_and_the_code_says_so(tpujob: Tpujob) -> None:
     tpujob.settings(no_capacity=["*/*"])
     done = tpujob("up", "--zone", "us-east1")
@@ -173,54 +161,6 @@ def test_a_signal_while_the_job_runs_releases_the_slice(tpujob: Tpujob, number: 
     assert tpujob.alive() == [] and tpujob.only_run()["state"] == "interrupted"
 
 
-@pytest.mark.exhaustive
-def test_ctrl_c_while_the_slice_is_created_releases_it(tpujob: Tpujob) -> None:
-    tpujob.settings(provision_s=3600)
-    process = tpujob.start("up", "--zone", "us-central1-a")
-    until(tpujob.alive, "the create")
-    press(process)
-    process.communicate()
-    assert process.returncode == 130
-    assert tpujob.alive() == []
-
-
-def test_leaving_a_teardown_by_force_is_said_and_the_next_command_finishes_it(tpujob: Tpujob) -> None:
-    assert tpujob("up", "alice", "--zone", "us-central1-a").returncode == 0
-    tpujob.settings(unreachable=["us-central1-a"])  # no list is complete, so nothing can be proven
-    process = tpujob.start("down", "alice", env={"TPUJOB_EMULATED_SPEED": "1"})  # it gives up by itself much later
-    until(lambda: not tpujob.alive(), "the delete")
-    assert process.stderr is not None
-    for said in ("2 more to leave", "1 more to leave"):
-        press(process)
-        assert any(said in line for line in process.stderr)
-    press(process)
-    _, err = process.communicate()
-    assert process.returncode == 75
-    assert "!! NOT VERIFIED GONE: tpujob-" in err
-    tpujob.settings(unreachable=[])
-    after = tpujob("list")
-    assert after.returncode == 0 and "absent (checked" in after.stderr
-
-
-def test_an_artifact_that_is_refused_costs_65_and_none_of_the_others(tpujob: Tpujob) -> None:
-    command = 'ln -s /etc/passwd "$TPUJOB_ARTIFACTS/link"; echo fine > "$TPUJOB_ARTIFACTS/fine.txt"'
-    done = tpujob("run", tpujob.job(f"tpu: {{zone: us-central1-a}}\ncommand: '{command}'\n"))
-    assert done.returncode == 65, done.stderr
-    assert [path.name for path in tpujob.directory.glob("runs/*/worker0/artifacts/*")] == ["fine.txt"]
-    assert tpujob.alive() == []
-
-
-def test_code_and_environment_travel_and_secrets_stay_off_the_disk(tpujob: Tpujob) -> None:
-    (tpujob.directory / "code").mkdir()
-    (tpujob.directory / "code" / "main.py").write_text(
-        "import os; print('the secret has', len(os.environ['TOKEN']), 'letters')"
-    )
-    job = "tpu: {zone: us-central1-a}\ncode: code\nenv: {TOKEN: '${env:MY_TOKEN}'}\ncommand: python3 main.py\n"
-    done = tpujob("run", tpujob.job(job), env={"MY_TOKEN": "s3cr3t-s3cr3t"})
-    assert "the secret has 13 letters" in done.stdout, done.stderr
-    assert [path for disk in tpujob.disks() for path in holding(disk, b"s3cr3t-s3cr3t")] == []
-
-
 def test_a_kept_slice_serves_the_next_run(tpujob: Tpujob) -> None:
     assert tpujob("run", tpujob.job(HELLO), "--keep", "30m").returncode == 0
     assert len(tpujob.alive()) == 1
@@ -231,14 +171,6 @@ def test_a_kept_slice_serves_the_next_run(tpujob: Tpujob) -> None:
     assert tpujob("down", "--all").returncode == 0
 
 
-def test_a_mistake_in_the_file_is_one_line_and_creates_nothing(tpujob: Tpujob) -> None:
-    with tpujob.starting_no_emulator():
-        done = tpujob("run", tpujob.job("name: x\ntpu:\n  acclerator: v5litepod-8\ncommand: ls\n"))
-    assert done.returncode == 64
-    assert done.stderr.startswith("job.yaml:3: tpu.acclerator: unknown key; did you mean `accelerator`?")
-    assert "Traceback" not in done.stderr
-
-
 def test_state_and_keys_are_private(cli: Cli) -> None:
     assert cli("up", "--zone", "us-central1-a").returncode == 0
     state = cli.directory / "state"
@@ -247,13 +179,6 @@ def test_state_and_keys_are_private(cli: Cli) -> None:
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     assert cli("down").returncode == 0
     assert list(state.glob("leases/*")) == []
-
-
-def test_without_a_home_for_state_nothing_is_created(tpujob: Tpujob, tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir(mode=0o755)
-    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    done = tpujob("up", env={"TPUJOB_STATE_DIR": str(tmp_path / "link")})
-    assert done.returncode == 64 and "hint: " in done.stderr
 
 
 @pytest.mark.exhaustive

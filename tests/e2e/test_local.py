@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import signal
 from pathlib import Path
@@ -191,37 +190,3 @@ def test_a_secret_of_the_person_is_in_no_log_of_a_local_job(tpujob: Tpujob) -> N
     assert done.returncode == 0 and "hunter2" not in done.stdout + done.stderr
     (log,) = tpujob.directory.glob("runs/*/logs/*")
     assert "my " in log.read_text() and "hunter2" not in log.read_text()
-
-
-TRAIN = """
-name: tiny
-on: local
-train:
-  backend: cpu
-  dataset: synthetic
-  examples: 256
-  test_examples: 100
-  epochs: 2
-  batch_size: 64
-  cores: 1
-  timing: drained
-"""
-
-
-@pytest.mark.exhaustive  # a training as a command is in test_train, one on this machine's processor in the payload's tests
-@pytest.mark.torch
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs the `local` extra")
-def test_the_built_in_training_runs_here_and_show_has_its_figures(tpujob: Tpujob) -> None:
-    done = tpujob("run", tpujob.job(TRAIN))
-    assert done.returncode == 0, done.stderr + done.stdout
-    shown = tpujob.only_run()
-    figures = shown["figures"]
-    assert (figures["device"], figures["timing"], figures["train_examples"], figures["epochs"]) == (
-        "cpu",
-        "drained",
-        256,
-        2,
-    )
-    assert figures["step_s"]["count"] == 8 and figures["step_s"]["std"] > 0 and figures["epoch_s"]["count"] == 2
-    assert figures["cost_usd"] is None and figures["emulated"] is False and figures["problems"] == []
-    assert "figure   s / iteration (mean ± σ): " in tpujob("show", "tiny").stdout

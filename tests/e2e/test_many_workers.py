@@ -1,11 +1,7 @@
 """Eight workers and more: the log of worker 0, why a hidden one failed, and what is alike said once."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-
-import pytest
 
 from tests.cli_fixture import Tpujob
 
@@ -56,15 +52,3 @@ def test_a_worker_that_is_not_there_is_refused_before_anything_is_created(tpujob
         )
         assert done.returncode == 64 and tpujob.leases() == []
         assert done.stderr.splitlines()[-1] == "--logs: there is no worker8; there are worker0 to worker7"
-
-
-@pytest.mark.exhaustive
-def test_a_detached_job_that_fails_alike_everywhere_is_shown_as_asked_for(tpujob: Tpujob) -> None:
-    run = tpujob("submit", tpujob.job(JOB.format(command='echo "no data in $TPUJOB_WORKER"; exit 4'))).stdout.strip()
-    done = tpujob("attach", run, "--logs", "1,2")
-    assert done.returncode == 4, done.stderr
-    lines = done.stdout.splitlines()
-    assert {line for line in lines if " | " in line} >= {"worker1 | begin 1", "worker2 | no data in 2"}
-    assert not [line for line in lines if line.startswith("worker0 | ")]
-    assert "workers  8 workers ended with 4, alike: no data in 0" in lines
-    assert tpujob("attach", run, "--logs", "8").returncode == 64

@@ -1,7 +1,5 @@
 """jobs/mnist.yaml, with real torch_xla, by every way to its worker: equal losses, the log of the worker, and nothing left."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import shutil
@@ -101,24 +99,6 @@ def test_the_training_is_the_same_by_every_way_and_its_log_is_that_of_the_worker
         again = [row["at"] for row in tpujob.requests() if row["path"].startswith("/v4/reconnect")]
         assert len([at for at in again if at > began]) >= 2, "two cuts in mid-run"
     assert tpujob("down", "mnist").returncode == 0
-    assert_nothing_is_left(tpujob)
-
-
-@pytest.mark.parametrize("finishes", ["guardian", "next command"])
-def test_kill_9_of_everything_local_leaves_nothing_by_any_way(
-    tpujob: Tpujob, mnist: Path, way: str, finishes: str
-) -> None:
-    env = {"TPUJOB_GUARDIAN": "on" if finishes == "guardian" else "off"}
-    process = tpujob.start("run", by(mnist, way), *FEW, env=env)
-    tpujob.until(BEGUN, process)
-    if finishes == "guardian":
-        process.kill()
-    else:
-        kill_all([*tpujob.local(), *proxies(tpujob)])
-    process.wait()
-    if finishes == "next command":
-        assert len(tpujob.alive()) == 1, "it is the next command that deletes it"
-        assert tpujob("status").returncode == 0
     assert_nothing_is_left(tpujob)
 
 

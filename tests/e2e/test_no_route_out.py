@@ -1,7 +1,5 @@
 """A slice whose network has no route out: told apart from a setup that fails, by the same job."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

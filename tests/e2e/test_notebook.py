@@ -1,7 +1,5 @@
 """Functions in a real Jupyter kernel: its cells are their source, its output shows their log, its interrupt ends them."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """One run, changed: without a job file, with options, and again on the slice on which it failed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What docs/sweeps.md, docs/preemption.md and docs/teams-and-ci.md show works: their files and commands, with the real CLI."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The report: every run has one, however it ended, and `tpujob report` writes it again, or one of several runs."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

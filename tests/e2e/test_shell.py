@@ -1,7 +1,5 @@
 """The shell that people expect, with the real OpenSSH, by every way to the workers of a slice."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -1,7 +1,5 @@
 """What a run ships, with the real CLI: only what it should, only what changed, and safely so."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A worker that dies in the middle of a job: it is named, and the others go on."""
 
-from __future__ import annotations
-
 import subprocess
 import threading
 

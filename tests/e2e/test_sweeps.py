@@ -1,7 +1,5 @@
 """Sweeps through the real CLI, on the emulated cloud and on this machine."""
 
-from __future__ import annotations
-
 import json
 import signal
 from typing import Any
@@ -9,7 +7,6 @@ from typing import Any
 import pytest
 
 from tests.cli_fixture import Tpujob, press
-from tests.waiting import until
 
 # Six quick commands; whether the last one fails is in a variable, which is no part of the job.
 SWEEP = """
@@ -146,18 +143,6 @@ def test_the_slice_of_a_killed_sweep_is_proven_gone_by_its_name(tpujob: Tpujob) 
     assert [each["state"] for each in shape["variants"]] == states
 
 
-@pytest.mark.ci
-def test_a_killed_sweep_is_not_shown_as_running(tpujob: Tpujob) -> None:
-    process = tpujob.start("run", tpujob.job(SLOW.replace("parallel: 2", "parallel: 1"), "s.yaml"))
-    assert process.stderr is not None
-    assert any("worker0 | waits" in line for line in process.stderr)
-    process.kill()
-    process.communicate()
-    assert json.loads(tpujob("status", "--json").stdout)["sweeps"] == []
-    until(lambda: tpujob("list").returncode == 0 and tpujob.alive() == [], "the next command releases what is left")
-    assert [run["state"] for run in runs(tpujob)] == ["interrupted", "succeeded", "succeeded"]
-
-
 LOCAL = """
 name: mixed
 on: local
@@ -176,25 +161,6 @@ def test_jobs_on_this_machine_run_one_at_a_time_and_a_failure_is_its_own(tpujob:
     assert "3 of 3 done (1 failed)" in done.stderr and "2 running" not in done.stderr
     found = {run["name"]: (run["state"], run["sweep"], run["variant"]) for run in runs(tpujob)}
     assert found["mixed-second"] == ("failed", "mixed", "second") and found["mixed-third"][0] == "succeeded"
-
-
-@pytest.mark.ci
-def test_a_slice_is_for_jobs_that_fit_it_and_is_released_before_another_one_is_created(tpujob: Tpujob) -> None:
-    text = (
-        "name: t\nmatrix: {type: [v5e-8, v6e-8]}\ntpu: {accelerator: '${params.type}', zone: us-east5}\ncommand: ls\n"
-    )
-    done = tpujob("run", tpujob.job(text, "t.yaml"))
-    assert done.returncode == 0, done.stderr
-    first, second = tpujob.bills()
-    assert first["until"] <= second["since"] and tpujob.alive() == []
-
-
-@pytest.mark.ci
-def test_where_there_is_capacity_for_one_slice_only_it_runs_all_jobs(tpujob: Tpujob) -> None:
-    assert tpujob("emulator", "capacity", "set", "us-central1-a/v5litepod-8", "8").returncode == 0
-    done = tpujob("run", tpujob.job(SWEEP.replace("!= 1e-3-2", "!= x"), "s.yaml"))
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("there is no slice for it now") == 1 and "6 of 6 done" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """docs/your-own-script.md: the files of the page, and its commands, section by section, with the real CLI."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

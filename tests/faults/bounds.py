@@ -4,8 +4,6 @@ An emulated cloud judges claims `speed` times faster. The time that the machine 
 grows on a slow or busy machine (`machine`). Nothing here is read from the code under test.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from orchestrator.promises import PROMISES, PromiseWorld, bound, seconds

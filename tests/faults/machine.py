@@ -4,8 +4,6 @@ A promise counts seconds of a machine that has time for its work. On a busy or s
 tpujob is right. So the measure is work, too: start a Python and flush to the disk, twice a second.
 """
 
-from __future__ import annotations
-
 import atexit
 import functools
 import os

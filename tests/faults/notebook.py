@@ -3,8 +3,6 @@
 `python notebook.py WHAT JOB…`: it prints what happens, and lives on when the work has ended, as a kernel does.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import sys
 import threading

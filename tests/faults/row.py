@@ -1,7 +1,5 @@
 """A row of the fault matrix: its number, its title, its world, and the function that plays it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """The bounds of the fault matrix grow with the measured slowness of the machine, and with nothing else."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Rows mostly wait, so they play in parallel threads, and each test waits for its 
 its row checks what is documented instead, and LIMITS.md names it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

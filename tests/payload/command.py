@@ -5,8 +5,6 @@ has imported them (the fork server of multiprocessing); the command is forked fr
 command. `real=True` starts new programs all the way down, as a worker does.
 """
 
-from __future__ import annotations
-
 import atexit
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """The data of these trainings, and the port where those of two hosts meet."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from pathlib import Path

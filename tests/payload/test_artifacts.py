@@ -1,7 +1,5 @@
 """Files are whole or absent, and the manifest lists exactly what is there."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The clock under virtual time: compiling is counted separately, epochs are drained, the file is small and readable."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The `entry` of a job: the same function on every backend, with a checkpoint to resume from."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -12,12 +10,7 @@ from tests.payload.command import HAS_XLA, ROOT, needs_torch, needs_xla, play, s
 pytestmark = [pytest.mark.torch, needs_torch]
 
 CODE = ROOT / "jobs" / "custom"
-EXAMPLE = {
-    "entry": "my_training:main",
-    "options": {"width": 32, "batch_size": 128},
-    "epochs": 2,
-    "lr": 0.01,
-}
+EXAMPLE = {"entry": "my_training:main", "options": {"width": 32, "batch_size": 128}, "epochs": 2, "lr": 0.01}
 
 
 def test_the_shipped_example_learns_the_same_on_every_backend_and_number_of_processes(tmp_path: Path) -> None:

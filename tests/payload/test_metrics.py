@@ -1,7 +1,5 @@
 """metrics.jsonl: what a training reports of itself by step."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

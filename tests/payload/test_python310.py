@@ -1,7 +1,5 @@
 """A training on Python 3.10, that of TPU VM images, from the command to its manifest."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Killed at any moment and started again with the same command, a training is bit for bit one that was never killed."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os
@@ -205,19 +203,6 @@ def test_another_training_in_the_same_directory_is_refused_with_a_remedy(tmp_pat
     assert anew.code == 0 and "going on" not in anew.stdout
 
 
-def test_a_damaged_checkpoint_is_skipped_and_the_previous_one_is_used(
-    tmp_path: Path, data: Path, undisturbed: Undisturbed
-) -> None:
-    config = {**SMALL, "keep_checkpoints": 2}
-    killed = dies(tmp_path, config, "cpu", data, 13)
-    assert sorted(path.name for path in killed.artifacts.glob("*.pt")) == ["checkpoint-000000008.pt", "checkpoint.pt"]
-    newest = killed.artifacts / "checkpoint.pt"
-    newest.write_bytes(newest.read_bytes()[:-1000])
-    last = play(tmp_path, config, "--backend", "cpu", data=data)
-    assert "checkpoint.pt is damaged and is skipped: " in last.stdout and "resuming after step 8 of 16" in last.stdout
-    assert losses(last) == losses(undisturbed("cpu", 1))
-
-
 def patience() -> None:
     """How long a step and a checkpoint take on a busy machine is not what is tested."""
     from payload.launch import supervise
@@ -264,7 +249,7 @@ def test_a_loss_that_is_no_number_leaves_the_last_good_checkpoint(tmp_path: Path
 
     config = {**SMALL, "lr": 30.0, "epochs": 40, "checkpoint_every": "1 steps"}
     run = play(tmp_path, config, "--backend", "cpu", data=data)
-    assert run.code == 3 and "error: the " in run.stdout, run.stdout + run.stderr
+    assert run.code == 3 and "error: the " in run.stdout and "Traceback" not in run.stdout, run.stdout + run.stderr
     state = torch.load(run.artifacts / "checkpoint.pt", weights_only=True)
     assert all(torch.isfinite(tensor).all() for tensor in state["model"].values())
     sha256 = state.pop("sha256")

@@ -1,7 +1,5 @@
 """Requests that come at a bad moment or in a bad place: names that are taken, odd clocks, odd terminals, early signals."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
@@ -46,26 +44,6 @@ def alive(tpujob: Tpujob) -> set[str]:
 
 
 # -- other people's slices --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("lease", ["9e99", *others("-1", "", "0x10", "9" * 60)], ids=repr)
-def test_31_a_lease_that_cannot_be_read_is_reported_and_its_slice_left_alone(tpujob: Tpujob, lease: str) -> None:
-    name = "tpujob-aaaaaa-0123456789"
-    put_node(tpujob, name, {"tpujob": "1", "tpujob-lease-id": "0123456789", "tpujob-claimed-until": lease})
-    said = tpujob("gc", "--zone", "us-central1-a", "--json")
-    assert said.returncode == 0, said.stderr
-    found = json.loads(said.stdout)
-    assert [row["node"] for row in found["doubtful"]] == [name] and found["ended"] == []
-    assert name in alive(tpujob)
-
-
-def test_31_what_has_only_one_of_our_marks_is_left_alone(tpujob: Tpujob) -> None:
-    put_node(tpujob, "tpujob-aaaaaa-0123456789", {})
-    put_node(tpujob, "training", {"tpujob": "1", "tpujob-claimed-until": "1000000000", "tpujob-deadline": "1000000000"})
-    put_node(tpujob, "somebodys", {"team": "x"})
-    said = tpujob("gc", "--zone", "us-central1-a")
-    assert said.returncode == 0, said.stderr
-    assert alive(tpujob) == {"tpujob-aaaaaa-0123456789", "training", "somebodys"}
 
 
 def test_38_a_slice_that_has_our_name_and_another_run_is_neither_adopted_nor_deleted(

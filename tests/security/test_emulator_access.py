@@ -1,7 +1,5 @@
 """Access to the emulator: only its own user's clients on this machine, on every port."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import socket

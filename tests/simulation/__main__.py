@@ -5,8 +5,6 @@ FILE continues where an earlier run was stopped. With --cluster, these are world
 canonical life at every step.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing

@@ -1,7 +1,5 @@
 """In a world with nothing but a death, the simulator allows what the table of promises says, and no more."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -52,9 +50,7 @@ def test_a_world_with_one_death_is_held_to_the_table_of_promises(
         assert took_s <= verdict.allowed_s <= CLOCKS * bound_s
 
 
-def test_the_bounds_come_from_the_table_and_not_from_the_timings_of_the_code(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_bounds_come_from_the_table_and_not_from_the_timings_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     def allowed_s() -> list[float]:
         world = World(1, RUN, FaultPlan(provision_s=READY_S, **everything(12.0)), layers=WATCHDOG_ONLY)
         world.run()

@@ -3,8 +3,6 @@
 The default tests have one life and one on a cluster, those of CI a death of the command in every life, the rest is exhaustive.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

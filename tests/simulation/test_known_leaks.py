@@ -4,8 +4,6 @@ Each test is the smallest world in which the leak would happen, with only the la
 end: what was created, in which order it was deleted, and the exit code.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any

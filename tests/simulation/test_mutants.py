@@ -1,7 +1,5 @@
 """The mutation gate: every bug of the past is noticed. A mutant that survives is a hole in the proof."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -3,8 +3,6 @@
 500 worlds by default, 1,500 in CI, 10,000 in all; of those with jobs on a cluster half as many.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The clock that no user can set, on each system that tpujob knows. macOS is played: stand-ins for its clocks and library."""
 
-from __future__ import annotations
-
 import ctypes
 import time
 from pathlib import Path

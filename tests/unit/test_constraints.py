@@ -1,7 +1,5 @@
 """`constraints.txt`: a version for every library that pyproject.toml names, and one that it allows."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 

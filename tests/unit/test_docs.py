@@ -1,7 +1,5 @@
 """What the docs say is so: generated pages are current, commands, options, files and targets that are named exist."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib

@@ -1,7 +1,5 @@
 """A failed test shows what is left of its world."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from orchestrator.core.lease.lease import Intent

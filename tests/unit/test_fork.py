@@ -1,7 +1,5 @@
 """What a forked child closes, and when a fork may happen."""
 
-from __future__ import annotations
-
 import os
 import select
 import socket

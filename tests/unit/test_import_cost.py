@@ -3,8 +3,6 @@
 `python -X importtime` names every module as it is imported, also those of a process that ends itself with os._exit.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The limit of open files is raised as far as it is needed, and no further than the system lets it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

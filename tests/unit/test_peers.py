@@ -1,7 +1,5 @@
 """Who holds the other end of a connection, by the kernel's word and, where it says nothing, by the list of processes."""
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

@@ -1,7 +1,5 @@
 """The table of promises agrees with the periods of the code and with its page."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import replace
 

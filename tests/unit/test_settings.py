@@ -1,7 +1,5 @@
 """Which cloud is used: the sources of settings, their order, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -152,10 +150,7 @@ def test_a_cloud_that_does_not_exist_is_refused(home: Home) -> None:
 
 def test_a_shell_that_points_gcloud_at_an_emulator_does_not_select_google(home: Home) -> None:
     """`tpujob emulator up` prints such an environment, with a project in it, for gcloud."""
-    gcloud_here = {
-        "CLOUDSDK_CORE_PROJECT": "emulated",
-        "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": "http://127.0.0.1:8080/",
-    }
+    gcloud_here = {"CLOUDSDK_CORE_PROJECT": "emulated", "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": "http://127.0.0.1:8080/"}
     home.adc(quota_project_id="adc-quota")
     target = home.resolve(**gcloud_here)
     assert target.kind == "emulated"

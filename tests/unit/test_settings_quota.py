@@ -1,7 +1,5 @@
 """Granted quota in the settings file: both forms, and the line of each mistake."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

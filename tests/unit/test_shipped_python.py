@@ -1,7 +1,5 @@
 """What runs on a TPU VM runs on the Python of its image, 3.10, though tpujob itself needs a newer one."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The guard of the tests themselves notices what a test changes of its machine."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The node agent: everything that is not a program of the control plane, in one event loop, and the port that tests talk to."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The calls of the node agent to the API server, which may be away for a while."""
 
-from __future__ import annotations
-
 import asyncio
 import datetime
 import json

@@ -4,8 +4,6 @@ Each line has the time of its end in nanoseconds. A line of more than 16 KiB is 
 served as one line with the time of its first part. A file that is full is rotated away: the kubelet serves the newest file.
 """
 
-from __future__ import annotations
-
 import asyncio
 import datetime
 import time

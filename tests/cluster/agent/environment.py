@@ -1,7 +1,5 @@
 """The environment of a container: the image's, the pod's, and what GKE's webhook adds for TPUs."""
 
-from __future__ import annotations
-
 import base64
 import re
 from collections.abc import Mapping

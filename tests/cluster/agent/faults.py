@@ -1,7 +1,5 @@
 """Faults as data: what a test posts to the agent as JSON, `{"kind": …}` and what belongs to it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -3,8 +3,6 @@
 Controllers and nodes do not go through it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

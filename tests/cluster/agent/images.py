@@ -4,8 +4,6 @@ An image is a name. A container of it sees the system of this machine (`/usr`, `
 that the tests run in, and has nothing else of it: no home directory, no `/tmp`, none of the checkout.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import sys
 import sysconfig
@@ -39,9 +37,5 @@ def _of_this_python() -> Image:
     libraries = [Path(place) for place in sys.path if place and Path(place).name == "site-packages"]
     places = {Path(sys.prefix), Path(sys.base_prefix), Path(sysconfig.get_paths()["stdlib"]), *libraries}
     outer = sorted(place for place in places if not any(other in place.parents for other in places))
-    env = {
-        "PJRT_DEVICE": "CPU",
-        "TPUJOB_EMULATED_CORES": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    env = {"PJRT_DEVICE": "CPU", "TPUJOB_EMULATED_CORES": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     return Image(tuple(outer), (f"{sys.prefix}/bin", "/usr/local/bin", "/usr/bin", "/bin"), env)

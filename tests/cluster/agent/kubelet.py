@@ -4,8 +4,6 @@ One task for each pod goes from its binding to its end. What ends a pod early (`
 or a fault takes its node or evicts it. Left out: probes; init containers, sidecars and restarts, and the pod says so.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import datetime

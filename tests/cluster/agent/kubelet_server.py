@@ -3,8 +3,6 @@
 `exec` and `attach` are refused: the API server speaks SPDY to kubelets, which no library here does.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import ssl
 from collections.abc import Awaitable, Callable

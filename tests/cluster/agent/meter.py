@@ -1,7 +1,5 @@
 """The bill of the nodes: from the creation of each to its deletion, whatever runs on it."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import asdict, dataclass
 from typing import Any

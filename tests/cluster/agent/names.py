@@ -1,7 +1,5 @@
 """The names of pods: files of /etc that a container sees in place of those of this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

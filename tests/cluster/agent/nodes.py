@@ -1,7 +1,5 @@
 """Virtual machines as the control plane sees them: Node objects, their leases and conditions."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping

@@ -6,8 +6,6 @@ A pool is for the pods of one namespace, so that tests do not take each other's 
 Not imitated: which zone has capacity, how long Google takes, and every rule of the real autoscaler beyond these.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import defaultdict

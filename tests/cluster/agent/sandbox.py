@@ -5,8 +5,6 @@ left once the process has ended. The main process is process 1 there, as in a co
 SIGTERM that it does not handle has no effect. util-linux does it; without root, in a user namespace.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import os

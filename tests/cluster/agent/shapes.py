@@ -1,7 +1,5 @@
 """Which nodes the emulated Google has: shapes of slices, as the node pools of GKE have them. Data."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 GKE = "cloud.google.com/"

@@ -1,7 +1,5 @@
 """The volumes of a pod as directories of this machine, filled as the kubelet fills them."""
 
-from __future__ import annotations
-
 import base64
 import re
 from pathlib import Path

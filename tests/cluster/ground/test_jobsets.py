@@ -1,7 +1,5 @@
 """What the control plane does with a JobSet by itself: the ground that the guarantee on a cluster stands on."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.cluster.fixture import Cluster

@@ -1,7 +1,5 @@
 """What Kueue does with a JobSet: admission, quota, and the time that it lets one run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

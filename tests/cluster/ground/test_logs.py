@@ -1,7 +1,5 @@
 """Logs of pods through the API server, whole and broken."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

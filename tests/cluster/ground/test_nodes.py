@@ -1,7 +1,5 @@
 """Nodes that come, bill, break and go, and the pods that are on them."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.cluster.fixture import Cluster

@@ -1,7 +1,5 @@
 """The API server and the way to it: away, slow, not for everyone, and ended with the tests."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

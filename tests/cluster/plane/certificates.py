@@ -1,7 +1,5 @@
 """A certificate authority of one cluster: every server's and every user's certificate."""
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ roles that they come with; `admin` may do everything. The webhooks are called by
 controllers are shorter than their defaults, so that tests need not wait: `CONTROLLERS`, `SERVER`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import ssl

@@ -1,7 +1,5 @@
 """JobSet and Kueue as they are released, moved to loopback: their manifests, configurations and webhooks."""
 
-from __future__ import annotations
-
 import base64
 import os
 import shlex

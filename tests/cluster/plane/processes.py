@@ -1,7 +1,5 @@
 """Processes that end with the one that started them, each with a log file of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -1,7 +1,5 @@
 """`tpujob doctor` on how workers are reached: what is missing is named, with the command that adds it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -71,10 +69,7 @@ MISSING = {
         *("{os_login: on}", {"disabled_apis": ["oslogin.googleapis.com"]}, "os-login", False, 77),
         "`gcloud services enable oslogin.googleapis.com --project=emulated`",
     ),
-    "role of OS Login": (
-        *("{os_login: on}", {}, "os-login", False, 77),
-        f"{GRANT}roles/compute.osAdminLogin`",
-    ),
+    "role of OS Login": (*("{os_login: on}", {}, "os-login", False, 77), f"{GRANT}roles/compute.osAdminLogin`"),
     "sudo with OS Login": (
         *("{os_login: on}", {"missing_permissions": ["compute.instances.osAdminLogin"]}, "os-login", True, 0),
         f"{GRANT}roles/compute.osAdminLogin`",

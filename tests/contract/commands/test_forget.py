@@ -1,7 +1,5 @@
 """`tpujob forget`: the audited way out, open only where a proof cannot be had."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import time

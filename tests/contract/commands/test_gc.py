@@ -1,7 +1,5 @@
 """`tpujob gc` as a process against the emulator: from a machine that made nothing, and with ledgers in every condition."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -201,15 +199,6 @@ def test_with_a_damaged_ledger_gc_works(tpujob: Tpujob) -> None:
     assert "gc went on without it" in done.stderr and names(tpujob) == set()
 
 
-def test_with_the_ledger_lost_gc_finds_it_by_its_labels(tpujob: Tpujob) -> None:
-    name = held(tpujob)
-    unclaim(tpujob, name)
-    for path in (tpujob.directory / "state").glob("ledger.sqlite3*"):
-        path.unlink()
-    assert tpujob("gc", "--zone", "us-central1").returncode == 0
-    assert names(tpujob) == set()
-
-
 # -- --local -----------------------------------------------------------------------------------------------------------
 
 
@@ -263,25 +252,3 @@ def test_an_interrupted_gc_run_says_so(tpujob: Tpujob) -> None:
     os.kill(process.pid, signal.SIGINT)
     assert process.wait(HANG_S) == 130
     process.communicate()
-
-
-@pytest.mark.exhaustive
-def test_gc_runs_while_a_slice_is_made_used_and_held_touch_nothing(tpujob: Tpujob) -> None:
-    tpujob.settings(provision_s=1.5)
-    process = tpujob.start("up", "alice", "--zone", ZONE)
-    until(lambda: names(tpujob))
-    while process.poll() is None:
-        assert tpujob("gc", "--zone", ZONE).returncode == 0
-    assert process.returncode == 0
-    process.communicate()
-    began, go = tpujob.directory / "began", tpujob.directory / "go"
-    job = f"name: nap\ncommand: touch {began}; until test -e {go}; do sleep 0.05; done\n"
-    process = tpujob.start("run", tpujob.job(f"{job}tpu: {{accelerator: v5litepod-4, zone: us-west4-a}}\n"))
-    while not go.exists():
-        if began.exists():
-            go.touch()
-        done = tpujob("gc", "--zone", ZONE, "--zone", "us-west4-a")
-        assert done.returncode == 0 and "deleted" not in done.stdout
-    out, err = process.communicate(timeout=HANG_S)
-    assert process.returncode == 0, out + err
-    assert len(names(tpujob)) == 1

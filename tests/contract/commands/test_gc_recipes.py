@@ -1,7 +1,5 @@
 """The recipes of docs/gc.md: they parse, our parser takes their command lines, and the container's command deletes."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

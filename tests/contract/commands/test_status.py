@@ -3,8 +3,6 @@
 `tpujob down` looks there too, before it says that there is nothing.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """Held slices: one that only deleting would help, one that is stopped, one that is to end in another way."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """Workers of an emulated node for the remote tests, a fleet on them, and a road to them that can be cut."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import socket

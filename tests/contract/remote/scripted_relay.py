@@ -1,7 +1,5 @@
 """A relay whose every WebSocket is played by a function of the test, and a proxy that tunnels to it. On loopback only."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import datetime
@@ -35,10 +33,6 @@ def resumed(count: int) -> bytes:
 
 def data(content: bytes) -> bytes:
     return struct.pack(f">HI{len(content)}s", 4, len(content), content)
-
-
-def acked(count: int) -> bytes:
-    return struct.pack(">HQ", 7, count)
 
 
 class ScriptedRelay:

@@ -1,7 +1,5 @@
 """The agent of a connection, over real SSH: one program on each worker, whatever happens to it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading
@@ -91,24 +89,6 @@ def test_two_processes_on_one_worker_have_an_agent_each(one: Slice) -> None:
     first.cancel()
     until(lambda: len(agents(one) - before) == 1, "the end of one agent")
     assert second.facts(0)
-
-
-def test_a_stream_that_is_not_read_holds_up_no_other(one: Slice) -> None:
-    fleet = one.fleet()
-    fleet.start(request("unread", "head -c 20000000 /dev/zero"))
-    fleet.follow(lambda worker, piece: None)
-    assert until_ended(fleet).all_succeeded
-    connection = fleet._connections[0]
-    with WorkerCall(connection, "follow", "unread", "main", "0", silence_s=HANG_S) as unread:
-        unread.answer()
-        for _ in range(3):
-            assert fleet.facts(0).free_port
-        size = 0
-        for kind, content in unread.frames():
-            size += len(content) if kind == b"L" else 0
-            if b"exited" in content:
-                break
-        assert size == 20_000_000
 
 
 def test_a_closed_call_leaves_the_connection_and_its_other_calls(

@@ -1,7 +1,5 @@
 """Ports of a worker on this machine: bytes, ends of one direction, many at once, slow readers, nothing there, cuts."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import random

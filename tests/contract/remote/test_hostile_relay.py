@@ -1,10 +1,7 @@
 """Relays that break the protocol, and servers behind a tunnel or a command that never become SSH: the client ends in time."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
-import struct
 
 import pytest
 from aiohttp import web
@@ -16,7 +13,7 @@ from orchestrator.remote.ssh import connection
 from orchestrator.remote.ssh.dial import Relayed
 from orchestrator.remote.ssh.piped import Piped
 from tests.contract.remote.fixture import USER, Slice, one  # noqa: F401
-from tests.contract.remote.scripted_relay import ScriptedRelay, acked, data, resumed, scripted, sid
+from tests.contract.remote.scripted_relay import ScriptedRelay, data, resumed, scripted, sid
 from tests.contract.remote.test_dial import proxies
 from tests.contract.remote.test_iap import FixedToken
 from tests.waiting import HANG_S, until
@@ -48,29 +45,6 @@ def test_a_redirection_is_not_followed_and_nothing_goes_there() -> None:
         with scripted(forever, before=redirect) as server, pytest.raises(TunnelRefused, match="302"):
             dial(relay_of(server), TARGET)
         assert elsewhere.requests == []
-
-
-@pytest.mark.parametrize(
-    "lie",
-    [
-        acked(1),  # of nothing that was sent
-        sid(b"another"),
-        resumed(0),
-        struct.pack(">HI", 4, 1 << 31),  # an array that does not come
-        struct.pack(">H", 4),
-        b"",
-    ],
-    ids=["ack", "sid", "resumed", "length", "short", "empty"],
-)
-def test_a_relay_that_lies_ends_the_tunnel_and_what_came_before_is_delivered(lie: bytes) -> None:
-    async def play(_: ScriptedRelay, websocket: web.WebSocketResponse) -> None:
-        for message in (sid(), data(b"before"), lie, data(b"after")):
-            await websocket.send_bytes(message)
-        await asyncio.Event().wait()
-
-    with scripted(play) as server, dial(relay_of(server), TARGET) as tunnel:
-        assert read_all(tunnel) == b"before"
-        assert len(server.requests) == 1, "a relay that breaks its protocol is not asked to resume"
 
 
 @pytest.mark.parametrize("how", ["text", "huge"])

@@ -1,7 +1,5 @@
 """The relay behind a company's proxy, which may ask for a login and may intercept TLS: who sees the token, and who does not."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import traceback

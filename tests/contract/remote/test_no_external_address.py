@@ -1,7 +1,5 @@
 """Workers without an external address: nothing reaches them but the relay, a bastion, and a machine in their network."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -93,7 +91,7 @@ def test_a_bastion_reaches_them_through_openssh_and_drops_no_login(
     hidden: Slice, shared_emulator: Emulator, tmp_path: Path
 ) -> None:
     """Four workers at once through a bastion that lets nine begin, one less than sshd lets for sure."""
-    assert rc_through(hidden, Piped(through_bastion(hidden, tmp_path, max_startups=9), USER)) == 0
+    assert rc_through(hidden, Piped(through_bastion(hidden, tmp_path), USER)) == 0
     assert shared_emulator.request("GET", "/_emulator/bastion")["dropped"] == 0
 
 
@@ -103,7 +101,7 @@ def test_64_workers_connect_and_connect_again_through_a_bastion_that_drops_no_lo
     shared_emulator: Emulator, tmp_path: Path
 ) -> None:
     with hidden_slice(shared_emulator, "v5litepod-256", tmp_path) as many:
-        fleet = many.fleet(dialer=Piped(through_bastion(many, tmp_path, max_startups=9), USER))
+        fleet = many.fleet(dialer=Piped(through_bastion(many, tmp_path), USER))
         for _ in range(2):
             fleet.connect(HANG_S)
             bastion = shared_emulator.request("GET", "/_emulator/bastion")
@@ -114,9 +112,9 @@ def test_64_workers_connect_and_connect_again_through_a_bastion_that_drops_no_lo
             until(lambda: not any(connection._connection.is_connected for connection in fleet._connections))
 
 
-def through_bastion(hidden: Slice, tmp_path: Path, *, max_startups: int) -> str:
+def through_bastion(hidden: Slice, tmp_path: Path, **keys: list[str]) -> str:
     """Start a bastion; return the ProxyCommand through it."""
-    body = {"keys": [hidden.key.public_line], "max_startups": max_startups}
+    body = {"keys": [hidden.key.public_line], "max_startups": 9, **keys}
     bastion = hidden.emulator.request("POST", "/_emulator/bastion", body)
     known = tmp_path / "known_hosts"
     known.write_text(f"[127.0.0.1]:{bastion['port']} {bastion['host_key']}\n")
@@ -127,21 +125,16 @@ def through_bastion(hidden: Slice, tmp_path: Path, *, max_startups: int) -> str:
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH is not installed")
 def test_a_worker_that_does_not_listen_yet_is_what_openssh_says_of_it_behind_a_bastion(
-    hidden: Slice, shared_emulator: Emulator, tmp_path: Path
+    hidden: Slice, tmp_path: Path
 ) -> None:
     with held_port() as port, pytest.raises(Unreachable, match=r"failed: channel 0: .*Connection refused"):
         booting = replace(hidden.workers[0], port=port)
-        hidden.fleet([booting], dialer=Piped(through_bastion(hidden, tmp_path, max_startups=9), USER)).connect(0.0)
+        hidden.fleet([booting], dialer=Piped(through_bastion(hidden, tmp_path), USER)).connect(0.0)
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH is not installed")
-def test_a_bastion_that_refuses_the_key_is_quoted(hidden: Slice, shared_emulator: Emulator, tmp_path: Path) -> None:
-    bastion = shared_emulator.request("POST", "/_emulator/bastion", {"keys": []})
-    known = tmp_path / "known_hosts"
-    known.write_text(f"[127.0.0.1]:{bastion['port']} {bastion['host_key']}\n")
-    options = ["-F", "/dev/null", "-o", f"UserKnownHostsFile={known}", *ALONE]
-    options += ["-i", str(hidden.key.private_path), "-p", str(bastion["port"])]
-    command = f"{shlex.join(['ssh', *options])} -W %h:%p jump@127.0.0.1"
+def test_a_bastion_that_refuses_the_key_is_quoted(hidden: Slice, tmp_path: Path) -> None:
+    command = through_bastion(hidden, tmp_path, keys=[])
     with pytest.raises(Unreachable, match=r"the way to it failed: jump@127\.0\.0\.1: Permission denied"):
         hidden.fleet(hidden.workers[:1], dialer=Piped(command, USER)).connect(0.0)
 

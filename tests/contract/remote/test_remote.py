@@ -26,15 +26,13 @@ from orchestrator.remote.fleet.fleet import Fleet, StartRequest, WorkerState
 from orchestrator.remote.shipping.shipment import Shipment, make_shipment
 from orchestrator.remote.shipping.tree import Source, survey
 from orchestrator.remote.ssh import agent
-from orchestrator.remote.ssh import connection as connection_module
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned
 from orchestrator.remote.ssh.openssh import ssh_argv
 from orchestrator.remote.ssh.waves import Patience
 from orchestrator.remote.transfer.collect import CollectRequest
 from orchestrator.remote.transfer.saved_work import SavedWork
 from tests.cli_fixture import kill_all
-from tests.contract.remote.fixture import Road, Slice, four, one, road, slice_of, until_ended
-from tests.emulator_fixture import Emulator
+from tests.contract.remote.fixture import Road, Slice, four, one, road, until_ended
 from tests.ports import held_port
 from tests.waiting import HANG_S, until
 
@@ -266,27 +264,6 @@ def test_a_worker_that_holds_up_a_step_is_named_while_it_does(four: Slice) -> No
                 connecting.result(HANG_S)
     assert four.notices == ["waiting for worker3 (1 of 2)"]
     four.notices.clear()
-
-
-@pytest.mark.exhaustive
-def test_32_workers_that_never_answer_hold_up_no_other_one(
-    shared_emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection_module, "HANDSHAKE_S", 2 * HANG_S)  # a try of a dead one never ends
-    with (
-        slice_of(shared_emulator, "v5litepod-128", tmp_path) as many,
-        socket.create_server(("127.0.0.1", 0), backlog=128) as silent,
-    ):
-        port = silent.getsockname()[1]
-        dead = [replace(many.workers[index], port=port) for index in range(32)]
-        alive = [replace(worker, index=32 + worker.index) for worker in many.workers]
-        fleet = many.fleet([*dead, *alive], "mixed_hosts", patience=Patience(slow_s=(0.5,), quiet_s=0.0))
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            connecting = pool.submit(fleet.connect, HANG_S)
-            until(lambda: all(connection.moved_at > 0 for connection in fleet._connections[32:]), "those that answer")
-            assert "waiting for worker0 to worker31 (32 of 64)" in until(lambda: many.notices)[-1]
-            fleet.cancel()
-            assert isinstance(connecting.exception(HANG_S), FanOutAbandoned)
 
 
 def test_sshd_that_comes_up_late_is_waited_for(one: Slice) -> None:

@@ -1,7 +1,5 @@
 """One command on every worker at once: output as it comes, every exit code, and an end that reaches the workers."""
 
-from __future__ import annotations
-
 import os
 import queue
 import signal

@@ -6,8 +6,6 @@ the VM finishes). Then the guardian's own points, and every effect of the recove
 meter says how long anything billed without a claim. Ends with 1 if a point was not clean, or was never reached.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import contextlib

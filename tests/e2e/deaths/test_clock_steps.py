@@ -1,7 +1,5 @@
 """The wall clock of this machine is set while real processes work: that is no time that passed."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Forked children of a program that uses tpujob, beside what the fault matrix kills: a local job, SSH, the client itself."""
 
-from __future__ import annotations
-
 import fcntl
 import gc
 import os

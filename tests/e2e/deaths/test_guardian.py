@@ -1,23 +1,14 @@
-"""What the guardian finishes with no tpujob command run: kill -9, and holds that end."""
+"""What the guardian finishes with no tpujob command run: holds that end. What is killed: test_kill.py, tests/faults."""
 
-from __future__ import annotations
-
-import signal
 import sqlite3
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
 
-from tests import ROOT
 from tests.cli_fixture import Cli
-from tests.e2e.test_life import HELLO, SLEEP
-from tests.faults.world import World
+from tests.e2e.test_life import SLEEP
 from tests.waiting import until
-
-MNIST = ROOT / "jobs" / "mnist.yaml"
 
 
 def guardians(cli: Cli) -> list[psutil.Process]:
@@ -33,34 +24,6 @@ def guarded(cli: Cli) -> Cli:
     """At Google's timings: what happens within minutes is done by the guardian, never by the watchdog on the VM."""
     cli.env |= {"TPUJOB_GUARDIAN": "on", "TPUJOB_EMULATED_SPEED": "1"}
     return cli
-
-
-def test_kill_9_while_the_job_runs_is_followed_by_the_deletion_and_the_guardian_ends(guarded: Cli) -> None:
-    process = guarded.start("run", guarded.job(SLEEP))
-    guarded.until("started", process)
-    assert len(guardians(guarded)) == 1
-    process.kill()
-    until_no_guardian(guarded)
-    process.communicate()
-    assert not guarded.alive()
-    deleted = [call["caller"] for call in guarded.requests("nodes.delete") if call["status"] == 200]
-    assert set(deleted) == {"client"}, "it was not the guardian"
-    assert guarded.only_run()["lease"]["state"] == "gone"
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("point", ["Create:1:before", "Create:1:after", "Delete:1:before"])
-def test_kill_9_at_a_crash_point_needs_no_further_command(guarded: Cli, point: str) -> None:
-    killed = guarded("run", guarded.job(HELLO), env={"TPUJOB_CRASH_AT": point})
-    assert killed.returncode == -signal.SIGKILL
-    until_no_guardian(guarded)
-    assert guarded.alive() == []
-
-
-@pytest.mark.exhaustive
-def test_after_a_run_that_ended_well_no_guardian_is_left(guarded: Cli) -> None:
-    assert guarded("run", guarded.job(HELLO)).returncode == 0
-    until_no_guardian(guarded)
 
 
 @pytest.mark.exhaustive
@@ -89,39 +52,13 @@ def test_without_a_guardian_nothing_is_created(guarded: Cli) -> None:
     assert guarded.lived() == 0
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World.make(tmp_path / "world")
-    yield made
-    made.close()
-
-
 @pytest.mark.exhaustive
-@pytest.mark.torch
-def test_kill_9_during_a_training_is_followed_by_the_delete_on_the_wire(world: World) -> None:
-    run = world.begin("run", str(MNIST))
-    run.until("worker0 | ")
-    run.process.kill()
-    died_at = time.time()
-    world.until_no_process()
-    seconds = world.first_delete_at() - died_at
-    print(f"the delete was on the wire {seconds:.2f} s after the kill -9")
-    assert seconds <= world.bounds.seconds("guardian")
-    assert world.states() == {"gone"} and not world.alive()
-
-
-@pytest.mark.exhaustive
-@pytest.mark.torch
-def test_kill_9_of_everything_local_during_a_training_is_followed_by_the_slices_deletion_of_itself(
-    world: World,
-) -> None:
-    run = world.begin("run", str(MNIST))
-    run.until("worker0 | ")
-    world.until_armed()
-    died_at = world.power_cut()
-    world.until_absent()
-    seconds = world.unclaimed_s(died_at)
-    print(f"the slice was absent {seconds:.2f} s after the kill -9 of everything")
-    assert seconds <= world.bounds.watchdog()
-    assert {call["caller"] for call in world.requests("nodes.delete")} == {"vm"}
-    assert world.do("status").code() == 0 and world.states() == {"gone"}
+def test_a_waiting_guardian_that_is_killed_is_replaced_by_that_of_the_next_slice(guarded: Cli) -> None:
+    up = guarded("up", "alice", "--zone", "us-central1-a", env={"TPUJOB_GUARDIAN_CRASH_AT": "locked:1"})
+    assert up.returncode == 0
+    until_no_guardian(guarded)
+    assert len(guarded.alive()) == 1
+    assert guarded("up", "bob", "--zone", "us-central1-a").returncode == 0
+    assert len(guardians(guarded)) == 1
+    assert guarded("down", "--all").returncode == 0
+    assert guarded.alive() == []

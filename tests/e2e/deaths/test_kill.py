@@ -3,20 +3,15 @@
 `make kill-sweep` goes through every single effect; here is one point for each kind of moment in a run's life.
 """
 
-from __future__ import annotations
-
-import os
 import signal
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from orchestrator.emulator.daemon import control
 from orchestrator.engine.guardian.process import CRASH_POINTS
-from tests.cli_fixture import Cli, Tpujob
+from tests.cli_fixture import Tpujob
 from tests.e2e.deaths import crash_sweep
 from tests.e2e.deaths.crash_sweep import BOTH, CLI, GUARDIAN, LOCAL, RECOVERY, Point, Verdict
-from tests.waiting import until
 
 MOMENTS = [
     "Record:2:after",  # the intent is written down
@@ -90,14 +85,3 @@ def test_a_down_that_was_killed_is_finished_by_the_next_command(tpujob: Tpujob) 
     after = tpujob("list")
     assert after.returncode == 0 and "absent (checked" in after.stderr
     assert tpujob.alive() == []
-
-
-@pytest.mark.exhaustive
-def test_a_killed_emulator_comes_back_with_its_nodes_and_they_are_released(cli: Cli) -> None:
-    assert cli("up", "alice", "--zone", "us-central1-a").returncode == 0
-    endpoint = control.running(cli.emulator_directory)
-    assert endpoint is not None
-    os.kill(endpoint.pid, signal.SIGKILL)
-    until(lambda: control.running(cli.emulator_directory) is None, "its end")
-    assert cli("down", "alice").returncode == 0
-    assert cli.alive() == []

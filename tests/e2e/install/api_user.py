@@ -3,8 +3,6 @@
 `test_python_api` checks it against the source tree, `test_wheel` against the installed wheel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a job installs lands on its worker, never in tpujob's own environment; and what it finds there."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest

@@ -1,7 +1,5 @@
 """A whole run on VMs whose `python3` is 3.10, as that of today's TPU VM images: watchdog, agent and job."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The Python API as its users meet it: the examples of docs/python-api.md, mypy, Ctrl-C, killed kernels, threads."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -11,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
 import tpujob as api
@@ -165,15 +162,6 @@ def test_a_slice_is_absent_however_its_block_ends(tpujob: Tpujob, inside: str, c
     assert not any((tpujob.own_state / "leases").iterdir()), "its keys open nothing any more"
 
 
-def test_ctrl_c_in_the_block_ends_in_a_proven_release(tpujob: Tpujob) -> None:
-    process = python(tpujob, BLOCK.format(inside="time.sleep(600)"))
-    assert process.stdout is not None and process.stdout.readline().startswith("begun")
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=HANG_S)
-    assert "KeyboardInterrupt" in err
-    assert tpujob.lived() == 1 and tpujob.alive() == []
-
-
 def test_ctrl_c_while_the_slice_is_created_ends_in_a_proven_release(cli: Cli) -> None:
     cli.settings(provision_s=600)
     process = python(cli, BLOCK.format(inside="pass"))
@@ -208,16 +196,6 @@ def test_a_program_that_ends_without_leaving_the_block_releases_the_slice(tpujob
     assert tpujob.lived() == 1 and tpujob.alive() == []
 
 
-def test_a_killed_kernel_leaves_the_slice_to_the_guardian(cli: Cli) -> None:
-    process = python(cli, BLOCK.format(inside="time.sleep(600)"), TPUJOB_GUARDIAN="on")
-    assert process.stdout is not None and process.stdout.readline().startswith("begun")
-    assert len(cli.alive()) == 1
-    process.kill()
-    process.wait()
-    until(lambda: not cli.alive(), "the guardian's release")
-    until(lambda: cli.leases()[0].gone_at is not None, "the proof in the ledger")
-
-
 FORKING = """
 import os, sys, time
 import tpujob
@@ -238,17 +216,6 @@ def test_a_forked_child_that_leaves_the_block_takes_nothing_away(tpujob: Tpujob)
     out = succeeded(python(tpujob, code)).splitlines()
     assert out == ["a forked child cannot use the slice of its parent", "5", "still here"]
     assert tpujob.lived() == 1 and tpujob.alive() == []
-
-
-def test_a_forked_child_keeps_no_slice_of_a_killed_kernel_alive(cli: Cli) -> None:
-    process = python(cli, FORKING.format(child="time.sleep(600)", parent="time.sleep(600)"), TPUJOB_GUARDIAN="on")
-    assert process.stdout is not None and process.stdout.readline().startswith("a forked child cannot")
-    (child,) = [each for each in psutil.Process(process.pid).children() if "-c" in each.cmdline()]
-    assert len(cli.alive()) == 1
-    process.kill()
-    process.wait()
-    until(lambda: not cli.alive(), "the guardian's release")
-    assert child.status() != psutil.STATUS_ZOMBIE, "it had nothing to keep alive"
 
 
 def test_down_in_another_process_ends_the_lending_and_the_block_hears_of_it(tpujob: Tpujob) -> None:
@@ -296,16 +263,6 @@ def test_an_exception_in_on_event_keeps_no_slice_alive_and_is_raised_at_the_end(
         api.Client("emulated", on_event=careless).run(job)
     assert isinstance(seen[-1], api.LogLines)
     assert tpujob.lived() == 1 and tpujob.alive() == []
-
-
-def test_the_error_of_a_run_has_its_result(tpujob: Tpujob) -> None:
-    job = api.Job(command="echo no; exit 3", tpu=api.Tpu(accelerator="v5litepod-8"))
-    with pytest.raises(api.PayloadFailed) as raised:
-        api.Client("emulated").run(job)
-    result = raised.value.result
-    assert isinstance(result, api.RunResult)
-    assert (result.exit_code, result.state, result.released) == (3, "failed", True)
-    assert result.error is raised.value
 
 
 def test_a_run_that_another_object_followed_raises_the_same_error(tpujob: Tpujob) -> None:

@@ -1,7 +1,5 @@
 """docs/install.md: after the commands of its section "Uninstall" nothing of tpujob is left in a home."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -3,8 +3,6 @@
 The environment sees the libraries of the one that the tests run in, through a .pth file, and not the checkout.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

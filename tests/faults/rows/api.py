@@ -1,7 +1,5 @@
 """Rows 61-63: programs that use the Python API: with forked children, from threads, and when they live on after the work."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Rows 9-18, 57, 58: create calls that are lost, late, fail, or are deleted before they are done."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.faults.row import row
@@ -40,10 +38,14 @@ def _one_node(w: World, kind: str, **parameters: Any) -> None:
 def slow_create(w: World) -> None:
     w.fault("lost_reply", "nodes.create", when={"first": 1})
     w.fault("refuse_delete")
+    _killed_before_it_is_ready(w, 4)
+
+
+def _killed_before_it_is_ready(w: World, in_s: float) -> None:
     died_at = w.crash("Sleep:1:before", "run", w.short_job)
     w.until_no_process()
     assert w.lived() == 1
-    w.check_bound("C1, ready in 4 s", died_at, w.bounds.guardian(ready_in_s=4))
+    w.check_bound(f"C1, ready in {in_s} s", died_at, w.bounds.guardian(ready_in_s=in_s))
     assert w.states() == {"gone"}
 
 
@@ -51,21 +53,13 @@ def slow_create(w: World) -> None:
 def shows_up_late(w: World) -> None:
     w.fault("hidden", seconds=1.5)
     w.fault("lost_reply", "nodes.create", when={"first": 1})
-    died_at = w.crash("Sleep:1:before", "run", w.short_job)
-    w.until_no_process()
-    assert w.lived() == 1
-    w.check_bound("C1, ready in 2 s", died_at, w.bounds.guardian(ready_in_s=2))
-    assert w.states() == {"gone"}
+    _killed_before_it_is_ready(w, 2)
 
 
 @row("13a'", "the create takes effect late, within assumption A1, after its sender died")
 def lands_late(w: World) -> None:
     w.fault("late", seconds=1.5)
-    died_at = w.crash("Sleep:1:before", "run", w.short_job)
-    w.until_no_process()
-    assert w.lived() == 1
-    w.check_bound("C1, ready in 1.5 s", died_at, w.bounds.guardian(ready_in_s=1.5))
-    assert w.states() == {"gone"}
+    _killed_before_it_is_ready(w, 1.5)
 
 
 @row("13b", "a delete while CREATING is dropped silently, and the slice becomes READY", provision_s=10)

@@ -1,11 +1,9 @@
 """Rows 1-8: processes and machines that die, at every kind of moment."""
 
-from __future__ import annotations
-
 import time
 
 from tests.faults.row import row
-from tests.faults.world import World
+from tests.faults.world import Command, World
 from tests.waiting import until
 
 
@@ -45,10 +43,7 @@ def while_creating(w: World) -> None:
 
 @row("4b", "kill -9 during the setup")
 def during_setup(w: World) -> None:
-    command = w.begin(
-        "run", w.job("name: work\ntpu: {zone: us-central1-a}\nsetup: echo setting up; sleep 300\ncommand: ls\n")
-    )
-    command.until("setting up")
+    command = _setting_up(w)
     _killed(w, command.interrupt(9))
 
 
@@ -75,6 +70,14 @@ def before_gone(w: World) -> None:
     w.until_no_process()
     w.check_bound("nothing is left to bill", died_at, 0.0)
     assert w.states() == {"gone"}
+
+
+def _setting_up(w: World) -> Command:
+    command = w.begin(
+        "run", w.job("name: work\ntpu: {zone: us-central1-a}\nsetup: echo setting up; sleep 300\ncommand: ls\n")
+    )
+    command.until("setting up")
+    return command
 
 
 def _killed(w: World, died_at: float) -> None:
@@ -132,19 +135,8 @@ def up_dies_creating(w: World) -> None:
 
 @row("7b", "the machine dies during the setup")
 def dies_setup(w: World) -> None:
-    command = w.begin(
-        "run", w.job("name: work\ntpu: {zone: us-central1-a}\nsetup: echo setting up; sleep 300\ncommand: ls\n")
-    )
-    command.until("setting up")
+    _setting_up(w)
     _watchdog_deletes(w, w.power_cut(), boot=True)
-
-
-@row("7c", "the machine dies while the job runs")
-def dies_running(w: World) -> None:
-    command = w.begin("run", w.long_job())
-    command.until("started")
-    w.until_armed()
-    _watchdog_deletes(w, w.power_cut(), boot=False)
 
 
 @row("7d", "the machine dies while the artifacts are collected")
@@ -173,6 +165,7 @@ def returns_early(w: World) -> None:
     assert w.states() == {"gone"}
 
 
+@row("7c", "the machine dies while the job runs")
 @row("8b", "the machine returns long after the watchdog acted")
 def returns_late(w: World) -> None:
     command = w.begin("run", w.long_job())

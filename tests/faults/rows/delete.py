@@ -1,7 +1,5 @@
 """Rows 19-27, 36, 37: deletes that get lost, fail or hang, and answers that prove nothing."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

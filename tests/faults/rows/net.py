@@ -1,7 +1,5 @@
 """Rows 35, 38-40, 43, 56, 59, 60: outages, partitions, sleeping laptops, silent workers, garbage."""
 
-from __future__ import annotations
-
 import signal
 import time
 

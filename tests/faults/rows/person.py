@@ -1,7 +1,5 @@
 """Rows 50-55: gc on another machine, odd labels, a guardian that cannot start, closed terminals, Ctrl-C three times."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """Rows 13c, 16-18: queued resources that wait for ever, become ACTIVE too late, or stay behind without a node."""
 
-from __future__ import annotations
-
 import signal
 
 from tests.faults.row import row

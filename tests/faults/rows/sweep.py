@@ -1,7 +1,5 @@
 """Rows 64-65: sweeps, whose slices go from run to run: killed and interrupted, within a run and between two runs."""
 
-from __future__ import annotations
-
 import json
 import signal
 

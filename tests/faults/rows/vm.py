@@ -1,7 +1,5 @@
 """Rows 28-34, 41, 42: revoked permissions, watchdogs that cannot work, failing workers and nodes, wrong clocks."""
 
-from __future__ import annotations
-
 import json
 import time
 
@@ -138,11 +136,7 @@ for number, days in (("34a", -1), ("34b", 1)):
         assert w.do("status").code() == 0 and w.states() == {"gone"}
 
 
-@row(
-    "34c",
-    "the client's clock is 1 day ahead, its machine dies, and gc reads the label",
-    startup_script=False,
-)
+@row("34c", "the client's clock is 1 day ahead, its machine dies, and gc reads the label", startup_script=False)
 def wrong_label_clock(w: World) -> None:
     """The watchdog is disabled, so only the label says until when the slice is claimed."""
     _set_clock(w, 1)

@@ -3,8 +3,6 @@
 So these tests show that what its package demands is done, as far as that can be read in it. They show nothing of a TPU.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """The examples of each process: the same in every world, and each test example exactly once."""
 
-from __future__ import annotations
-
 from itertools import chain
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reading IDX files: right ones in both packings, wrong ones refused by name."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

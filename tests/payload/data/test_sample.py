@@ -1,7 +1,5 @@
 """The sample of MNIST: what LICENSE.txt says of its files is true, and a classifier learns from them."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 

@@ -1,7 +1,5 @@
 """Where images come from: mirrors in turn, checked by hash; a fallback only if allowed, and never under another's name."""
 
-from __future__ import annotations
-
 import hashlib
 import http.server
 import socket

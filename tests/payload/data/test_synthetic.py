@@ -1,7 +1,5 @@
 """Drawn digits: the same everywhere, a prefix of more, and all ten of them."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest

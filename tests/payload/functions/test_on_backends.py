@@ -1,7 +1,5 @@
 """A function over the contract of `entry:`: every process calls it, and process 0 leaves the value."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

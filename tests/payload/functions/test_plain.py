@@ -1,7 +1,5 @@
 """`backend: none`: an entry in a plain process, with nothing installed but Python."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """From environment variables to processes, and what emulation changes and announces."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -19,14 +19,7 @@ from orchestrator.emulator.model.cloud_state import CloudState
 from orchestrator.emulator.model.records import HostRecord, Node, Settings
 from orchestrator.emulator.model.records import OperationRecord as Record
 from orchestrator.emulator.wire.queue_request import parse_queued
-from orchestrator.errors import (
-    AlreadyExists,
-    AuthError,
-    BadRequest,
-    CloudError,
-    Vanished,
-    WrongState,
-)
+from orchestrator.errors import AlreadyExists, AuthError, BadRequest, CloudError, Vanished, WrongState
 from tests.simulation.model.faults import CallOutcome, cloud_fault, covers
 from tests.simulation.model.hosts import NodeVms
 

@@ -14,13 +14,7 @@ from orchestrator.core.lease.cloud_api import Listing, Operation, SliceName, Sli
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.faults.active_faults import NoReply
 from orchestrator.engine.effects.cloud import Delete, Get, ListSlices, RevokeLogin
-from orchestrator.errors import (
-    CloudError,
-    CloudUnavailable,
-    ExternalAddressRefused,
-    OsLoginRequired,
-    Vanished,
-)
+from orchestrator.errors import CloudError, CloudUnavailable, ExternalAddressRefused, OsLoginRequired, Vanished
 from tests.simulation.model.cloud import FakeCloud, full_name, operation_of, view_of
 from tests.simulation.model.faults import CallOutcome
 from tests.simulation.model.multi_call import MultiCall

@@ -1,7 +1,5 @@
 """What a simulated cluster stores: JobSets with their pods, ConfigMaps and Secrets; and each as its API shows it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime

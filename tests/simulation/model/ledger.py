@@ -3,8 +3,6 @@
 `test_ledger.py` checks that both behave alike. Faults: a full disk refuses every write; a lost ledger is a new one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from orchestrator.core.lease import lease as leases

@@ -3,8 +3,6 @@
 True time is the clock of the server, in Unix seconds. Nothing sleeps; `run` jumps from one event to the next.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any

@@ -1,7 +1,5 @@
 """The proof of absence, and the command that waits for it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,25 +8,14 @@ from unittest.mock import patch
 from orchestrator.core.lease import absence
 from orchestrator.core.lease.absence import Verdict
 from orchestrator.core.lease.cloud_api import Listing
-from orchestrator.core.lease.lease import (
-    Settled,
-)
+from orchestrator.core.lease.lease import Settled
 from orchestrator.engine.effects.base import Now
 from orchestrator.engine.jobs import finish, run
 from orchestrator.engine.leases import obligations, recover, release
 from orchestrator.errors import AuthError, CloudError
 from tests.simulation.model.faults import FOREVER, cloud_fault
-from tests.simulation.model.world import (
-    NO_LAYER,
-)
-from tests.simulation.mutants.registry import (
-    RUN,
-    NoEffect,
-    Plays,
-    mutant,
-    one,
-    scenario,
-)
+from tests.simulation.model.world import NO_LAYER
+from tests.simulation.mutants.registry import RUN, NoEffect, Plays, mutant, one, scenario
 
 # -- scenarios -------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,5 @@
 """Too little capacity: queued requests, races, preemptions and restarts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,24 +8,13 @@ from unittest.mock import patch
 from orchestrator.clouds.tpu import queued_request
 from orchestrator.clouds.tpu.calls import ApiCalls
 from orchestrator.core.lease import absence, claim_labels
-from orchestrator.core.lease.lease import (
-    Lease,
-    Mode,
-    Purpose,
-)
+from orchestrator.core.lease.lease import Lease, Mode, Purpose
 from orchestrator.engine.effects.base import ReadLease
 from orchestrator.engine.jobs import attempt, finish, run
 from orchestrator.engine.leases import recover, release, renewal
 from orchestrator.engine.provision import race
 from tests.simulation.model.faults import FOREVER, cloud_fault
-from tests.simulation.model.world import (
-    GC_ONLY,
-    GUARDIAN_ONLY,
-    NO_LAYER,
-    RACE_ZONES,
-    WATCHDOG_ONLY,
-    ZONES,
-)
+from tests.simulation.model.world import GC_ONLY, GUARDIAN_ONLY, NO_LAYER, RACE_ZONES, WATCHDOG_ONLY, ZONES
 from tests.simulation.mutants.registry import (
     QUEUED,
     RACE,

@@ -1,36 +1,19 @@
 """Claims: heartbeats, labels, extensions, and the hand-over of a run to its job."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 from orchestrator.core.lease import claim_labels
-from orchestrator.core.lease.lease import (
-    LeaseState,
-)
+from orchestrator.core.lease.lease import LeaseState
 from orchestrator.engine.effects.base import Now, ReadLease, Record
 from orchestrator.engine.jobs import attempt, finish, monitor
 from orchestrator.engine.leases import release, renewal
 from orchestrator.errors import CloudUnavailable, Vanished
 from tests.simulation.model.faults import FOREVER, cloud_fault
-from tests.simulation.model.world import (
-    GC_ONLY,
-    NO_LAYER,
-    WATCHDOG_ONLY,
-)
-from tests.simulation.mutants.registry import (
-    RUN,
-    NoEffect,
-    Plays,
-    mutant,
-    no_op,
-    one,
-    power_cut,
-    scenario,
-)
+from tests.simulation.model.world import GC_ONLY, NO_LAYER, WATCHDOG_ONLY
+from tests.simulation.mutants.registry import RUN, NoEffect, Plays, mutant, no_op, one, power_cut, scenario
 from tests.simulation.scenarios.random_worlds import Workload
 
 # -- scenarios -------------------------------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """Clocks: the wall clock of the client is wrong, is set, or differs after a restart."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -13,19 +11,8 @@ from orchestrator.engine.leases import renewal, server_time
 from orchestrator.engine.provision import acquire
 from orchestrator.ledger.clocks import Clocks
 from tests.simulation.model.faults import cloud_fault
-from tests.simulation.model.world import (
-    GC_ONLY,
-    NO_LAYER,
-)
-from tests.simulation.mutants.registry import (
-    RUN,
-    Plays,
-    mutant,
-    no_op,
-    one,
-    scenario,
-    succeeds,
-)
+from tests.simulation.model.world import GC_ONLY, NO_LAYER
+from tests.simulation.mutants.registry import RUN, Plays, mutant, no_op, one, scenario, succeeds
 from tests.simulation.scenarios.random_worlds import Workload
 
 # -- scenarios -------------------------------------------------------------------------------------------------------

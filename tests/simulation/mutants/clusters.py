@@ -1,7 +1,5 @@
 """Jobs on a cluster: what is absent, what may be deleted, what the control plane keeps, and how a job is said to have ended."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """Deadlines: nothing is waited for past the end of a slice, and results are held for a limited time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,18 +13,8 @@ from orchestrator.engine.jobs import collection, run
 from orchestrator.engine.jobs.progress import JobProgress
 from orchestrator.engine.provision import acquire
 from orchestrator.errors import CloudUnavailable
-from tests.simulation.model.world import (
-    GUARDIAN_ONLY,
-    NO_LAYER,
-    WATCHDOG_ONLY,
-)
-from tests.simulation.mutants.registry import (
-    RUN,
-    Plays,
-    mutant,
-    one,
-    scenario,
-)
+from tests.simulation.model.world import GUARDIAN_ONLY, NO_LAYER, WATCHDOG_ONLY
+from tests.simulation.mutants.registry import RUN, Plays, mutant, one, scenario
 from tests.simulation.scenarios.random_worlds import Workload
 
 # -- scenarios -------------------------------------------------------------------------------------------------------

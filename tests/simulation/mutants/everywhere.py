@@ -1,19 +1,12 @@
 """Scenarios without a theme: random worlds, and a death at every step of canonical lives."""
 
-from __future__ import annotations
-
 from tests.simulation.model.world import GUARDIAN_ONLY, Layers
 from tests.simulation.mutants.registry import Plays, scenario
 from tests.simulation.scenarios import crash_sweep
 from tests.simulation.scenarios.crash_sweep import SCENARIOS, Scenario
 from tests.simulation.scenarios.random_worlds import world_of
 
-REPLY_LOST_OR_LATE = (
-    "a run",
-    "the create's reply is lost",
-    "a late create",
-    "deletes while CREATING are dropped",
-)
+REPLY_LOST_OR_LATE = ("a run", "the create's reply is lost", "a late create", "deletes while CREATING are dropped")
 
 
 @scenario

@@ -1,7 +1,5 @@
 """`tpujob gc` from a machine that knows nothing but the project."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -14,23 +12,8 @@ from orchestrator.engine.leases import gc
 from orchestrator.engine.leases.gc import collect_garbage
 from tests.simulation.model.cloud import PROJECT
 from tests.simulation.model.faults import FaultPlan, cloud_fault
-from tests.simulation.model.world import (
-    GC_ONLY,
-    NO_LAYER,
-    ZONES,
-    Result,
-    Violation,
-    World,
-)
-from tests.simulation.mutants.registry import (
-    RUN,
-    Plays,
-    mutant,
-    one,
-    power_cut,
-    scenario,
-    seeds,
-)
+from tests.simulation.model.world import GC_ONLY, NO_LAYER, ZONES, Result, Violation, World
+from tests.simulation.mutants.registry import RUN, Plays, mutant, one, power_cut, scenario, seeds
 from tests.simulation.oracle.invariants import Invariant
 from tests.simulation.scenarios.random_worlds import Workload
 

@@ -1,39 +1,20 @@
 """Intent before effect: the ledger, the guardian and the name of a slice come before its create call."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 from orchestrator.core.lease import absence, claim_labels
-from orchestrator.core.lease.lease import (
-    Created,
-    CreateRefused,
-    Intent,
-    Sent,
-)
+from orchestrator.core.lease.lease import Created, CreateRefused, Intent, Sent
 from orchestrator.engine.effects.base import Lock, Now, Record, StartGuardian
 from orchestrator.engine.effects.cloud import Create
 from orchestrator.engine.leases import release
 from orchestrator.engine.provision import acquire, candidate_search
 from orchestrator.errors import CloudUnavailable
 from tests.simulation.model.faults import FaultPlan, cloud_fault
-from tests.simulation.model.world import (
-    NO_LAYER,
-    ZONES,
-    Result,
-    World,
-)
-from tests.simulation.mutants.registry import (
-    RUN,
-    NoEffect,
-    Plays,
-    mutant,
-    one,
-    scenario,
-)
+from tests.simulation.model.world import NO_LAYER, ZONES, Result, World
+from tests.simulation.mutants.registry import RUN, NoEffect, Plays, mutant, one, scenario
 from tests.simulation.scenarios import commands
 
 # -- scenarios -------------------------------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """Keys in the OS Login profile, and the ways by which slices are asked for."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace

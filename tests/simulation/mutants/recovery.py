@@ -1,29 +1,16 @@
 """Recovery by the guardian, by the timer and by the next command."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
-from orchestrator.core.lease.lease import (
-    LeaseState,
-)
+from orchestrator.core.lease.lease import LeaseState
 from orchestrator.engine.effects.base import Record
 from orchestrator.engine.guardian import loop
 from orchestrator.engine.leases import recover
 from tests.simulation.model.faults import FOREVER
-from tests.simulation.model.world import (
-    GUARDIAN_ONLY,
-)
-from tests.simulation.mutants.registry import (
-    RUN,
-    NoEffect,
-    Plays,
-    mutant,
-    one,
-    scenario,
-)
+from tests.simulation.model.world import GUARDIAN_ONLY
+from tests.simulation.mutants.registry import RUN, NoEffect, Plays, mutant, one, scenario
 from tests.simulation.scenarios.random_worlds import Workload
 
 # -- scenarios -------------------------------------------------------------------------------------------------------

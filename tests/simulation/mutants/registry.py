@@ -6,8 +6,6 @@ hides the bug of another. Every scenario passes with the production code (`test_
 the mutant's.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The watchdog on the workers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,18 +8,8 @@ from unittest.mock import patch
 from orchestrator.engine.provision import acquire
 from orchestrator.vm import watchdog
 from tests.simulation.model.faults import cloud_fault
-from tests.simulation.model.world import (
-    WATCHDOG_ONLY,
-)
-from tests.simulation.mutants.registry import (
-    RUN,
-    Plays,
-    mutant,
-    one,
-    power_cut,
-    scenario,
-    seeds,
-)
+from tests.simulation.model.world import WATCHDOG_ONLY
+from tests.simulation.mutants.registry import RUN, Plays, mutant, one, power_cut, scenario, seeds
 from tests.simulation.scenarios.random_worlds import Workload
 
 # -- scenarios -------------------------------------------------------------------------------------------------------

@@ -6,16 +6,8 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.model.faults import FOREVER as ALWAYS
 from tests.simulation.model.faults import Window
-from tests.simulation.oracle.disturbances import (
-    overlap,
-)
-from tests.simulation.oracle.periods import (
-    COLLECT_S,
-    EDGES,
-    SEEN_S,
-    SILENT_S,
-    periods,
-)
+from tests.simulation.oracle.disturbances import overlap
+from tests.simulation.oracle.periods import COLLECT_S, EDGES, SEEN_S, SILENT_S, periods
 
 if TYPE_CHECKING:
     from tests.simulation.model.world import World

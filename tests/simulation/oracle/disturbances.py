@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.model.faults import FOREVER as ALWAYS
 from tests.simulation.model.faults import Window
-from tests.simulation.oracle.periods import (
-    DELETE_AGAIN_S,
-    EDGES,
-    LOCAL,
-    NEVER,
-    POLL_MOST_S,
-    periods,
-)
+from tests.simulation.oracle.periods import DELETE_AGAIN_S, EDGES, LOCAL, NEVER, POLL_MOST_S, periods
 
 if TYPE_CHECKING:
     from tests.simulation.model.world import World

@@ -1,7 +1,5 @@
 """The invariants of the guarantee, by name. docs/invariants.md prints this table; a test keeps both the same."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

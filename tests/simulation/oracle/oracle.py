@@ -119,8 +119,7 @@ class Oracle:
             )
         if lease_id in self.reported_gone:
             self.violated(
-                Invariant.HONEST_EXIT_CODE,
-                f"{known} is created after {self.reported_gone[lease_id]} reported it gone",
+                Invariant.HONEST_EXIT_CODE, f"{known} is created after {self.reported_gone[lease_id]} reported it gone"
             )
         self.check_labels(found, known)
 

@@ -3,8 +3,6 @@
 Faults of this side (crashes, clocks, calls) are those of `random_worlds`. The order of the families is part of every seed.
 """
 
-from __future__ import annotations
-
 import functools
 import uuid
 from collections.abc import Callable

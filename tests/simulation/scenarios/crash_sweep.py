@@ -4,8 +4,6 @@ A step is a point before an effect, between a call and its effect, between the e
 is the small model checker of the guarantee: no step may exist at which a death violates an invariant.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -132,23 +130,17 @@ SCENARIOS = (
     Scenario(
         "wait out a stockout",
         replace(JOB, candidates=Candidates(ZONES[:2], 0, 60.0)),
-        rest={
-            "full": [(zone, 0.0, 8.0) for zone in ZONES[:2]],
-        },
+        rest={"full": [(zone, 0.0, 8.0) for zone in ZONES[:2]]},
     ),
     Scenario(
         "a queued request that gets nothing in time",
         replace(JOB, candidates=Candidates(ZONES[:1], 1, 6.0)),
-        rest={
-            "full": [(ZONES[0], 0.0, 60.0)],
-        },
+        rest={"full": [(ZONES[0], 0.0, 60.0)]},
     ),
     Scenario(
         "preempted and restarted",
         replace(JOB, lasts_s=5.0, candidates=Candidates(ZONES[:1], spot=True, restarts=2)),
-        rest={
-            "preemptions": [(5.5, 1.0), (12.0, 0.0)],
-        },
+        rest={"preemptions": [(5.5, 1.0), (12.0, 0.0)]},
     ),
     Scenario(
         "preempted and restarted from a queue",

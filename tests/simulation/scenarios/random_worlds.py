@@ -4,8 +4,6 @@ Each family is one function that adds its faults to the plan at high rates. A wo
 combinations are common. The order of the families is part of every seed: add new ones at the end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random

@@ -1,7 +1,5 @@
 """What GKE has of the catalog's types."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The table of commands, the help and the completion: one table, nothing loaded before it is called for."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

@@ -1,7 +1,5 @@
 """What goes on: lines in place on a terminal, calm plain lines elsewhere, and nothing that a job measures steers it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The table of `status`: a line a slice at 80 columns, and everything about it where other programs read."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

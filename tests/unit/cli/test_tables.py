@@ -1,7 +1,5 @@
 """Tables: aligned and colored on a terminal of any width, tabs elsewhere, and never steered by what is in a cell."""
 
-from __future__ import annotations
-
 import re
 import sys
 

@@ -1,7 +1,5 @@
 """What `import tpujob` gives and costs, and what its methods refuse before they ask anything."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import subprocess

@@ -1,7 +1,5 @@
 """Example jobs: every one is found with its files, and copied without ever touching what is there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

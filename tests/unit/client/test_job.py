@@ -1,7 +1,5 @@
 """A job in Python: every key of the job file, the same checks, and paths of its own."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import pickle

@@ -1,7 +1,5 @@
 """What is remembered of the policies of projects, and for how long."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """How a session ends: interrupted from another thread, and closed by a process that lives on."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from dataclasses import dataclass

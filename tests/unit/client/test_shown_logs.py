@@ -1,7 +1,5 @@
 """Whose log is shown: all of a few workers, worker 0 of many, those that are asked for, and the end of one that fails."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The table of disasters, and the line that is printed for each."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.cli.commands.guarantee.drill import as_json_object, line

@@ -1,7 +1,5 @@
 """docs/guarantee.md and docs/bounds.md agree with the code: bounds, periods, and measurements."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys

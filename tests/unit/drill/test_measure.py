@@ -1,7 +1,5 @@
 """What the drill concludes from the emulator's bills and request log."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

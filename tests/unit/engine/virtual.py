@@ -83,16 +83,10 @@ class VirtualCloud:
         self.armed = True
         self.clock_ahead_s = 0.0
         # faults
-        self.lose_create_reply = 0
-        self.late_until = float("inf")
-        self.land_create_late_s = 0.0  # a create with a lost reply appears only after this time
-        self.drop_delete_while_creating = False
-        self.fail_delete_operations = 0
         self.unanswered_deletes = 0
         self.stuck: set[str] = set()  # nodes of which every delete is accepted and comes to nothing
         self.get_error: CloudError | None = None
         self.unreachable: tuple[str, ...] = ()
-        self._late: list[tuple[float, SliceRequest]] = []
 
     # The Cloud protocol
 
@@ -106,14 +100,7 @@ class VirtualCloud:
             raise self.refusing[request.name.zone]
         if request.name.node in self.nodes:
             raise AlreadyExists(f"Resource {request.name.node} already exists")
-        if self.land_create_late_s and self.world.time < self.late_until:
-            self._late.append((self.world.time + self.land_create_late_s, request))
-            raise CloudUnavailable("connection reset")
-        operation = self._land(request)
-        if self.lose_create_reply:
-            self.lose_create_reply -= 1
-            raise CloudUnavailable("connection reset")
-        return operation
+        return self._land(request)
 
     def get(self, name: SliceName) -> SliceView | None:
         self._call("get", name)
@@ -137,12 +124,6 @@ class VirtualCloud:
             return None
         operation = self._operation("delete", name.node, self.world.time + self.delete_s)
         if name.node in self.stuck:
-            return operation
-        if self.drop_delete_while_creating and self.world.time < node.ready_at:
-            return operation
-        if self.fail_delete_operations:
-            self.fail_delete_operations -= 1
-            self.failed[operation.name] = CloudUnavailable("an internal error has occurred")
             return operation
         node.deleted_at = node.deleted_at or self.world.time
         return operation
@@ -177,9 +158,6 @@ class VirtualCloud:
         record = {"armed": True, "route": True, "permission": True, "mode": mode}
         return tuple({"tpujob/watchdog": json.dumps({**record, "worker": worker})} for worker in range(2))
 
-    def zones(self, project: str) -> Listing[str]:
-        return Listing((ZONE,))
-
     def operation(self, name: str) -> Operation | None:
         self._settle()
         if name not in self.operations_seen:
@@ -197,9 +175,6 @@ class VirtualCloud:
 
     def workers(self, name: SliceName) -> tuple[WorkerAddress, ...]:
         return (WorkerAddress(0, "127.0.0.1", 1), WorkerAddress(1, "127.0.0.1", 2))
-
-    def preview(self, request: SliceRequest) -> dict[str, Any]:
-        return {}
 
     # What happens by itself
 
@@ -231,9 +206,6 @@ class VirtualCloud:
 
     def _settle(self) -> None:
         now = self.world.time
-        for at, request in [late for late in self._late if late[0] <= now]:
-            self._late.remove((at, request))
-            self._land(request)
         for name, node in list(self.nodes.items()):
             if node.deleted_at is not None and now >= node.deleted_at + self.delete_s:
                 del self.nodes[name]
@@ -349,9 +321,6 @@ class VirtualFleet:
     def stop(self, grace_s: float) -> None:
         self.stopped += 1
 
-    def tail(self, worker: int, phase: str, n: int) -> list[str]:
-        return ["the last line"]
-
     def collect(self, order: CollectRequest) -> VirtualCollection:
         self.collections.append(VirtualCollection(self.world, order, self.collect_s, self.stays))
         return self.collections[-1]
@@ -434,7 +403,6 @@ class VirtualWorld:
         self.os_login_error_until = float("inf")
         self.told: list[str] = []
         self.effects: list[str] = []
-        self.armed_before_create: bool | None = None
 
     def now(self, cloud: str | None = None) -> float:
         return self.time
@@ -449,7 +417,6 @@ class VirtualWorld:
         self.told.append(f"{told.stage} {told.text}")
 
     def arm(self) -> bool:
-        self.armed_before_create = not any(call == "create" for call, _ in self.cloud.calls)
         return True
 
     def grant_login(self, lease: Lease, expires_at: float) -> str:

@@ -1,7 +1,5 @@
 """The table of what GKE has: every type with its forms, and the labels of its nodes."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.catalog import gke

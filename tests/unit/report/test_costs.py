@@ -1,7 +1,5 @@
 """What a slice and a run cost: all of it, once, and the same for every command that says it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

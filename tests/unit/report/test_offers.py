@@ -1,7 +1,5 @@
 """The table of offers: every pair of type and zone once, prices of whole slices, unknown empty, granted said."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator import catalog

@@ -1,7 +1,5 @@
 """A plan as people read it: order, money, what was left out, and nothing that looks like a zero or a bound and is none."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from orchestrator.core.planning.availability import Availability

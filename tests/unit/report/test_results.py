@@ -1,7 +1,5 @@
 """What `show` says of a run."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """How the workers of a failed job ended: alike ones in one line, each one in JSON."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import asdict
 from pathlib import Path

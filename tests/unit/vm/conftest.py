@@ -1,7 +1,5 @@
 """The agent as it runs on a worker: a separate process, in a home directory of the test."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

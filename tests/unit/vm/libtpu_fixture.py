@@ -5,8 +5,6 @@ while nothing is loaded on the chips, a name that it does not know ends the proc
 prints a stack.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 SDK = """

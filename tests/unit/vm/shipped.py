@@ -1,7 +1,5 @@
 """What a client sends to `receive`: a manifest, and the contents that the worker lacks."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import zlib

@@ -1,7 +1,5 @@
 """Which servers a failed setup cannot reach: real sockets on loopback, real pip for its configuration."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

@@ -1,7 +1,5 @@
 """JSON on a worker: as the `json` module has it, by its C code, and by the module where the C code is another one."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys

@@ -1,7 +1,5 @@
 """The tail of a job's metrics.jsonl, which the job may change in any way."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The files of a phase: each is whole, and its lock is its supervisor's, whatever another process does at the same moment."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import subprocess

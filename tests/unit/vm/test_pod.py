@@ -1,7 +1,5 @@
 """The program of a pod, step by step: its code, its disk, its stdout, and what is left when it dies."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

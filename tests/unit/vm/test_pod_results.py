@@ -1,7 +1,5 @@
 """What the results of a pod may cost: TPUs are billed while they are read."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

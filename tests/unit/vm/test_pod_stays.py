@@ -3,8 +3,6 @@
 Others of its job find a pod by its name, which is gone with it.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

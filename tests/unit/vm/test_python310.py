@@ -1,7 +1,5 @@
 """A worker whose only `python3` is 3.10, as on today's TPU VM images, from the command lines that are sent over SSH."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What a worker keeps of what was shipped: whole, checked, and no more than its newest runs need."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

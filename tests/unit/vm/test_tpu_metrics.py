@@ -1,7 +1,5 @@
 """The sampler of HBM use and duty cycle: what it writes of what libtpu says, and that a job never notices it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

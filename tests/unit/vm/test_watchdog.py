@@ -1,7 +1,5 @@
 """When the watchdog deletes its slice, and when it must not: its program under virtual time."""
 
-from __future__ import annotations
-
 import heapq
 import json
 import random
@@ -465,12 +463,7 @@ def test_every_change_of_the_claim_is_published_until_it_is_accepted() -> None:
     world.run(3000)
     assert [
         (said["mode"], said["claimed_until"] - LONG, said["deadline"] - EPOCH) for said in world.guest_attributes
-    ] == [
-        ("run", 0, DAY),
-        ("run", 1, DAY),
-        ("detached", 1, DAY),
-        ("detached", 1, 2 * DAY),
-    ]
+    ] == [("run", 0, DAY), ("run", 1, DAY), ("detached", 1, DAY), ("detached", 1, 2 * DAY)]
 
 
 # -- the job has the claim --
@@ -564,38 +557,6 @@ def test_a_job_or_a_login_is_not_idle() -> None:
 @pytest.mark.parametrize("changes", [{"idle_s": None}, {"idle_s": 1800, "mode": "run"}])
 def test_idling_matters_only_to_a_hold_with_a_limit(changes: dict[str, Any]) -> None:
     assert World(claimed(**({"mode": "hold"} | changes)), beats=until(DAY)).deleted_at(19 * HOUR) is None
-
-
-# -- all at once --
-
-
-@pytest.mark.parametrize("worker", [0, 4])
-def test_random_worlds_no_claimed_slice_is_deleted_and_no_unclaimed_one_stays(worker: int) -> None:
-    """Lost calls, outages and pauses; a client that sends heartbeats and renews until it ends. Its class has the bound."""
-    for seed in range(60):
-        chance = random.Random(seed)
-        dies_at = chance.uniform(0.2, 4) * HOUR
-        loss = chance.choice([0, 0.1, 0.4])
-        start = chance.uniform(0, 5 * HOUR)
-        outage = between(start, start + chance.choice([0, 600, HOUR]))
-        pauses = [(chance.uniform(0, 5 * HOUR), chance.choice([0.0, 100.0, 2000.0]))]
-        world = World(
-            config(),
-            worker=worker,
-            beats=until(dies_at),
-            down=lambda now, chance=chance, loss=loss, outage=outage: outage(now) or chance.random() < loss,
-            pauses=list(pauses),
-        )
-        for number in range(int(dies_at // 1800) + 1):
-            world.set_labels(number * 1800, claimed_until=int(EPOCH + number * 1800 + 4500))
-        deleted_at = world.deleted_at()
-        assert deleted_at is not None, seed
-        claimed_until = dies_at if worker == 0 else dies_at // 1800 * 1800 + 4500
-        assert deleted_at >= claimed_until, seed
-        faults_s = (start + 3600 if outage(start) else 0) + 2500
-        slow_s = {0: 0, 0.1: 1200, 0.4: 3600}[loss]
-        late_s = TTL + GRACE if worker == 0 else GRACE + 4 * STAGGER + 7 * POLL
-        assert deleted_at <= max(claimed_until, faults_s if outage(start) else 0) + late_s + 2500 + slow_s + 20, seed
 
 
 def test_labels_of_the_world_are_those_that_the_client_writes() -> None:

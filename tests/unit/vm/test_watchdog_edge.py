@@ -1,7 +1,5 @@
 """The effects of the watchdog: metadata, API, files and processes. Each has a timeout and raises no exception."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json
@@ -400,28 +398,31 @@ def test_a_process_that_was_started_over_ssh_is_a_login(vm: Vm, tmp_path: Path) 
 # -- as a program of its own --
 
 
+def started(server: Server, place: Path, python: str) -> tuple[dict[str, Any], subprocess.Popen[bytes], list[str]]:
+    """Return how it is started, its process, and the first two lines of its log."""
+    environment = {"TPUJOB_WATCHDOG_DIR": str(place), "GCE_METADATA_HOST": server.address, "TPUJOB_TPU_API": "http://x"}
+    command = {"args": [python, "-IS", watchdog.__file__, str(place / "watchdog.json")], "env": environment}
+    process = subprocess.Popen(**command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    return command, process, [process.stdout.readline().decode() for _ in range(2)]
+
+
+def ended(process: subprocess.Popen[bytes]) -> None:
+    with process:
+        process.kill()
+
+
 def test_it_survives_exceptions_and_only_one_instance_runs(server: Server, tmp_path: Path, python: str) -> None:
     """Its configuration lacks every key that the program needs, so that each start fails at once."""
     (tmp_path / "watchdog.json").write_text(
         json.dumps({"node": "projects/p/locations/z/nodes/n", "heartbeat_s": 60.0, "user": "u"})
     )
-    argv = [python, "-IS", watchdog.__file__, str(tmp_path / "watchdog.json")]
-    environment = {
-        "TPUJOB_WATCHDOG_DIR": str(tmp_path),
-        "GCE_METADATA_HOST": server.address,
-        "TPUJOB_TPU_API": "http://x",
-    }
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment)
-    assert process.stdout is not None
-    lines = [process.stdout.readline().decode() for _ in range(2)]
+    command, process, lines = started(server, tmp_path, python)
     assert "watching projects/p/locations/z/nodes/n as worker 1" in lines[0]
     assert "starting over after KeyError" in lines[1]
-    second = subprocess.run(argv, capture_output=True, env=environment, timeout=HANG_S, check=False)
-    assert second.returncode == 0
+    assert subprocess.run(**command, capture_output=True, timeout=HANG_S, check=False).returncode == 0
     assert process.poll() is None
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    ended(process)
 
 
 @pytest.mark.parametrize("python", ["this python", "python3.10"], indirect=True)
@@ -430,18 +431,8 @@ def test_it_waits_until_its_worker_index_is_known(server: Server, tmp_path: Path
     answers = iter([(503, b""), (200, b"0")])
     server.replies["/computeMetadata/v1/instance/attributes/agent-worker-number"] = lambda: next(answers)
     (tmp_path / "watchdog.json").write_text(json.dumps(config()))
-    argv = [python, "-IS", watchdog.__file__, str(tmp_path / "watchdog.json")]
-    environment = {
-        "TPUJOB_WATCHDOG_DIR": str(tmp_path),
-        "GCE_METADATA_HOST": server.address,
-        "TPUJOB_TPU_API": "http://x",
-    }
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment)
-    assert process.stdout is not None
-    lines = [process.stdout.readline().decode() for _ in range(2)]
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    _, process, lines = started(server, tmp_path, python)
+    ended(process)
     assert "answered 503" in lines[0]
     assert lines[1].endswith("as worker 0\n")
 

@@ -1,7 +1,5 @@
 """The code of a job as one archive: the same bytes for the same files, and what the pods unpack of it."""
 
-from __future__ import annotations
-
 import os
 import tarfile
 from pathlib import Path

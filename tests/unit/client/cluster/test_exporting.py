@@ -1,7 +1,5 @@
 """A job as the objects of a cluster, without one: what is said of it, what is refused, and that its pods can run them."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

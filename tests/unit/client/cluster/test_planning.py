@@ -1,7 +1,5 @@
 """`plan` of a job on a cluster."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Functions as a notebook defines them: in `__main__`, with a source that only `linecache` knows."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import linecache

@@ -1,7 +1,5 @@
 """A decorated function: the job of a call, and that what the client writes is what the payload calls."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import sys

@@ -1,7 +1,5 @@
 """The calls of a map as a sweep: names, labels, columns; and what comes back in which order."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The files of a worker that may lie: they are data of one shape and size, or nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

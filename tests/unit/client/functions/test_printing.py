@@ -1,7 +1,5 @@
 """What a call prints of many workers: the log of worker 0, and why a hidden one failed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What travels, and how; what does not, and why. All of it is decided when a function is decorated."""
 
-from __future__ import annotations
-
 import functools
 import json
 import math

@@ -1,7 +1,5 @@
 """What JSON carries, by the client's rules for arguments and by the payload's for results."""
 
-from __future__ import annotations
-
 import enum
 import math
 from collections.abc import Callable

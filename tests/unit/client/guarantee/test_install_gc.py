@@ -1,7 +1,5 @@
 """`install-gc` with programs that only pretend: what is written, that twice is once, and that it can be taken away."""
 
-from __future__ import annotations
-
 import json
 import os
 import plistlib
@@ -277,10 +275,7 @@ def test_a_launchd_agent_is_written_and_loaded(machine: Path) -> None:
     assert (said["StartInterval"], said["RunAtLoad"]) == (300, True)
     assert said["EnvironmentVariables"] == {"TPUJOB_STATE_DIR": str(machine / "state")}
     uid = os.getuid()
-    assert asked(machine) == [
-        f"launchctl bootout gui/{uid}/dev.tpujob.gc",
-        f"launchctl bootstrap gui/{uid} {path}",
-    ]
+    assert asked(machine) == [f"launchctl bootout gui/{uid}/dev.tpujob.gc", f"launchctl bootstrap gui/{uid} {path}"]
     assert agent.present() == "launchd agent dev.tpujob.gc, loaded"
     assert agent.remove() and not agent.remove() and agent.present() is None
 

@@ -1,7 +1,5 @@
 """The job of a command line: from a file or a command, changed by options."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

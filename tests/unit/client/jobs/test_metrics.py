@@ -1,7 +1,5 @@
 """Metrics of a run while it goes on: the events, and the files that `show` and `compare` read later."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

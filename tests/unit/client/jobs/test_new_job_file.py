@@ -1,7 +1,5 @@
 """The job file that `tpujob init` writes for a script."""
 
-from __future__ import annotations
-
 import os
 import re
 import resource

@@ -1,7 +1,5 @@
 """When which step was reported, as it is kept for curves over time and for what the loss of a slice cost."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The period of `tpujob cost`: a month of UTC, or since a day or for so long."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest

@@ -1,7 +1,5 @@
 """Asking a project what it has: every zone, in parallel, and a zone that does not answer is not a zone without TPUs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """What the words of `tpujob scp` mean, and how its programs end."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Which ports the words of `tpujob forward` ask for, and when it ends."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

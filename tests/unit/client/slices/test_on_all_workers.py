@@ -1,7 +1,5 @@
 """How a command on all workers says which of them failed."""
 
-from __future__ import annotations
-
 from orchestrator.client.slices.on_all_workers import failures
 from orchestrator.remote.fleet.side_by_side import Ended
 

@@ -1,7 +1,5 @@
 """The ProxyCommand through IAP: what it carries, when it ends, and how light it is."""
 
-from __future__ import annotations
-
 import os
 import random
 import select

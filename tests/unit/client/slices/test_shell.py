@@ -1,7 +1,5 @@
 """What `tpujob ssh` passes on to OpenSSH."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.client.slices.shell import check_forwards

@@ -1,7 +1,5 @@
 """One line in the user's own ~/.ssh/config: put at the top, once, taken out again, and nothing else of it is touched."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

@@ -1,7 +1,5 @@
 """Jobs on a cluster for these tests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from orchestrator.catalog import gke

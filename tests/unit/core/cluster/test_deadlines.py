@@ -1,7 +1,5 @@
 """Until when a job on a cluster may last."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.core.cluster.deadlines import Deadlines, deadlines

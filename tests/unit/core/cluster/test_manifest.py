@@ -1,7 +1,5 @@
 """The objects of a job on a cluster: what the schema of JobSet accepts, and what no schema sees."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import itertools

@@ -1,7 +1,5 @@
 """The plan of a job on a cluster, and what it says: price, deadlines, and what remains if everything here dies."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator import catalog

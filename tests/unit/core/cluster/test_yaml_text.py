@@ -1,7 +1,5 @@
 """Objects as YAML: what is read again is what was written, by readers of YAML 1.1 and 1.2 alike."""
 
-from __future__ import annotations
-
 import re
 
 import yaml

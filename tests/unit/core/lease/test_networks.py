@@ -1,7 +1,5 @@
 """Which firewall rule decides whether SSH gets in, and where new slices are created."""
 
-from __future__ import annotations
-
 from ipaddress import IPv4Network
 
 import pytest

@@ -1,7 +1,5 @@
 """The error of a run that another process followed: the one that this process would have raised."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

@@ -1,7 +1,5 @@
 """The stored reply about a project: read back, never for another project, and an unreachable zone stays unknown."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Where a bucket lies, and what it costs to be elsewhere."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

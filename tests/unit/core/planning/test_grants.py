@@ -1,7 +1,5 @@
 """Granted quota as e-mails describe it, and what a slice uses of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.core.planning.grants import Grant, from_keys, from_text, remaining

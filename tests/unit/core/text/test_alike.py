@@ -1,7 +1,5 @@
 """What many workers say alike is said once, and what differs stays apart."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Durations and dollars, parsed and formatted."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Variables that name files mean the same files in a process that runs elsewhere."""
 
-from __future__ import annotations
-
 from orchestrator.core.text.environment_paths import with_absolute_paths
 
 

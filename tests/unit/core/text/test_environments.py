@@ -1,7 +1,5 @@
 """The environment of a job: its name, the request that makes it, and the script that uses it."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import subprocess

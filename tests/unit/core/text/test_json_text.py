@@ -1,7 +1,5 @@
 """JSON from elsewhere: as Python reads it, and never deep enough to reach Python's own limit."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

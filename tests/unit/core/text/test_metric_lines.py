@@ -1,7 +1,5 @@
 """What a line of metrics says; a job may write anything."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

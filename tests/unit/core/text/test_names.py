@@ -1,7 +1,5 @@
 """Names and labels of nodes, and what is refused."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """What reaches a terminal is text, whatever a worker printed."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,11 +1,6 @@
 """The nodes that ran a job: watched until they are gone, for a bounded time, and never more than that."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from pathlib import Path
-
-import pytest
 
 from orchestrator.core.cluster.nodes import NodeView
 from orchestrator.engine.cluster.nodes import WATCH_S, report_nodes
@@ -28,11 +23,6 @@ class Nodes:
             raise self.errors.pop()
         there = [name for name in names if self.world.time < self.until[name]]
         return tuple(NodeView(name, "pool", busy=name in self.busy) for name in there)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> VirtualWorld:
-    return VirtualWorld(tmp_path)
 
 
 def told(world: VirtualWorld, cloud: Nodes) -> list[str]:

@@ -1,7 +1,5 @@
 """What a run says of pods whose end is not the job's own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

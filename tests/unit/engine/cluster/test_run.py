@@ -1,7 +1,5 @@
 """A job on a cluster: how each end of it is told, by code and in words, and that nothing of it is left."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,6 @@ from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.engine.cluster.run import run_on_cluster
 from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.leases.cancellation import record_cancel
-from orchestrator.engine.leases.recover import close_attempts, recover
 from orchestrator.errors import BadRequest, QuotaError, Unreachable
 from tests.unit.engine.cluster.virtual_cluster import (
     CAN,
@@ -27,7 +24,7 @@ from tests.unit.engine.cluster.virtual_cluster import (
     pods,
     taken_away,
 )
-from tests.unit.engine.virtual import Crash, VirtualWorld
+from tests.unit.engine.virtual import VirtualWorld
 
 Made = tuple[VirtualWorld, VirtualCluster]
 
@@ -73,13 +70,6 @@ def test_a_job_that_fails_ends_with_its_own_code_and_its_results_are_collected(m
     outcome = play(world)
     assert (outcome.exit_code, attempt_of(world).rc) == (7, 7)
     assert len(pods(world).collections) == 1 and nothing_is_left(world, cluster)
-
-
-def test_a_pod_that_is_stopped_because_another_fails_is_not_taken_for_the_cause(made: Made) -> None:
-    """The end of the pod that failed is known here a second later."""
-    world, _ = made
-    pods(world).ends = [PodEnd(51.0, None, "stopped"), PodEnd(52.0, 7)]
-    assert play(world).exit_code == 7
 
 
 def test_a_setup_that_fails_ends_the_job_before_its_main_phase(made: Made) -> None:
@@ -199,13 +189,6 @@ def test_a_pod_that_is_taken_away_ends_with_71(made: Made, starts_late: bool) ->
     assert outcome.exit_code == 71 and "Evicted" in str(outcome.error) and nothing_is_left(world, cluster)
 
 
-def test_a_job_that_fails_because_a_pod_was_taken_away_is_lost_and_has_not_failed(made: Made) -> None:
-    world, cluster = made
-    cluster.ended_by = taken_away(60.0)
-    pods(world).ends = [PodEnd(51.0, 1), PodEnd(55.0, None, "Evicted")]
-    assert play(world).exit_code == 71
-
-
 def test_a_pod_that_is_lost_before_the_api_says_so_ends_with_71(made: Made) -> None:
     world, cluster = made
     pods(world).ends = [PodEnd(1e6), PodEnd(50.0, None, "NodeLost")]
@@ -254,46 +237,11 @@ def test_a_finalizer_that_stays_ends_with_75(made: Made) -> None:
     assert lease.state is LeaseState.DOWN
 
 
-def test_what_a_jobset_leaves_behind_is_not_absent(made: Made) -> None:
-    world, cluster = made
-    cluster.left[job(world).draft.lease.name.node] = "gone but for 1 pod"
-    outcome = play(world)
-    assert outcome.exit_code == 75 and world.ledger.open_leases()
-
-
-@pytest.mark.parametrize("after", ["jobset", "configmap"])
-def test_a_create_whose_reply_is_lost_is_continued_under_the_same_name(made: Made, after: str) -> None:
-    world, cluster = made
-    cluster.lose_reply_after = after
-    assert play(world).exit_code == 0
-    assert [call for call, _ in cluster.calls].count("create") == 2
-    assert len({node for _, node in cluster.calls}) == 1 and nothing_is_left(world, cluster)
-
-
-def test_a_config_map_that_is_never_made_leaves_no_jobset(made: Made) -> None:
-    """The process dies between the two posts: the pods wait for what they are to run."""
-    world, cluster = made
-    cluster.lose_reply_after = "jobset"
-    with pytest.raises(Crash):
-        play(world, crash_at=world_steps_to(world, cluster, "Create"), after=True)
-    assert cluster.jobsets and not any(each.has_config for each in cluster.jobsets.values())
-    recovered(world)
-    assert nothing_is_left(world, cluster)
-
-
 def world_steps_to(world: VirtualWorld, cluster: VirtualCluster, effect: str) -> int:
     """Return the number of the first effect of this kind, from a run in a world of its own."""
     other, _ = cluster_world(Path("/nowhere"))
     other.drive(run_on_cluster(job(other), CAN))
     return other.effects.index(effect)
-
-
-def recovered(world: VirtualWorld) -> None:
-    """What the next command does after its process was killed."""
-    world.locks.held.clear()
-    world.time += 30
-    world.drive(close_attempts())
-    assert all(each.gone for each in world.drive(recover("gke", CAN, budget_s=7200, look=True)))
 
 
 @pytest.mark.parametrize("away_s", [40.0, 300.0, 900.0])
@@ -303,17 +251,6 @@ def test_an_api_server_that_is_away_for_minutes_does_not_end_a_job(made: Made, a
     cluster.away = [(world.time + at_s, world.time + at_s + away_s)]
     pods(world).ends = [PodEnd(2000.0)] * 2
     assert play(world).exit_code == 0 and nothing_is_left(world, cluster)
-
-
-def test_an_api_server_that_is_away_once_the_pods_run_does_not_end_a_job(made: Made) -> None:
-    world, cluster = made
-
-    def go_away(world: VirtualWorld) -> None:
-        if not cluster.away and any(lease.ready_at is not None for lease in world.ledger.open_leases()):
-            cluster.away = [(world.time, world.time + 300.0)]
-
-    pods(world).ends = [PodEnd(2000.0)] * 2
-    assert play(world, between=go_away).exit_code == 0 and cluster.away
 
 
 def test_pods_of_which_nothing_is_heard_run_on_while_the_cluster_has_them(made: Made) -> None:
@@ -379,12 +316,6 @@ def test_nothing_is_said_of_a_limit_if_the_cluster_is_away_to_the_end(made: Made
     pods(world).ends = [PodEnd(200.0)] * 2
     outcome = play(world, between=listen)
     assert outcome.exit_code == 75 and "how the job ended is not known" in str(outcome.error)
-
-
-def test_an_api_server_that_is_away_at_the_end_ends_with_75(made: Made) -> None:
-    world, cluster = made
-    cluster.away = [(world.time + 100.0, world.time + 1e6)]
-    assert play(world).exit_code == 75
     (lease,) = world.ledger.open_leases()
     assert lease.state is LeaseState.DOWN
 

@@ -1,9 +1,7 @@
 """A cluster in the virtual world: JobSets that are admitted, start, end and are deleted, and their pods as a fleet.
 
-A create makes a JobSet and then its ConfigMap; without that its pods do not start. Every fault is an attribute.
+Every fault is an attribute.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -40,7 +38,6 @@ KUEUE = "couldn't assign flavors to pod set slice: insufficient unused quota for
 class JobSet:
     request: SliceRequest
     made_at: float
-    has_config: bool = False
     deleted_at: float | None = None
 
 
@@ -57,7 +54,6 @@ class VirtualCluster:
         self.calls: list[tuple[str, str]] = []
         # faults
         self.away: list[tuple[float, float]] = []  # when the API server does not answer
-        self.lose_reply_after = ""  # the reply to the post of a `jobset` or of its `configmap` is lost, once
         self.refuses: CloudError | None = None
         self.no_image = False
         self.stuck = False  # a finalizer that nothing removes
@@ -73,12 +69,7 @@ class VirtualCluster:
         self._call("create", request.name)
         if self.refuses is not None:
             raise self.refuses
-        made = self.jobsets.setdefault(request.name.node, JobSet(request, self.world.time))
-        for step in ("jobset", "configmap"):
-            made.has_config |= step == "configmap"
-            if self.lose_reply_after == step:
-                self.lose_reply_after = ""
-                raise CloudUnavailable("connection reset")
+        self.jobsets.setdefault(request.name.node, JobSet(request, self.world.time))
         return Operation(f"jobset/{request.name.node}", True, "create", request.name.node)
 
     def get(self, name: SliceName) -> SliceView | None:
@@ -121,7 +112,7 @@ class VirtualCluster:
     # What happens by itself
 
     def started_at(self, found: JobSet) -> float:
-        return found.made_at + self.queue_s + self.start_s if found.has_config else inf
+        return found.made_at + self.queue_s + self.start_s
 
     def _call(self, what: str, name: SliceName) -> None:
         self.calls.append((what, name.node))

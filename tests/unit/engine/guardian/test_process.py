@@ -1,7 +1,5 @@
 """The guardian as a process: how it starts, in which surroundings, and what kills it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat
@@ -220,12 +218,7 @@ def test_the_notice_reaches_the_person(state: Path) -> None:
 
 @pytest.mark.parametrize(("mode", "kept"), [("on", True), ("ci-detach", False)])
 def test_only_who_asks_for_it_escapes_the_runners_clean_up(state: Path, mode: str, kept: bool) -> None:
-    done = armed(
-        state,
-        RUNNER_TRACKING_ID="github_1",
-        TPUJOB_GUARDIAN=mode,
-        **{guardian.CRASH_AT: ""},
-    )
+    done = armed(state, RUNNER_TRACKING_ID="github_1", TPUJOB_GUARDIAN=mode, **{guardian.CRASH_AT: ""})
     assert done.returncode == 0
     environment = guardian._environment({"RUNNER_TRACKING_ID": "github_1", "TPUJOB_GUARDIAN": mode})
     assert ("RUNNER_TRACKING_ID" in environment) is kept

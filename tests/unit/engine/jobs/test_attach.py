@@ -16,11 +16,6 @@ from orchestrator.remote.transfer.collect import CollectRequest
 from tests.unit.engine.virtual import CAN, Crash, VirtualWorld, job
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> VirtualWorld:
-    return VirtualWorld(tmp_path)
-
-
 def detached(world: VirtualWorld) -> Attachment:
     world.drive(run_job(job(world, detach=True), CAN))
     ((run, attempt),) = world.ledger.runs()

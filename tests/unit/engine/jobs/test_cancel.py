@@ -1,14 +1,11 @@
 """A run that is canceled from another terminal, at every step: it ends as canceled, and nothing of it stays or comes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from orchestrator.core.lease.cloud_api import QueueTerms, SliceName
 from orchestrator.core.lease.lease import Intent, LeaseState, NotAllowed
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, Began
 from orchestrator.engine.jobs.job_run import JobRun
@@ -17,17 +14,12 @@ from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.cancellation import record_cancel
 from orchestrator.engine.leases.recover import close_attempts, recover
 from orchestrator.engine.provision.drafts import Draft
-from tests.unit.engine.virtual import CAN, ZONE, Crash, VirtualWorld, job, lease_and_request
+from tests.unit.engine.jobs.test_restart import SpotDrafter
+from tests.unit.engine.provision.test_candidate_search import queued
+from tests.unit.engine.virtual import CAN, ZONE, Crash, VirtualWorld, job
 
 ZONES = (ZONE, "us-east1-c")
 EVERY = 7  # a sample of the effects, which has each kind of them
-
-
-def queued(draft: Draft) -> Draft:
-    lease, request = draft
-    name = SliceName(lease.name.project, lease.name.zone, lease.name.node, queued=True)
-    queue = QueueTerms(3600.0, f"00000000-0000-0000-0000-{lease.id:0>12}")
-    return Draft(replace(lease, name=name), replace(request, name=name, queue=queue))
 
 
 def in_order(world: VirtualWorld) -> JobRun:
@@ -39,16 +31,6 @@ def in_a_race(world: VirtualWorld) -> JobRun:
     world.cloud.queue_s = {ZONE: 600.0, "us-east1-c": 300.0}
     plain = job(world, zones=ZONES)
     return replace(plain, drafts=tuple(map(queued, plain.drafts)), wait_s=3600.0, race=True)
-
-
-class SpotDrafter:
-    def __init__(self, world: VirtualWorld, run: str) -> None:
-        self.world, self.run, self.made = world, run, 0
-
-    def make(self, used_s: float = 0.0, spent_usd: float = 0.0) -> tuple[Draft, ...]:
-        self.made += 1
-        lease, request = lease_and_request(self.made, zone=ZONE, now=self.world.time)
-        return (Draft(replace(lease, spot=True, run=self.run), replace(request, spot=True)),)
 
 
 def restarted(world: VirtualWorld) -> JobRun:

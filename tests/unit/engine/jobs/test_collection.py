@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,11 +24,6 @@ from tests.unit.engine.virtual import CAN, VirtualWorld, job, lease_and_request
 QUICK = replace(CAN, timings=emulated())
 LINGER_S, TTL_S = emulated().linger_s, emulated().ttl_s
 NO_ROOM = (Problem(0, "artifacts/model", "no room for 80.0 GB"),)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> VirtualWorld:
-    return VirtualWorld(tmp_path)
 
 
 def run(world: VirtualWorld, prepared: JobRun | None = None, **how: Any) -> Outcome:

@@ -1,7 +1,5 @@
 """The slice of a failed job that is held, and the next run of the job, which takes it over."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,11 +19,6 @@ from tests.unit.engine.virtual import CAN, VirtualWorld, job
 
 HOLD_S = 1800.0
 NODE = "tpujob-owner0-0000000000"
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> VirtualWorld:
-    return VirtualWorld(tmp_path)
 
 
 def first(world: VirtualWorld) -> JobRun:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -16,15 +15,10 @@ from orchestrator.engine.leases.obligations import Obligations
 from orchestrator.engine.leases.recover import recover
 from orchestrator.errors import Canceled, CloudUnavailable, PayloadFailed, TeardownUnproven, Unreachable
 from orchestrator.remote.transfer.collect import Problem
-from tests.unit.engine.jobs.test_cancel import queued
+from tests.unit.engine.provision.test_candidate_search import queued
 from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, job, lease_and_request
 
 OTHER_ZONE = "us-central1-b"
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> VirtualWorld:
-    return VirtualWorld(tmp_path)
 
 
 def lane_of(runs: int) -> Lane:

@@ -1,7 +1,5 @@
 """A job on this machine as a program: what it records, when it stops, and that nothing is left running however it ends."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,16 +82,7 @@ def ready(directory: Path, *ends: LocalExit, text: str = "command: echo hi\n", *
     run, attempt = new_run(spec, directory / "job.yaml", LOCAL, directory / "runs", world.time)
     here: Any = Machine(world, list(ends), **machine)
     prepared = local.prepare(
-        spec,
-        run,
-        attempt,
-        here,
-        shipment=None,
-        env={},
-        asked=Environment(),
-        port=4711,
-        sink=ignore,
-        metrics=ignore,
+        spec, run, attempt, here, shipment=None, env={}, asked=Environment(), port=4711, sink=ignore, metrics=ignore
     )
     return world, here, prepared
 

@@ -36,11 +36,6 @@ from orchestrator.report.messages import outcome_lines
 from tests.unit.engine.virtual import CAN, ZONE, Node, VirtualWorld, job, lease_and_request
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> VirtualWorld:
-    return VirtualWorld(tmp_path)
-
-
 @dataclass(frozen=True)
 class Saved:
     id: str
@@ -157,27 +152,6 @@ def attempts(world: VirtualWorld) -> list[tuple[str, str]]:
     [(run_, _)] = world.ledger.runs()
     rows = world.ledger._db.execute("select id, state from attempt where run_id = ? order by rowid", (run_.id,))
     return [(str(identity), str(state)) for identity, state in rows]
-
-
-def test_a_preempted_slice_is_proven_gone_before_the_next_one_is_asked_for(world: VirtualWorld) -> None:
-    world.fleet.phase_s = 1000
-    alive: list[int] = []
-    lose = lose_each(preempt, 2)
-
-    def between(world: VirtualWorld) -> None:
-        lose(world)
-        alive.append(len(world.cloud.nodes))
-
-    outcome = run(restartable(world, Bag(world)), world, between)
-    assert (outcome.state, outcome.exit_code) == (AttemptState.SUCCEEDED, 0)
-    assert [loss.reason for loss in outcome.losses] == ["preempted"] * 2
-    assert max(alive) == 1
-    assert attempts(world) == [
-        ("0123456789-1", "interrupted"),
-        ("0123456789-2", "interrupted"),
-        ("0123456789-3", "succeeded"),
-    ]
-    assert all(lease.state is LeaseState.GONE for lease in world.ledger.leases())
 
 
 def test_a_slice_that_is_preempted_before_its_job_began_is_replaced_too(

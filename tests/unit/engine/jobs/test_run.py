@@ -19,7 +19,6 @@ from orchestrator.errors import (
     Canceled,
     DeadlineExceeded,
     PayloadFailed,
-    Preempted,
     TeardownUnproven,
     Unreachable,
     Vanished,
@@ -49,13 +48,6 @@ def while_running(act: Callable[[VirtualWorld], Any]) -> Callable[[VirtualWorld]
             act(world)
 
     return between
-
-
-def test_a_job_that_succeeds_ends_with_a_proven_release(world: VirtualWorld) -> None:
-    outcome = run(world)
-    assert (outcome.state, outcome.exit_code) == (AttemptState.SUCCEEDED, 0)
-    assert outcome.released is not None and outcome.released.gone
-    assert world.fleet.canceled and world.armed_before_create
 
 
 def test_a_job_that_fails_passes_its_code_and_stops_the_other_workers(world: VirtualWorld) -> None:
@@ -94,17 +86,6 @@ def test_a_job_that_might_wait_for_capacity_has_its_whole_duration_on_a_slice_th
     assert run(world, replace(job(world, held=held), wait_s=21600, max_duration_s=3600)).exit_code == 0
 
 
-def test_a_preempted_slice_is_noticed_and_what_is_left_of_it_deleted(world: VirtualWorld) -> None:
-    world.fleet.phase_s = 1000
-
-    def preempt(world: VirtualWorld) -> None:
-        next(iter(world.cloud.nodes.values())).preempted = True
-
-    outcome = run(world, between=while_running(preempt))
-    assert isinstance(outcome.error, Preempted) and outcome.exit_code == 71
-    assert world.cloud.nodes == {}
-
-
 def test_a_slice_that_another_client_deleted_ends_the_run(world: VirtualWorld) -> None:
     outcome = run(world, between=while_running(lambda world: world.cloud.nodes.clear()))
     assert isinstance(outcome.error, Vanished) and outcome.exit_code == 71
@@ -140,12 +121,6 @@ def test_after_a_stockout_the_next_zone_is_asked_only_when_the_first_is_proven_e
     outcome = run(world, job(world, zones=(ZONE, "us-central1-b")))
     assert isinstance(outcome.error, TeardownUnproven) and outcome.exit_code == 75
     assert [node for call, node in world.cloud.calls if call == "create"] == ["tpujob-owner0-0000000000"]
-
-
-def test_a_create_whose_reply_was_lost_is_sent_again_under_the_same_name(world: VirtualWorld) -> None:
-    world.cloud.lose_create_reply = 1
-    assert run(world).exit_code == 0
-    assert {node for call, node in world.cloud.calls if call == "create"} == {"tpujob-owner0-0000000000"}
 
 
 def test_a_held_slice_is_used_and_stays(world: VirtualWorld) -> None:

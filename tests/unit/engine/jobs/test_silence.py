@@ -1,7 +1,5 @@
 """Workers from which nothing comes are named, and named again, and so is that they are back."""
 
-from __future__ import annotations
-
 from orchestrator.engine.jobs.silence import Silence
 from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
 

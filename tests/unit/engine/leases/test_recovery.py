@@ -1,6 +1,5 @@
 """What a recovery leaves alone. A death and a signal at every effect: tests/simulation/test_crash_sweep.py."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.recover import close_attempts, recover
 from orchestrator.engine.slices.up_and_down import UpRequest, up
 from tests.unit.engine.virtual import CAN, Crash, VirtualWorld, job, lease_and_request
-
-Build = Callable[[VirtualWorld], Program[Any]]
 
 
 def quick(directory: Path) -> VirtualWorld:

@@ -1,7 +1,6 @@
 """Release: what proves that a slice is gone, and what does not."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -11,13 +10,7 @@ from orchestrator.core.lease.lease import Created, CreateRefused, Gone, Intent, 
 from orchestrator.engine.leases.release import Released, release, release_all
 from orchestrator.engine.provision.acquire import acquire
 from orchestrator.errors import AuthError, CapacityError, CloudError, CloudUnavailable, WrongState
-from orchestrator.ledger.file import LedgerUnavailable
 from tests.unit.engine.virtual import CAN, VirtualCloud, VirtualWorld, lease_and_request
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> VirtualWorld:
-    return VirtualWorld(tmp_path)
 
 
 def created(world: VirtualWorld, *, ready: bool = True, n: int = 0) -> Lease:
@@ -36,16 +29,6 @@ def let_go(world: VirtualWorld, lease: Lease, budget_s: float = 7200.0) -> Relea
     return world.drive(release(lease, CAN, reason="test", budget_s=budget_s))
 
 
-def test_a_ready_slice_is_deleted_and_gone_once_get_says_404_and_the_list_is_clean(world: VirtualWorld) -> None:
-    lease = created(world)
-    began = world.time
-    released = let_go(world, lease)
-    assert released.gone and released.deletes_sent == 1
-    assert world.cloud.nodes == {}
-    assert world.ledger.lease(lease.id).state is LeaseState.GONE
-    assert 20 <= world.time - began < 40
-
-
 def test_the_delete_is_the_first_call_on_the_wire(world: VirtualWorld) -> None:
     lease = created(world)
     world.cloud.calls.clear()
@@ -60,15 +43,6 @@ def with_key(world: VirtualWorld) -> Lease:
     lease, request = lease_and_request(now=world.time)
     draft = replace(lease, route=Route(os_login=True, user="")), request
     return world.drive(acquire(*draft, CAN))
-
-
-def test_a_key_that_os_login_does_not_remove_at_once_is_asked_for_again_before_the_lease_is_gone(
-    world: VirtualWorld,
-) -> None:
-    lease = with_key(world)
-    world.os_login_error, world.os_login_error_until = CloudUnavailable("no answer"), world.time + 40
-    assert let_go(world, lease).gone and world.logins == {}
-    assert world.cloud.nodes == {} and not [line for line in world.told if "until it expires" in line]
 
 
 @pytest.mark.parametrize("error", [CloudUnavailable("no answer"), AuthError("permission denied")])
@@ -90,56 +64,11 @@ def test_a_short_budget_leaves_the_key_to_its_expiry_and_says_so(world: VirtualW
     assert len([line for line in world.told if "until it expires" in line]) == 1
 
 
-def test_a_403_after_the_delete_is_never_gone(world: VirtualWorld) -> None:
-    lease = created(world)
-    world.cloud.get_error = AuthError("Permission 'tpu.nodes.get' denied")
-    released = let_go(world, lease, budget_s=600)
-    assert not released.gone and "Permission" in released.verdict.missing[0]
-    assert world.ledger.lease(lease.id).state is LeaseState.DOWN
-
-
 def test_a_list_with_an_unreachable_zone_is_never_gone(world: VirtualWorld) -> None:
     lease = created(world)
     world.cloud.unreachable = ("us-central1-a",)
     released = let_go(world, lease, budget_s=600)
     assert not released.gone and "unreachable" in released.verdict.missing[0]
-
-
-def test_a_delete_that_was_dropped_while_creating_is_sent_again_until_the_slice_is_gone(world: VirtualWorld) -> None:
-    lease = created(world, ready=False)
-    world.cloud.drop_delete_while_creating = True
-    released = let_go(world, lease)
-    assert released.gone and released.deletes_sent >= 2
-    assert world.cloud.nodes == {}
-
-
-def test_a_delete_operation_that_fails_is_followed_by_another_delete(world: VirtualWorld) -> None:
-    lease = created(world)
-    world.cloud.fail_delete_operations = 3
-    released = let_go(world, lease)
-    assert released.gone and released.deletes_sent == 4
-
-
-def test_a_create_with_a_lost_reply_is_found_by_its_operation_and_settles(world: VirtualWorld) -> None:
-    lease, request = lease_and_request()
-    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
-    world.cloud.lose_create_reply = 1
-    with pytest.raises(CloudUnavailable):
-        world.cloud.create(request)
-    released = let_go(world, world.ledger.lease(lease.id))
-    assert released.gone and world.cloud.nodes == {}
-    assert world.ledger.lease(lease.id).settled
-
-
-def test_a_create_that_lands_after_the_first_404_is_deleted_before_anything_is_called_gone(world: VirtualWorld) -> None:
-    lease, request = lease_and_request()
-    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
-    world.cloud.land_create_late_s = 200
-    with pytest.raises(CloudUnavailable):
-        world.cloud.create(request)
-    released = let_go(world, world.ledger.lease(lease.id))
-    assert released.gone and released.deletes_sent >= 1
-    assert world.cloud.nodes == {} and world.time > 1_800_000_200
 
 
 def test_with_no_trace_of_a_sent_create_the_visibility_bound_is_waited_out(world: VirtualWorld) -> None:
@@ -158,18 +87,7 @@ def test_a_lease_whose_create_never_left_is_gone_at_once(world: VirtualWorld) ->
     assert world.time == 1_800_000_000.0
 
 
-def test_a_foreign_slice_of_the_same_name_is_never_deleted(world: VirtualWorld) -> None:
-    lease, request = lease_and_request()
-    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
-    world.cloud.create(type(request)(request.name, request.accelerator_type, request.runtime_version, labels={}))
-    released = let_go(world, world.ledger.lease(lease.id), budget_s=60)
-    assert not released.gone and "neither adopted nor deleted" in released.verdict.missing[0]
-    assert ("delete", request.name.node) not in world.cloud.calls
-
-
-def test_a_foreign_slice_of_the_same_name_stays_when_the_only_create_was_refused(
-    world: VirtualWorld,
-) -> None:
+def test_a_foreign_slice_of_the_same_name_stays_when_the_only_create_was_refused(world: VirtualWorld) -> None:
     lease, request = lease_and_request()
     world.ledger.record(Intent(lease), Sent(lease.id, world.time), CreateRefused(lease.id, world.time, "it exists"))
     world.cloud.create(type(request)(request.name, request.accelerator_type, request.runtime_version, labels={}))
@@ -177,23 +95,6 @@ def test_a_foreign_slice_of_the_same_name_stays_when_the_only_create_was_refused
     assert released.gone and world.ledger.lease(lease.id).state is LeaseState.GONE
     assert ("delete", request.name.node) not in world.cloud.calls
     assert world.time == 1_800_000_000.0, "nothing was waited for"
-
-
-def test_a_ledger_that_fails_does_not_stop_the_deletion(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    lease = created(world)
-
-    def broken(*events: object) -> None:
-        raise LedgerUnavailable("disk full")
-
-    monkeypatch.setattr(world.ledger, "record", broken)
-    assert let_go(world, lease).gone
-    assert world.cloud.nodes == {}
-
-
-def test_releasing_twice_has_the_effect_of_once(world: VirtualWorld) -> None:
-    lease = created(world)
-    assert let_go(world, lease).gone
-    assert let_go(world, lease).gone
 
 
 def test_a_retry_after_is_respected_up_to_a_minute(world: VirtualWorld) -> None:
@@ -253,9 +154,7 @@ def queued_lease(world: VirtualWorld) -> tuple[Lease, QueuedCloud]:
     return world.ledger.lease(lease.id), cloud
 
 
-def test_deletes_of_a_provisioning_request_are_sent_one_at_a_time(
-    world: VirtualWorld,
-) -> None:
+def test_deletes_of_a_provisioning_request_are_sent_one_at_a_time(world: VirtualWorld) -> None:
     lease, cloud = queued_lease(world)
     cloud.provisioning_until = world.time + 12 * 60
     released = let_go(world, lease)

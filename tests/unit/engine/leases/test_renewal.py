@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from orchestrator.core.lease.access import KEY_OUTLIVES_S, Route
-from orchestrator.core.lease.cloud_api import Listing, Operation, QueueTerms, SliceName
-from orchestrator.core.lease.lease import Detached, Extended, Held, LeaseState, Mode
+from orchestrator.core.lease.cloud_api import Listing, Operation, SliceName
+from orchestrator.core.lease.lease import Extended, Held, LeaseState, Mode
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.obligations import Obligations, keep_slice
 from orchestrator.engine.leases.release import release
@@ -77,22 +77,6 @@ def test_an_attached_run_renews_its_claim_before_it_ends_and_not_more_often_than
     assert 5400 / CAN.timings.renew_s - 2 <= len(renewals) <= 5400 / CAN.timings.renew_s + 1
 
 
-def test_a_run_that_might_have_waited_longer_renews_the_shorter_claim_in_time(world: VirtualWorld) -> None:
-    """Its labels say nothing any more of the six hours for which it might have stood in a queue."""
-    prepared = job(world)
-    ((lease, request),) = prepared.drafts
-    name = replace(lease.name, queued=True)
-    drafts = (Draft(replace(lease, name=name), replace(request, name=name, queue=QueueTerms(6 * 3600.0, "id"))),)
-    world.fleet.phase_s, left_s = 2 * 3600.0, []
-
-    def between(world: VirtualWorld) -> None:
-        if world.cloud.nodes:
-            left_s.append(int(labels(world)["tpujob-claimed-until"]) - world.time)
-
-    assert world.drive(run_job(replace(prepared, drafts=drafts), CAN), between=between).exit_code == 0
-    assert min(left_s) > CAN.timings.renew_s, "a renewal may get lost"
-
-
 def test_a_renewal_that_fails_is_tried_again_in_time(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     owed = ready(world)
     renewal = LeaseRenewal(owed.lease, 2, CAN, world.time)
@@ -123,47 +107,6 @@ def test_a_slice_that_is_being_deleted_is_not_renewed(world: VirtualWorld) -> No
     assert labels(world)["tpujob-claimed-until"] == before
 
 
-def test_keeping_writes_the_labels_before_the_ledger(world: VirtualWorld) -> None:
-    owed = ready(world)
-    lease = world.drive(keep_slice(owed, world.time + 3600, CAN))
-    assert lease.mode is Mode.HOLD
-    assert (labels(world)["tpujob-mode"], int(labels(world)["tpujob-claimed-until"])) == ("hold", int(lease.ends_at))
-    effects = world.effects
-    assert effects.index("SetLabels") < len(effects) - 1 - effects[::-1].index("Record")
-
-
-def test_a_slice_whose_labels_cannot_be_written_is_not_kept(
-    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    owed = ready(world)
-
-    def refuse(name: SliceName, labels: Any) -> Operation:
-        raise CloudUnavailable("503")
-
-    monkeypatch.setattr(world.cloud, "set_labels", refuse)
-    with pytest.raises(CloudUnavailable):
-        world.drive(keep_slice(owed, world.time + 3600, CAN))
-    assert world.ledger.lease(owed.lease.id).hold_until is None
-
-
-def test_an_update_that_was_accepted_without_effect_is_sent_again(
-    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Found by the simulator (seed 437): the watchdog deleted a kept slice whose label was still `run`."""
-    owed = ready(world)
-    relabel = world.cloud.set_labels
-    lost = iter(range(2))
-
-    def forgetful(name: SliceName, labels: Any) -> Operation:
-        if next(lost, None) is not None:
-            return world.cloud._operation("update", name.node, world.time)
-        return relabel(name, labels)
-
-    monkeypatch.setattr(world.cloud, "set_labels", forgetful)
-    world.drive(keep_slice(owed, world.time + 3600, CAN))
-    assert labels(world)["tpujob-mode"] == "hold"
-
-
 def test_labels_that_never_change_keep_nothing(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     owed = ready(world)
     monkeypatch.setattr(
@@ -174,13 +117,6 @@ def test_labels_that_never_change_keep_nothing(world: VirtualWorld, monkeypatch:
         world.drive(keep_slice(owed, world.time + 3600, CAN))
     assert world.time - began <= 70
     assert world.ledger.lease(owed.lease.id).hold_until is None
-
-
-def test_a_claim_on_a_slice_that_was_released_meanwhile_is_refused(world: VirtualWorld) -> None:
-    owed = ready(world)
-    world.drive(release(owed.lease, CAN, reason="down in another terminal", budget_s=600))
-    with pytest.raises(Vanished):
-        world.drive(move_claim(owed.lease, Held(owed.lease.id, world.time, world.time + 60), CAN))
 
 
 def test_no_claim_moves_before_it_is_known_how_long_this_machine_was_off(world: VirtualWorld) -> None:
@@ -281,14 +217,6 @@ def test_a_detached_run_is_handed_over_and_left(world: VirtualWorld) -> None:
     assert not world.locks.held
 
 
-def test_a_detached_run_does_not_start_on_a_slice_that_cannot_delete_itself(world: VirtualWorld) -> None:
-    world.cloud.armed = False
-    outcome = world.drive(run_job(job(world, detach=True), CAN))
-    assert outcome.exit_code == 74
-    assert world.fleet.ends_at == 0, "the job was started"
-    assert world.cloud.nodes == {} and world.ledger.open_leases() == []
-
-
 def asked_at(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """When the cloud is asked for guest attributes."""
     times: list[float] = []
@@ -361,12 +289,3 @@ def test_nothing_is_extended_beyond_a_week(world: VirtualWorld) -> None:
     owed = ready(world)
     with pytest.raises(UserError, match="7 days"):
         world.drive(extend(owed.lease, 7 * 86400, CAN))
-
-
-def test_a_detached_lease_is_not_recovered_before_its_deadline(world: VirtualWorld) -> None:
-    from orchestrator.core.lease.lease import release_reason
-
-    owed = ready(world)
-    lease = world.drive(move_claim(owed.lease, Detached(owed.lease.id, world.time), CAN))
-    assert release_reason(lease, now=world.time, owner_alive=False) is None
-    assert release_reason(lease, now=lease.deadline, owner_alive=False) == "it reached its deadline"

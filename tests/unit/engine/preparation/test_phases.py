@@ -1,7 +1,5 @@
 """What the phases of a job are started with on each worker."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`requirements:` and `python:` of a job: files are found beside the job file, and mistakes name its line."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

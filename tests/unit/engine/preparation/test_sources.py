@@ -1,7 +1,5 @@
 """What a job ships beside its code: the payload, and of that no more than the job may need."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

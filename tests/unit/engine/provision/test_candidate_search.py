@@ -32,12 +32,11 @@ from orchestrator.errors import (
     CloudError,
     CloudUnavailable,
     ExternalAddressRefused,
-    Interrupted,
     QuotaError,
     UnexpectedReply,
     Vanished,
 )
-from tests.unit.engine.virtual import CAN, Crash, VirtualWorld, lease_and_request
+from tests.unit.engine.virtual import CAN, VirtualWorld, lease_and_request
 
 A, B, C = ZONES = ("us-central1-a", "us-east1-c", "europe-west4-b")
 
@@ -45,11 +44,6 @@ A, B, C = ZONES = ("us-central1-a", "us-east1-c", "europe-west4-b")
 @pytest.fixture
 def world(tmp_path: Path) -> VirtualWorld:
     return VirtualWorld(tmp_path)
-
-
-def fresh(directory: Path) -> VirtualWorld:
-    directory.mkdir()
-    return VirtualWorld(directory)
 
 
 def queued(draft: Draft, valid_for_s: float = 3600.0) -> Draft:
@@ -288,52 +282,6 @@ def test_a_way_that_the_user_asks_for_is_not_changed(world: VirtualWorld) -> Non
     assert len(created(world)) == 1
 
 
-def test_policies_that_contradict_the_way_that_they_demand_end_the_search(world: VirtualWorld) -> None:
-    world.cloud.refusing = {A: ExternalAddressRefused("refused whatever is asked for")}
-    drafts = RoutedDrafts(world, A)
-    with pytest.raises(ExternalAddressRefused):
-        search(world, Search(drafts.make(), drafter=drafts))
-    assert len(created(world)) == 2
-
-
-def test_the_key_of_a_slice_is_removed_from_the_profile_before_the_slice_is_called_gone(world: VirtualWorld) -> None:
-    drafts = RoutedDrafts(world, A, wish=AccessWish(os_login="on"))
-    owed = Obligations()
-    lease = search(world, Search(drafts.make(), drafter=drafts), owed)
-    assert lease.id in world.logins
-    kept: list[bool] = []
-
-    def look(world: VirtualWorld) -> None:
-        if world.ledger.lease(lease.id).state is LeaseState.GONE:
-            kept.append(lease.id in world.logins)
-
-    world.drive(release_owed(owed, CAN, "the test ends"), between=look)
-    assert kept and not any(kept)
-
-
-def test_a_death_at_any_moment_with_os_login_leaves_no_key_once_the_slice_is_gone(tmp_path: Path) -> None:
-    for moment in range(1000):
-        world = fresh(tmp_path / str(moment))
-        drafts = RoutedDrafts(world, A, wish=AccessWish(os_login="on"))
-        try:
-            world.drive(find(Search(drafts.make(), drafter=drafts), CAN, Obligations()), crash_at=moment, after=True)
-        except Crash:
-            leases = world.ledger.leases()
-            world.drive(release_owed(Obligations(losers=leases), CAN, "its process is gone"))
-            assert world.logins == {} and world.cloud.nodes == {}
-        else:
-            assert moment > 5
-            return
-    raise AssertionError("the search never ends")
-
-
-def test_a_key_expires_an_hour_after_the_deadline_by_the_clouds_clock(world: VirtualWorld) -> None:
-    world.cloud.clock_ahead_s = 86400.0
-    drafts = RoutedDrafts(world, A, wish=AccessWish(os_login="on"))
-    lease = search(world, Search(drafts.make(), drafter=drafts))
-    assert world.logins[lease.id] == pytest.approx(lease.deadline + 86400 + 3600, abs=60)
-
-
 @pytest.mark.parametrize("error", [QuotaError("Login profile size exceeds 32 KiB"), UnexpectedReply("not JSON")])
 def test_an_import_that_failed_is_not_tried_again_and_counts_as_without_effect_only_where_it_was_refused(
     world: VirtualWorld, error: CloudError
@@ -346,19 +294,6 @@ def test_an_import_that_failed_is_not_tried_again_and_counts_as_without_effect_o
     world.drive(release_owed(owed, CAN, "it failed"))
     (lease,) = world.ledger.leases()
     assert lease.state is LeaseState.GONE and lease.route.os_login is isinstance(error, UnexpectedReply)
-
-
-def test_an_import_whose_reply_is_lost_has_settled_before_its_lease_is_gone(world: VirtualWorld) -> None:
-    world.os_login_error = CloudUnavailable("no answer")
-    drafts, owed = RoutedDrafts(world, A, wish=AccessWish(os_login="on")), Obligations()
-    with pytest.raises(CloudUnavailable):
-        search(world, Search(drafts.make(), drafter=drafts), owed)
-    world.os_login_error = None
-    (lease,) = world.ledger.leases()
-    if lease.state is not LeaseState.GONE:
-        world.drive(release_owed(Obligations(lease=lease), CAN, "the test ends"))
-    (lease,) = world.ledger.leases()
-    assert lease.down_at is not None and lease.gone_at is not None and lease.gone_at - lease.down_at >= 60
 
 
 def test_a_key_is_not_imported_again_once_another_command_has_released_the_lease(world: VirtualWorld) -> None:
@@ -409,19 +344,6 @@ def test_a_foreign_slice_of_its_name_is_neither_used_nor_deleted(world: VirtualW
     world.drive(release_owed(owed, CAN, "it failed"))
     assert alive(world) == {A} and ("delete", request.name.node) not in world.cloud.calls
     assert world.ledger.lease(lease.id).state is LeaseState.GONE, "its only create was refused"
-
-
-def test_a_create_with_a_lost_reply_is_gone_before_the_next_zone_is_tried(
-    world: VirtualWorld,
-) -> None:
-    """Race R11: two zones are never billed because one answered late."""
-    world.cloud.lose_create_reply, world.cloud.land_create_late_s, world.cloud.late_until = 0, 240.0, world.time + 100
-    world.cloud.provision_s = 30.0
-    seen: list[set[str]] = []
-    owed = Obligations()
-    drafts = Drafts(world, A, B).make()
-    world.drive(find(Search(drafts), CAN, owed), between=lambda world: seen.append(alive(world)))
-    assert max(map(len, seen)) == 1
 
 
 # -- queued ------------------------------------------------------------------------------------------------------------
@@ -497,18 +419,6 @@ def test_deletes_without_a_reply_are_sent_again_before_the_winner_is_returned(
     assert lease.name.zone == B and len(owed.losers) == 2, "of which the proof is owed, whatever was answered"
 
 
-def test_a_loser_whose_delete_was_lost_is_deleted_again_while_the_winner_works(world: VirtualWorld) -> None:
-    world.cloud.queue_s = {A: 600.0, B: 590.0}
-    world.cloud.drop_delete_while_creating = True
-    owed = Obligations()
-    search(world, Search(Drafts(world, A, B, through=queued).make(), wait_s=7200, race=True), owed)
-    losers = LoserRelease(owed, CAN)
-    for _ in range(20):
-        world.time += 15
-        world.drive(losers.tick())
-    assert alive(world) == {B}
-
-
 def test_a_refused_candidate_leaves_the_race_and_the_others_stay(world: VirtualWorld) -> None:
     world.cloud.refusing = {A: AuthError("User does not have permission to submit requests into this queue")}
     world.cloud.queue_s = {B: 300.0}
@@ -546,48 +456,6 @@ def test_a_zone_without_permission_to_list_is_left_out_without_an_obligation(wor
     lease = search(world, Search(Drafts(world, A, B, through=queued).make(), wait_s=7200, race=True), owed)
     assert lease.name.zone == B and owed.losers == [] and world.time - began < 120
     assert not any(name.endswith("0000000000") for _, name in world.cloud.calls)
-
-
-def test_a_race_without_a_winner_ends_in_time_with_everything_gone(world: VirtualWorld) -> None:
-    world.cloud.queue_s = {A: 1e6, B: 1e6}
-    owed = Obligations()
-    with pytest.raises(CapacityError):
-        search(world, Search(Drafts(world, A, B, through=queued).make(), wait_s=600, race=True), owed)
-    assert world.cloud.nodes == {} and owed.losers == []
-    assert {lease.state for lease in world.ledger.leases()} == {LeaseState.GONE}
-
-
-def test_a_signal_at_any_moment_of_a_race_leaves_nothing(tmp_path: Path) -> None:
-    at = 0
-    while True:
-        world = fresh(tmp_path / f"signal{at}")
-        world.cloud.queue_s = {A: 40.0, B: 60.0}
-        owed = Obligations()
-        try:
-            race = Search(Drafts(world, A, B, through=queued).make(), wait_s=7200, race=True)
-            world.drive(find(race, CAN, owed), interrupt_at=at)
-            return
-        except Interrupted as error:
-            world.drive(release_owed(owed, CAN, error.message))
-        assert (world.cloud.nodes == {} and owed.released is None) or owed.released.gone  # type: ignore[union-attr]
-        assert all(lease.state is LeaseState.GONE for lease in world.ledger.leases())
-        at += 1
-
-
-def test_a_death_at_any_moment_of_a_race_leaves_every_request_in_the_ledger(tmp_path: Path) -> None:
-    at = 0
-    while True:
-        world = fresh(tmp_path / f"death{at}")
-        world.cloud.queue_s = {A: 40.0, B: 60.0}
-        try:
-            race = Search(Drafts(world, A, B, through=queued).make(), wait_s=7200, race=True)
-            world.drive(find(race, CAN, Obligations()), crash_at=at, after=True)
-            return
-        except Crash:
-            pass
-        owed = {lease.name.node for lease in world.ledger.open_leases()}
-        assert set(world.cloud.nodes) <= owed
-        at += 1
 
 
 def test_down_of_one_candidate_ends_the_race(world: VirtualWorld) -> None:

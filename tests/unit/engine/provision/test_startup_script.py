@@ -1,7 +1,5 @@
 """The startup-script in a real bash: as on an emulated VM, and, as far as that goes without one, as root on a real one."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

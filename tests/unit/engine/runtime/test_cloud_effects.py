@@ -1,7 +1,5 @@
 """Effects on the cloud that are more than one call of it."""
 
-from __future__ import annotations
-
 import threading
 from types import SimpleNamespace
 from typing import Any

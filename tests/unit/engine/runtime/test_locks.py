@@ -1,7 +1,5 @@
 """The locks of leases and attempts: seen by other processes and threads, dropped at their end, never kept by a fork."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal

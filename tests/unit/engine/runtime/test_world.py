@@ -1,7 +1,5 @@
 """What a process and its forked children share of the real world, and what ends when a process that lives on is done."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path

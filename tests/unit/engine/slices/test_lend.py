@@ -1,7 +1,5 @@
 """A lent slice: claimed while it is used, released when it is given back, or when anything else ends the lending."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,11 +14,6 @@ from orchestrator.errors import CapacityError, DeadlineExceeded, Interrupted, Pr
 from tests.unit.engine.virtual import CAN, ZONE, Crash, VirtualWorld, lease_and_request
 
 HOUR_S = 3600.0
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> VirtualWorld:
-    return VirtualWorld(tmp_path)
 
 
 class Borrower:

@@ -1,24 +1,14 @@
 """`up`, `stop`, `start`, `down`: from every state of a slice, and twice has the effect of once."""
 
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
 
-from orchestrator.core.lease.cloud_api import QueueTerms
 from orchestrator.core.lease.lease import DOWN, Down, Lease, LeaseState, Purpose
 from orchestrator.engine.leases.obligations import Obligations
 from orchestrator.engine.leases.recover import recover
 from orchestrator.engine.provision.candidate_search import Search, find
-from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.slices.up_and_down import UpOutcome, UpRequest, down, start, stop, up
 from orchestrator.errors import CapacityError, NeedsConsent, Vanished, WrongState
 from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, lease_and_request
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> VirtualWorld:
-    return VirtualWorld(tmp_path)
 
 
 def bring(world: VirtualWorld, existing: Lease | None = None, *, n: int = 0, recreate: bool = False) -> UpOutcome:
@@ -37,26 +27,6 @@ def test_up_creates_and_holds(world: VirtualWorld) -> None:
     assert (outcome.action, outcome.error) == ("created", None)
     assert outcome.lease is not None and outcome.lease.hold_until == pytest.approx(world.time + 3600)
     assert not world.locks.is_locked(outcome.lease.id), "a held slice needs no live process"
-
-
-def test_a_slice_that_left_its_queue_early_does_not_claim_to_its_deadline_before_it_is_held(
-    world: VirtualWorld,
-) -> None:
-    """Its labels are shortened first. If `up` died right then, they would be all that is left of it."""
-    lease, request = lease_and_request(now=world.time, purpose=Purpose.HOLD)
-    name = replace(lease.name, queued=True)
-    drafts = (Draft(replace(lease, name=name), replace(request, name=name, queue=QueueTerms(3600.0, "id"))),)
-    written: list[tuple[int, int]] = []
-
-    def between(world: VirtualWorld) -> None:
-        for node in world.cloud.nodes.values():
-            labels = node.request.labels
-            if world.ledger.lease(lease.id).hold_until is None and world.time > node.ready_at:
-                written.append((int(labels["tpujob-claimed-until"]), int(labels["tpujob-deadline"])))
-
-    world.drive(up(UpRequest("alice", drafts, None, 3600), CAN), between=between)
-    shortened = [(until, deadline) for until, deadline in written if deadline < written[0][1]]
-    assert shortened and all(until < deadline - 3600 for until, deadline in shortened), written
 
 
 def test_up_of_a_ready_slice_changes_nothing(world: VirtualWorld) -> None:
@@ -161,13 +131,6 @@ def test_a_hold_that_ran_out_is_released_by_the_next_command(world: VirtualWorld
     world.time += 3601
     (released,) = world.drive(recover("emulated", CAN, budget_s=600))
     assert released.gone and released.lease.id == lease.id and world.cloud.nodes == {}
-
-
-def test_the_deadline_is_final_even_for_a_lease_of_a_live_process(world: VirtualWorld) -> None:
-    lease = held(world)
-    world.time = lease.deadline + 1
-    (released,) = world.drive(recover("emulated", CAN, budget_s=600))
-    assert released.gone
 
 
 def test_recovery_skips_the_handle_that_up_takes_over(world: VirtualWorld) -> None:

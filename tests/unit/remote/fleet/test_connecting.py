@@ -1,7 +1,5 @@
 """What is said while workers are connected to, by a clock of numbers."""
 
-from __future__ import annotations
-
 from orchestrator.errors import Unreachable
 from orchestrator.remote.fleet.connecting import Connecting
 

@@ -1,7 +1,5 @@
 """What is taken of a status that a worker sends: it may be hostile."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

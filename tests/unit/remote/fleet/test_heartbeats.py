@@ -1,7 +1,5 @@
 """Heartbeats, and what may go wrong with them."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The worker of a local job collects with the packer of a worker, and reports what it cannot collect."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,21 +1,11 @@
 """The bytes of the relay's messages, as gcloud packs them."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest
 
 from orchestrator.remote.iap import frames
 from orchestrator.remote.iap.frames import BadFrame, Frame, Tag
-
-
-def test_a_data_message_is_tag_length_and_bytes() -> None:
-    assert frames.data(b"hello") == struct.pack(">HI5s", 4, 5, b"hello")
-
-
-def test_an_ack_is_tag_and_count() -> None:
-    assert frames.ack(2**40) == struct.pack(">HQ", 7, 2**40)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """What a tunnel sends again after a cut, and which answers of a relay it refuses."""
 
-from __future__ import annotations
-
 import struct
 from urllib.parse import parse_qs, urlsplit
 

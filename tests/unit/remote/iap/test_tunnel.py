@@ -1,7 +1,5 @@
 """A tunnel with a relay that is a script: what it does when nothing can be sent, and what it says when it cannot open."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket
@@ -107,10 +105,6 @@ def test_a_relay_that_takes_nothing_counts_as_cut(monkeypatch: pytest.MonkeyPatc
     assert again.sent[0] == struct.pack(">HI5s", 4, 5, b"hello")
 
 
-def test_what_arrived_before_a_close_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert play(Script([OPENED, data(b"last words"), closing(4010)])).output == b"last words"
-
-
 @pytest.mark.parametrize(
     "message", [WSMessage(WSMsgType.TEXT, "hello", None), data(b"x")._replace(data=b"\0\4"), OPENED]
 )
@@ -159,8 +153,3 @@ def test_a_tunnel_that_does_not_open_says_why(end: WSMessage, kind: type[RemoteE
 
 def test_a_bug_is_no_refusal_of_the_relay() -> None:
     assert isinstance(play(ZeroDivisionError()).error, ZeroDivisionError)
-
-
-def test_the_time_to_open_has_an_end() -> None:
-    error = play(Script([]), open_s=0.01).error
-    assert isinstance(error, Unreachable) and "does not answer in time" in error.message

@@ -1,7 +1,5 @@
 """Pods as processes, and the fleet of them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

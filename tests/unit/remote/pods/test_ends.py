@@ -1,7 +1,5 @@
 """How the following of a pod ends where its end comes late, in parts or not at all: neither never, nor too early."""
 
-from __future__ import annotations
-
 import base64
 import json
 import threading

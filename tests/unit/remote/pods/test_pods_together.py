@@ -1,7 +1,5 @@
 """Several pods of one job: their places, the addresses of each other, and the results of all."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from pathlib import Path

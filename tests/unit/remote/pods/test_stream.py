@@ -1,7 +1,5 @@
 """The lines of a pod's log, from what the pod writes to what is read here: every byte once, wherever connections break."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

@@ -1,7 +1,5 @@
 """A real training with torch_xla in two pods: the same losses as of one pod that has both processes."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """The agent's archive and command lines, and what importing this layer costs."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

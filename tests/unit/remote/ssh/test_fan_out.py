@@ -1,7 +1,5 @@
 """Work on many workers at once: every result, the right error, and an end at any moment."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time
@@ -17,20 +15,6 @@ from tests.waiting import HANG_S
 
 def test_results_come_in_the_order_of_the_items() -> None:
     assert fan_out(range(100), lambda item: item * 2, Wakeup(), Rules(limit=7)) == [item * 2 for item in range(100)]
-
-
-def test_no_more_than_the_limit_run_at_once() -> None:
-    running: list[int] = []
-    most: list[int] = []
-
-    def work(item: int) -> None:
-        running.append(item)
-        most.append(len(running))
-        time.sleep(0.005)
-        running.remove(item)
-
-    fan_out(range(20), work, Wakeup(), Rules(limit=3))
-    assert max(most) <= 3
 
 
 def test_one_failure_is_raised_itself_and_several_with_all_their_messages() -> None:
@@ -111,36 +95,6 @@ def test_workers_that_are_all_refused_are_a_refusal_and_not_a_broken_worker() ->
     assert type(combined_error([*refused, Unreachable("worker2: cut")])) is RemoteError
 
 
-def test_an_item_that_is_tried_again_holds_no_slot_meanwhile() -> None:
-    others, tries = threading.Event(), []
-
-    def work(item: int) -> int:
-        if item == 0:
-            tries.append(item)
-            if not others.is_set():
-                raise Unreachable("worker0 is silent")
-        elif item == 5:
-            others.set()
-        return item
-
-    assert fan_out(range(6), work, Wakeup(), Rules(until=lambda _: math.inf, limit=1)) == list(range(6))
-    assert len(tries) == 2
-
-
-def test_tries_that_hang_hold_up_no_other_item() -> None:
-    others, all_done = set(range(32, 64)), threading.Event()
-
-    def work(item: int) -> int:
-        if item < 32:
-            assert all_done.wait(HANG_S), "the dead held up the others"
-        others.discard(item)
-        if not others:
-            all_done.set()
-        return item
-
-    assert fan_out(range(64), work, Wakeup(), Rules(patience=Patience(idle_s=0.01))) == list(range(64))
-
-
 def test_retries_end_at_their_time_with_the_last_failure() -> None:
     with pytest.raises(Unreachable, match="worker0 is silent"):
         fan_out([0], _silent, Wakeup(), Rules(until=lambda _: time.monotonic() + 0.15))
@@ -167,18 +121,6 @@ def test_a_slow_item_is_told_with_why_its_last_try_failed() -> None:
     rules: Rules[int] = Rules(until=lambda _: math.inf, on_slow=on_slow, patience=quick)
     assert fan_out([3, 7], work, Wakeup(), rules) == [3, 7]
     assert told == [([7], "worker7 is silent")]
-
-
-def test_canceling_ends_a_wait_for_the_next_try_at_once() -> None:
-    wakeup, failed = Wakeup(), threading.Event()
-
-    def work(_: int) -> None:
-        failed.set()
-        raise Unreachable("silent")
-
-    threading.Thread(target=_cancel_after, args=(failed, wakeup)).start()
-    with pytest.raises(FanOutAbandoned):
-        fan_out([0], work, wakeup, Rules(until=lambda _: math.inf))
 
 
 def test_outcomes_have_the_errors_in_the_place_of_the_results() -> None:

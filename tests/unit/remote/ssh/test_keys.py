@@ -1,7 +1,5 @@
 """Keys and pinned hosts: nothing is trusted that was not said beforehand."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The OpenSSH configuration of a slice, as the real `ssh -G` reads it."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

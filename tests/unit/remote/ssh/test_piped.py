@@ -1,7 +1,5 @@
 """Turns at a bastion: how many logins are under way at once, and which of them are ended for others."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

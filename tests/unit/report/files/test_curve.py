@@ -1,7 +1,5 @@
 """A curve of any length in a bounded number of points, without losing an extreme."""
 
-from __future__ import annotations
-
 import random
 import tracemalloc
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The metrics of a run in a few numbers each, from whatever a job wrote."""
 
-from __future__ import annotations
-
 import json
 import sys
 import tracemalloc

@@ -1,7 +1,5 @@
 """How to open the traces of profilers that are among the files of a run."""
 
-from __future__ import annotations
-
 from orchestrator.report.files.profiles import how_to_open
 
 PROFILE = "worker0/artifacts/profile"

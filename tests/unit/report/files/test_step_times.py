@@ -1,7 +1,5 @@
 """Step times in a bounded number of figures."""
 
-from __future__ import annotations
-
 import random
 import statistics
 

@@ -1,7 +1,5 @@
 """timing.jsonl as it is, as it grows, and as a hostile worker would write it."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

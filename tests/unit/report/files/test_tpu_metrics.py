@@ -1,7 +1,5 @@
 """HBM use and duty cycle as the workers' files have them, whatever is in the files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Where the dollars went: each moment of a slice counts once, for one payer and one use, in one month."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -71,11 +69,7 @@ def test_an_attempt_that_did_not_succeed_is_told_from_one_that_did() -> None:
 
 
 def test_a_held_slice_is_idle_whenever_no_run_is_on_it() -> None:
-    bill = replace(
-        HELD,
-        paid=(run("r1", 2, 4), run("r2", 5, 6)),
-        work=(work(2, 4), work(5, 6, failed=True)),
-    )
+    bill = replace(HELD, paid=(run("r1", 2, 4), run("r2", 5, 6)), work=(work(2, 4), work(5, 6, failed=True)))
     assert uses(bill) == [
         (None, "overhead", 1),
         (None, "idle", 1),

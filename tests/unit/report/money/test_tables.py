@@ -1,7 +1,5 @@
 """`tpujob cost` on screen and as CSV: an unknown price is a word or an empty cell, and what is open is told."""
 
-from __future__ import annotations
-
 import csv
 import io
 from dataclasses import replace
@@ -31,10 +29,7 @@ def report(*bills: Bill, asked_at: float = AT + 100 * HOUR) -> CostReport:
 
 @pytest.mark.parametrize(
     ("asked_at", "title"),
-    [
-        (AT, "2026-11-01 00:00Z to 2026-11-10 00:00Z · an estimate"),
-        (DECEMBER + HOUR, "2026-11 (UTC) · an estimate"),
-    ],
+    [(AT, "2026-11-01 00:00Z to 2026-11-10 00:00Z · an estimate"), (DECEMBER + HOUR, "2026-11 (UTC) · an estimate")],
 )
 def test_the_title_says_which_time_and_that_it_is_an_estimate(asked_at: float, title: str) -> None:
     assert tables.title(report(asked_at=asked_at)) == title

@@ -1,7 +1,5 @@
 """What a page says of the device, and why it says nothing where there is nothing."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

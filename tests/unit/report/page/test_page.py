@@ -1,7 +1,5 @@
 """The page of a run as text: what it says, what it must not let out, and how large it is."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html
