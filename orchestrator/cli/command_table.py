@@ -96,7 +96,7 @@ GROUPS: dict[str, dict[str, Command]] = {
             ("tpujob down", "tpujob down trainer", "tpujob down --all"),
         ),
         "stop": Command(
-            "Stop a held slice: it keeps its disk, its name and its quota.",
+            "Stop a held slice of one host (Google stops no other): it keeps its disk, its name and its quota.",
             ("tpujob stop", "tpujob stop trainer"),
         ),
         "start": Command("Start a stopped slice again.", ("tpujob start", "tpujob start trainer")),
