@@ -92,12 +92,10 @@ GROUPS: dict[str, dict[str, Command]] = {
             ),
         ),
         "down": Command(
-            "Delete a slice and prove that it is gone.",
-            ("tpujob down", "tpujob down trainer", "tpujob down --all"),
+            "Delete a slice and prove that it is gone.", ("tpujob down", "tpujob down trainer", "tpujob down --all")
         ),
         "stop": Command(
-            "Stop a held slice: it keeps its disk, its name and its quota.",
-            ("tpujob stop", "tpujob stop trainer"),
+            "Stop a held slice: it keeps its disk, its name and its quota.", ("tpujob stop", "tpujob stop trainer")
         ),
         "start": Command("Start a stopped slice again.", ("tpujob start", "tpujob start trainer")),
         "status": Command(
@@ -137,10 +135,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         ),
         "ssh-config": Command(
             "Print the line for ~/.ssh/config with which ssh, rsync and editors know the workers of every slice.",
-            (
-                "tpujob ssh-config --install",
-                "tpujob ssh-config trainer  # the hosts of one slice",
-            ),
+            ("tpujob ssh-config --install", "tpujob ssh-config trainer  # the hosts of one slice"),
         ),
         "offers": Command(
             "List the TPUs there are: types, topologies, zones, and dated prices of a whole slice per hour.",
@@ -204,10 +199,7 @@ GROUPS: dict[str, dict[str, Command]] = {
             "Show which layers of the guarantee are live for this machine and project, the open slices, and their worst case.",
             ("tpujob doctor", "tpujob doctor train.yaml", "tpujob doctor --via iap", "tpujob doctor --json"),
         ),
-        "forget": Command(
-            "Stop asking after a slice whose deletion cannot be proven.",
-            ("tpujob forget trainer",),
-        ),
+        "forget": Command("Stop asking after a slice whose deletion cannot be proven.", ("tpujob forget trainer",)),
         "drill": Command(
             "Rehearse ten disasters on a private emulator: what is killed, what deletes the slice, and within which bound.",
             ("tpujob drill", "tpujob drill --only 3"),

@@ -23,10 +23,7 @@ OUTPUT = (
 OPTIONS = (
     ("--version", "Print the version and exit."),
     ("--install-completion", "Install completion for the current shell."),
-    (
-        "--show-completion",
-        "Show completion for the current shell, to copy it or customize the installation.",
-    ),
+    ("--show-completion", "Show completion for the current shell, to copy it or customize the installation."),
 )
 EXAMPLES = (
     "tpujob run jobs/hello.yaml",

@@ -62,14 +62,7 @@ def run_there(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
         project = clusters.identity(target.context, target.cluster, os.environ)
         documents = made.documents()
         draft = draft_of(
-            session,
-            spec,
-            made.job,
-            documents,
-            project=project,
-            run=record.id,
-            lease_id=lease_id,
-            detach=options.detach,
+            session, spec, made.job, documents, project=project, run=record.id, lease_id=lease_id, detach=options.detach
         )
         record = replace(record, spec=record.spec.having(cluster=_about(made)))
         shown_logs.check("--logs", options.logs, made.job.pods)

@@ -132,13 +132,7 @@ def _run_on_slice(
         spec, path, session.target.kind, session.runs_directory, session.now(), sweep=options.sweep
     )
     drafter = plans.drafter(
-        session,
-        plan,
-        spec.access.wish,
-        handle=run.name,
-        purpose=Purpose.RUN,
-        linger_s=spec.limits.linger,
-        run=run.id,
+        session, plan, spec.access.wish, handle=run.name, purpose=Purpose.RUN, linger_s=spec.limits.linger, run=run.id
     )
     with ExitStack() as stack:
         shipment = shipment_of(session, spec, path, stack)

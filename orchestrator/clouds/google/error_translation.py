@@ -93,13 +93,7 @@ class ApiRefusal:
 
 
 def http_error(
-    http: int,
-    body: str,
-    *,
-    host: str,
-    asked: str = "",
-    retry_after: str | None = None,
-    emulated: bool = False,
+    http: int, body: str, *, host: str, asked: str = "", retry_after: str | None = None, emulated: bool = False
 ) -> CloudError:
     """Return the error for a reply with a status of 300 or more. `asked`: the address of the call, or a name in it."""
     found = _error_object(body)

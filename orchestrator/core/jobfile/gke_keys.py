@@ -19,8 +19,7 @@ class GkeSection(Section):
     """The cluster, with `on: gke`. A key that is left out is that of the settings."""
 
     context: Annotated[str | None, BeforeValidator(rules.context), Shape(TEXT_OR_NULL)] = Field(
-        default=None,
-        description="A context of your kubeconfig. Left out, without `cluster`: its current context.",
+        default=None, description="A context of your kubeconfig. Left out, without `cluster`: its current context."
     )
     cluster: Annotated[str | None, BeforeValidator(rules.cluster), Shape(TEXT_OR_NULL)] = Field(
         default=None,

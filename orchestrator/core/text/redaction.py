@@ -42,11 +42,7 @@ _GROUPS: tuple[tuple[bytes, bytes, dict[bytes, bytes]], ...] = (
     (
         b"-",
         rb"-(?:(?<=sk-)|(?<=glpat-)|(?<=xox[abprs]-))",
-        {
-            b"sk-": rb"\bsk-[\w-]{20,255}",
-            b"glpat-": rb"glpat-[\w-]{16,255}",
-            b"xox": rb"\bxox[abprs]-[\w-]{10,255}",
-        },
+        {b"sk-": rb"\bsk-[\w-]{20,255}", b"glpat-": rb"glpat-[\w-]{16,255}", b"xox": rb"\bxox[abprs]-[\w-]{10,255}"},
     ),
     (b"J", rb"J(?<=eyJ)", {b"eyJ": rb"\beyJ[\w-]{10,4000}\.[\w-]{10,4000}(?:\.[\w-]{0,2000})?"}),
     (b"B", rb"B(?=earer )", {b"Bearer ": rb"\bBearer +[\w.~+/=-]{16,4000}"}),

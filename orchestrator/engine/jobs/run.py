@@ -21,15 +21,7 @@ from orchestrator.engine.jobs.lane import pass_on
 from orchestrator.engine.jobs.progress import JobProgress, Loss, Outcome
 from orchestrator.engine.leases.obligations import keep_slice, release_owed
 from orchestrator.engine.leases.release import latest_lease
-from orchestrator.errors import (
-    Canceled,
-    CloudError,
-    RemoteError,
-    SliceLost,
-    TeardownUnproven,
-    TpujobError,
-    Vanished,
-)
+from orchestrator.errors import Canceled, CloudError, RemoteError, SliceLost, TeardownUnproven, TpujobError, Vanished
 
 
 async def run_job(job: JobRun, capabilities: Capabilities) -> Outcome:

@@ -13,15 +13,7 @@ from typing import Any, NamedTuple
 
 from orchestrator.core.jobfile.params import text_of
 from orchestrator.report.comparison import remarks
-from orchestrator.report.comparison.compare import (
-    BUILT_IN,
-    LEAST_WAIT,
-    PER_CHIP,
-    device,
-    place,
-    seconds,
-    turned,
-)
+from orchestrator.report.comparison.compare import BUILT_IN, LEAST_WAIT, PER_CHIP, device, place, seconds, turned
 from orchestrator.report.comparison.figures import Measure, RunFigures
 from orchestrator.report.comparison.formats import NOTHING, Plain, csv_lines, markdown_lines, mean_and_std
 from orchestrator.report.comparison.group_remarks import accelerators, notes, runs_and_titles

@@ -59,8 +59,7 @@ def up(
         bool, Option("--relay", help="Serve the relay of IAP over TLS too, for `gcloud compute start-iap-tunnel`.")
     ] = False,
     port: Annotated[
-        int,
-        Option("--port", min=0, max=65535, help="The REST port; by default the one of last time, or a free one."),
+        int, Option("--port", min=0, max=65535, help="The REST port; by default the one of last time, or a free one.")
     ] = 0,
     lend_torch: Annotated[
         bool | None,

@@ -25,8 +25,7 @@ _ATTACHED = (
 def run(
     job: JobArguments,
     keep: Annotated[
-        str | None,
-        Option(metavar="DURATION", help="Hold the slice for so long after a successful run, such as 30m."),
+        str | None, Option(metavar="DURATION", help="Hold the slice for so long after a successful run, such as 30m.")
     ] = None,
     keep_on_failure: KeepOnFailure = None,
     detach: Annotated[

@@ -10,11 +10,7 @@ from orchestrator.errors import UserError
 
 
 def compare(
-    runs: Runs,
-    over: Over = None,
-    as_json: Json = False,
-    as_markdown: Markdown = False,
-    as_csv: Csv = False,
+    runs: Runs, over: Over = None, as_json: Json = False, as_markdown: Markdown = False, as_csv: Csv = False
 ) -> int:
     """Compare runs: seconds in all, per iteration and per epoch with their spread, accuracy, dollars.
 

@@ -20,8 +20,7 @@ def cost(
         str | None, Option(metavar="YYYY-MM", help="A month of UTC; by default this one, up to now.")
     ] = None,
     since: Annotated[
-        str | None,
-        Option(metavar="DAY|DURATION", help="From a day on (2026-11-01), or for so long (30d), up to now."),
+        str | None, Option(metavar="DAY|DURATION", help="From a day on (2026-11-01), or for so long (30d), up to now.")
     ] = None,
     by: Annotated[
         str,

@@ -46,8 +46,7 @@ def up(
         Provisioning | None, Option(help="How to get capacity; `queued` and `flex-start` use Google's queue.")
     ] = None,
     wait: Annotated[
-        str | None,
-        Option(metavar="DURATION", help="Wait up to this long for capacity, such as 6h: queue or retry."),
+        str | None, Option(metavar="DURATION", help="Wait up to this long for capacity, such as 6h: queue or retry.")
     ] = None,
     max_duration: Annotated[
         str | None,
