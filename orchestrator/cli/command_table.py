@@ -4,8 +4,6 @@ The command tree (`cli.typer_app`), the help and the completion read this table;
 called.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from typing import NamedTuple

@@ -4,8 +4,6 @@ They are laid out here because `tpujob --help` is not to import typer, and becau
 lines, types and defaults in another way. Nothing is cut at the width of the terminal: it is wrapped.
 """
 
-from __future__ import annotations
-
 import shutil
 import textwrap
 from typing import Any

@@ -4,8 +4,6 @@ Its steps cause a disaster in a `Sandbox`; time counts from the moment at which 
 table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ Only Jinja2 is imported here, which shares no module with what others import mea
 import each other in circles, and two threads that import such a package at once break it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 

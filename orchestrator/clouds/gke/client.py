@@ -4,8 +4,6 @@ The control plane answers `get` and `list` from a quorum of its store, so what i
 that of the JobSet and of everything that was made for it: Jobs, Pods, the ConfigMap and the Secret.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Errors of the API of Kubernetes, each translated into one CloudError. Only `clouds.gke` imports this module."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -4,8 +4,6 @@ The kind follows from code, status, typed details and, where Cloud TPU gives not
 (`known_errors.TABLE`). The original stays in `details`, error ids included. Only `clouds` imports this module.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

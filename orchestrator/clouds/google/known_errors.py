@@ -4,8 +4,6 @@ The first row that matches wins: a text that says more than a typed reason (Erro
 expressions over literal messages that were observed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

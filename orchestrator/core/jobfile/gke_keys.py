@@ -1,7 +1,5 @@
 """The `gke:` section of a job file and of the settings: which cluster a job runs on, and as what."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 

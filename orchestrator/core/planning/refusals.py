@@ -1,7 +1,5 @@
 """What follows when a candidate could not be had: the next one, none of its kind, or none at all. Pure."""
 
-from __future__ import annotations
-
 import re
 from enum import StrEnum
 

@@ -6,8 +6,6 @@ and repr spellings of a known value count too. So does a secret in pieces, with 
 `core.text.terminal` takes out: text may be cleaned before or after.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

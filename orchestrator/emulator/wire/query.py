@@ -1,7 +1,5 @@
 """The query parameters that each method of the Cloud TPU API has; any other is refused, as by Google. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from orchestrator.emulator.api_errors import bad_field

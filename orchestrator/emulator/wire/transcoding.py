@@ -4,8 +4,6 @@ Pure. `grpc_api` gets the HTTP request of a call here, and the gRPC status of an
 implementation.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

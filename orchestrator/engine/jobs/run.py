@@ -4,8 +4,6 @@ Attempt and lease end separately. However the attempt ends, by success, failure,
 lease is released in any case, and a release without a proof decides the exit code.
 """
 
-from __future__ import annotations
-
 from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.lease import CANCEL, LeaseState, NotAllowed
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, Continued

@@ -1,7 +1,5 @@
 """Held slices, which outlive the command that created them: `up`, `stop`, `start`, `down`."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ the index says, so what carries a name was checked, at whichever moment this end
 skipped; what comes before and after it is kept. `remote.transfer.collect` calls this.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

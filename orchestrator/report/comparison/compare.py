@@ -4,8 +4,6 @@ A figure that none of the runs has gets no row; of many runs each is a row. Runs
 another batch) are shown side by side all the same, and marked as not comparable. Pure: figures in, lines out.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict

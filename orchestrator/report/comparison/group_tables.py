@@ -3,8 +3,6 @@
 A row, or a column, for each group, its parameters first. σ is the sample standard deviation over the runs of a group. Pure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The table of several runs on a page: a row for each run, its parameters first, the best value of each column marked. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Jinja2 escapes every value. The policy of the page allows this one style and thi
 no request, no form, no address to resolve links against.
 """
 
-from __future__ import annotations
-
 import base64
 import contextvars
 import functools

@@ -1,7 +1,5 @@
 """The time of a run: its attempts, the zones that it asked, its waits and phases, and what each lost slice cost. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

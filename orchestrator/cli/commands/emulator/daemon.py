@@ -1,7 +1,5 @@
 """`tpujob emulator up|env|status`: the daemon, and how the other commands of this package ask it."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shlex

@@ -1,7 +1,5 @@
 """`tpujob init`: a job file for a script of this directory, or an example job."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

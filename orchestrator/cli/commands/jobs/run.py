@@ -1,7 +1,5 @@
 """`tpujob run`: run a job, from its plan to proven absence."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from orchestrator.cli.comparison import print_comparison

@@ -1,7 +1,5 @@
 """`tpujob compare`: the figures of several runs side by side."""
 
-from __future__ import annotations
-
 from orchestrator.cli.comparison import print_comparison
 from orchestrator.cli.console import console
 from orchestrator.cli.options import Csv, Json, Markdown, Over, Runs

@@ -1,7 +1,5 @@
 """`tpujob cost`: the dollars of a month, by job, run, project or accelerator."""
 
-from __future__ import annotations
-
 from typing import Annotated, cast, get_args
 
 from orchestrator.cli import completion

@@ -1,7 +1,5 @@
 """`tpujob up`: bring a TPU slice to READY and hold it until `tpujob down`."""
 
-from __future__ import annotations
-
 import math
 import sys
 from dataclasses import asdict, replace
