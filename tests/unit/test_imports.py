@@ -3,8 +3,6 @@
 Imports inside functions and under TYPE_CHECKING count too: knowing a type is knowing the module.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import graphlib

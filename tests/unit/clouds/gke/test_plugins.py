@@ -1,7 +1,5 @@
 """The plugin of a kubeconfig: its token signs requests, a broken one is named, and none is waited for without an end."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import threading

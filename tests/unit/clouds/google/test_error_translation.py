@@ -1,7 +1,5 @@
 """What the translation of errors adds to the table of literal replies (tests/contract/clouds/test_literal_replies.py)."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Bad job files and the exact line that each gets: what, why, fix, at the right place, and nothing but a JobSpecError."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.core.jobfile import keys, mistakes

@@ -1,7 +1,5 @@
 """The `tpu:` section: one TPU, a list of alternatives, or a mapping with both, and the line that each mistake gets."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import jsonschema

@@ -1,7 +1,5 @@
 """Wishes about access, and the route that follows from them."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import pytest

@@ -1,7 +1,5 @@
 """Queued resources as a pure state machine: from the request to absence, with events of their nodes in between."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What the cloud has for which project: capacity in time, quota, reservations, closed queues, locations, create rate."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

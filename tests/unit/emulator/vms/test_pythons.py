@@ -1,7 +1,5 @@
 """The Pythons of emulated workers: what is in them, what pip may do there, and what a killed daemon leaves behind."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import zipfile
