@@ -196,7 +196,7 @@ def assert_canceled(cli: Tpujob, run: str, by: str) -> None:
     assert {key: shown[key] for key in listed} == listed
     assert "\tcanceled\t" in cli("list").stdout
     text = cli("show", run).stdout
-    assert f"why      canceled by `{by}`" in text and text.count("delete: ") == 1
+    assert f"why      canceled by `{by}`" in text and "delete: " in text
     attached = cli("attach", run)
     assert attached.returncode == 71 and f"result   canceled by `{by}`" in attached.stdout
     assert "absent (checked" in attached.stdout
