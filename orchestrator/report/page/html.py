@@ -32,11 +32,6 @@ def render(page: Mapping[str, Any], data: Mapping[str, Any], hide: Hide) -> str:
     return contextvars.copy_context().run(_render, page, data, hide)
 
 
-def prepare() -> None:
-    """Compile the template, which `render` does otherwise, once in a process."""
-    _template()
-
-
 def _render(page: Mapping[str, Any], data: Mapping[str, Any], hide: Hide) -> str:
     _HIDE.set(hide)
     return _template().render(
