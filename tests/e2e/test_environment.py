@@ -38,12 +38,3 @@ def test_requirements_are_installed_once_on_a_held_slice_and_again_when_they_cha
     assert failed.returncode == 1, failed.text
     assert "setup    requirements.txt cannot be installed: " in failed.stdout and "nosuch" in failed.stdout
     assert "the setup failed on worker0 with code 1" in failed.text
-
-
-def test_a_plan_finds_mistakes_in_the_requirements_before_anything_is_created(cli: Cli) -> None:
-    (cli.directory / "requirements.txt").write_text("numpy\n-e ../lib\n")
-    (cli.directory.parent / "lib").mkdir()
-    refused = cli("plan", cli.job(JOB.format(wheels="/x")))
-    assert refused.returncode == 64
-    assert refused.stderr.startswith("job.yaml:3: requirements: requirements.txt:2: "), refused.stderr
-    assert "is not on the workers; name a directory above it in `code:`" in refused.stderr

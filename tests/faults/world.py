@@ -114,6 +114,12 @@ class World(Cli):
 
     # -- commands --
 
+    def started(self, patched: dict[str, Any] | None = None, **job: str) -> Command:
+        """Start a run of a long job, and wait until it works."""
+        run = self.begin("run", self.long_job(**job), patched=patched)
+        run.until("started")
+        return run
+
     def begin(
         self,
         *words: str,

@@ -169,12 +169,12 @@ def addresses(reply: Mapping[str, Any]) -> tuple[str, ...]:
     Raises CloudUnavailable until all have one, WrongState in a state in which they get none.
     """
     hosts = _hosts(reply)
-    wanted = max(1, _workers(_typed(reply, "acceleratorType", str, "")))
-    if len(hosts) < wanted or not all(hosts):
+    wanted = max(1, len(hosts), _workers(_typed(reply, "acceleratorType", str, "")))
+    if (have := sum(map(bool, hosts))) < wanted:
         name, state = str(reply.get("name", "")).rpartition("/")[2], str(reply.get("state", ""))
         if STATES.get(state) in WITHOUT_ADDRESSES:
             raise WrongState(f"{name} has no addresses while in state {state}")
-        raise CloudUnavailable(f"{name} has {f'{len(hosts)} of {wanted}' if hosts else 'no'} addresses yet")
+        raise CloudUnavailable(f"{name} has {f'{have} of {wanted}' if have else 'no'} addresses yet")
     return hosts
 
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -32,13 +32,13 @@ from orchestrator.remote.ssh.piped import Piped
 from orchestrator.remote.ssh.waves import Patience
 from orchestrator.remote.transfer.collect import CollectRequest
 from tests.contract.remote.fixture import USER, Road, Slice, four, one, until_ended
-from tests.contract.remote.test_iap import FixedToken
+from tests.contract.remote.test_iap import Fault, FixedToken, fault
 from tests.contract.remote.test_remote import OTHER_KEY, Log, request, shipment
 from tests.emulator_fixture import Emulator
 from tests.unit.engine.virtual import lease_and_request
 from tests.waiting import HANG_S, until
 
-__all__ = ["four", "one"]
+__all__ = ["fault", "four", "one"]
 
 # Connects, and copies both ways until the far end closes: it does not notice that its own stdin has ended.
 PROXY = """
@@ -52,7 +52,6 @@ threading.Thread(target=up, daemon=True).start()
 while data := far.recv(65536):
     os.write(1, data)
 """
-Fault = Callable[..., None]
 
 
 @pytest.fixture
@@ -60,19 +59,6 @@ def relayed(shared_emulator: Emulator) -> Relayed:
     url = f"{shared_emulator.url.replace('http', 'ws', 1)}/v4"
     relay = Relay(FixedToken(shared_emulator.token), url, emulated=True)
     return Relayed(relay, "emulated", "us-central1-a")
-
-
-@pytest.fixture
-def fault(shared_emulator: Emulator) -> Iterator[Fault]:
-    added: list[str] = []
-
-    def add(kind: str, **fields: object) -> None:
-        body = {"kind": kind, **fields}
-        added.extend(row["id"] for row in shared_emulator.request("POST", "/_emulator/faults", body)["faults"])
-
-    yield add
-    for name in added:
-        shared_emulator.request("DELETE", f"/_emulator/faults/{name}")
 
 
 @pytest.fixture

@@ -49,8 +49,7 @@ def during_setup(w: World) -> None:
 
 @row("4c", "kill -9 while the job runs")
 def during_job(w: World) -> None:
-    command = w.begin("run", w.long_job())
-    command.until("started")
+    command = w.started()
     _killed(w, command.interrupt(9))
 
 
@@ -103,8 +102,7 @@ for point in (
 
 @row("6b", "kill -9 of CLI and guardian, and the OS timer acts before the watchdog would", speed=10)
 def timer(w: World) -> None:
-    command = w.begin("run", w.long_job())
-    command.until("started")
+    w.started()
     died_at = w.power_cut()
     assert w.do("gc", "--local").code() == 0
     w.check_bound("C2, a timer of at most 5 min", died_at, w.bounds.guardian())
@@ -156,8 +154,7 @@ def dies_detached(w: World) -> None:
 
 @row("8a", "the machine returns before the watchdog acts", speed=10)
 def returns_early(w: World) -> None:
-    command = w.begin("run", w.long_job())
-    command.until("started")
+    w.started()
     w.power_cut()
     back_at = time.time()
     assert w.do("list").code() == 0
@@ -168,8 +165,7 @@ def returns_early(w: World) -> None:
 @row("7c", "the machine dies while the job runs")
 @row("8b", "the machine returns long after the watchdog acted")
 def returns_late(w: World) -> None:
-    command = w.begin("run", w.long_job())
-    command.until("started")
+    w.started()
     w.until_armed()
     died_at = w.power_cut()
     w.until_absent()

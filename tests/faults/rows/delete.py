@@ -98,8 +98,7 @@ def forbidden(w: World) -> None:
 
 def _unproven(w: World, kind: str, operation: str, **parameters: Any) -> Command:
     """Play a run whose slice cannot be proven gone: an error with exit code 75, and never GONE."""
-    run = w.begin("run", w.long_job(), patched=IMPATIENT)
-    run.until("started")
+    run = w.started(patched=IMPATIENT)
     w.fault(kind, operation, **parameters)
     w.finish()
     assert run.code() == 75, run.err
@@ -170,8 +169,7 @@ def too_many_requests(w: World) -> None:
 
 
 def _api_out(w: World, kind: str, seconds: float, **parameters: Any) -> None:
-    command = w.begin("run", w.long_job())
-    command.until("started")
+    command = w.started()
     w.fault(kind, "*", caller="client", when={"until_s": seconds}, **parameters)
     pressed_at = time.time()
     command.interrupt()

@@ -28,8 +28,7 @@ def partition(w: World) -> None:
 
 def _outage_survived(w: World, caller: str) -> None:
     """The outage outlasts the TTL, and no layer deletes the claimed slice when the API is back."""
-    run = w.begin("run", w.long_job())
-    run.until("started")
+    run = w.started()
     w.until_armed()
     w.fault("drop", "*", caller=caller, when={"until_s": OUT_S / w.speed})
     w.release_slot()
@@ -44,8 +43,7 @@ def _outage_survived(w: World, caller: str) -> None:
 
 @row("39a", "SSH is dead for longer than the TTL, the API lives")
 def ssh_dead(w: World) -> None:
-    run = w.begin("run", w.long_job())
-    run.until("started")
+    run = w.started()
     w.until_armed()
     w.admin("POST", f"nodes/{w.until_alive()}:worker", {"worker": 0, "condition": "refusing"})
     cut_at = time.time()
@@ -57,8 +55,7 @@ def ssh_dead(w: World) -> None:
 
 @row("39b", "SSH is dead for less than the TTL, and comes back")
 def ssh_back(w: World) -> None:
-    run = w.begin("run", w.long_job())
-    run.until("started")
+    run = w.started()
     w.until_armed()
     node = w.until_alive()
     w.admin("POST", f"nodes/{node}:worker", {"worker": 0, "condition": "silent"})
@@ -94,8 +91,7 @@ def sleeps_detached(w: World) -> None:
 
 @row("43", "the slice is deleted externally in the middle of the job")
 def vanishes(w: World) -> None:
-    run = w.begin("run", w.long_job())
-    run.until("started")
+    run = w.started()
     w.admin("POST", f"nodes/{w.until_alive()}:vanish", {})
     at = time.time()
     assert run.code() == 71 and "deleted by another client" in run.err, run.err
@@ -109,8 +105,7 @@ def stands_still(w: World) -> None:
 
 
 def _stopped(w: World, *, whole_machine: bool) -> None:
-    run = w.begin("run", w.long_job())
-    run.until("started")
+    run = w.started()
     w.until_armed()
     asleep = w.freeze() if whole_machine else [psutil.Process(run.process.pid)]
     signal_all(asleep, signal.SIGSTOP)
@@ -166,8 +161,7 @@ for form in ("truncated", "html", "types", "large", "empty"):
         w.until_no_process()
         assert w.states() <= {"gone"} and not w.alive()
         w.admin("DELETE", "faults")
-        run = w.begin("run", w.long_job(), patched={"orchestrator.engine.leases.obligations:RELEASE_S": 8.0})
-        run.until("started")
+        run = w.started(patched={"orchestrator.engine.leases.obligations:RELEASE_S": 8.0})
         w.fault("garbage", caller="client", form=form)
         w.finish()
         assert run.code() == 75, run.err

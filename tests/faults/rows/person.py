@@ -136,8 +136,7 @@ def _take_terminal() -> None:
 
 @row("54c", "SIGHUP")
 def sighup(w: World) -> None:
-    run = w.begin("run", w.long_job())
-    run.until("started")
+    run = w.started()
     sent_at = run.interrupt(signal.SIGHUP)
     assert run.code() == 129, run.err
     w.check_bound("C0", sent_at, w.bounds.command())

@@ -13,8 +13,7 @@ DAY_S = 86400
 @row("28", "the client's permissions are revoked while the job runs")
 def revoked(w: World) -> None:
     """C8: the command can delete nothing and says so; the watchdog has permissions of its own."""
-    run = w.begin("run", w.long_job(), patched={"orchestrator.engine.leases.obligations:RELEASE_S": 900.0})
-    run.until("started")
+    run = w.started(patched={"orchestrator.engine.leases.obligations:RELEASE_S": 900.0})
     w.until_armed()
     w.fault("status", "*", caller="client", status=403)
     w.finish()
@@ -97,8 +96,7 @@ def watchdog_killed(w: World) -> None:
 
 @row("33", "worker 0 hangs and the machine dies: another worker acts")
 def first_worker_hangs(w: World) -> None:
-    command = w.begin("run", w.long_job(accelerator="v5litepod-16"), patched=SHORT_LABEL)
-    command.until("started")
+    w.started(accelerator="v5litepod-16", patched=SHORT_LABEL)
     w.until_armed()
     w.admin("POST", f"nodes/{w.until_alive()}:worker", {"worker": 0, "condition": "frozen"})
     w.power_cut()
@@ -120,15 +118,13 @@ for number, days in (("34a", -1), ("34b", 1)):
     def wrong_clock(w: World, days: int = days) -> None:
         """Nothing is deleted early, and the bound is the same: labels use the time of the server, heartbeats no time at all."""
         _set_clock(w, days)
-        run = w.begin("run", w.long_job())
-        run.until("started")
+        run = w.started()
         w.until_armed()
         w.until_answered("vm", 5)
         w.finish()
         assert run.code() == 0, run.err
         assert w.states() == {"gone"} and w.lived() == 1
-        run = w.begin("run", w.long_job())
-        run.until("started")
+        w.started()
         w.until_armed()
         died_at = w.power_cut()
         w.until_absent()
@@ -140,8 +136,7 @@ for number, days in (("34a", -1), ("34b", 1)):
 def wrong_label_clock(w: World) -> None:
     """The watchdog is disabled, so only the label says until when the slice is claimed."""
     _set_clock(w, 1)
-    run = w.begin("run", w.long_job(), patched=SHORT_LABEL)
-    run.until("started")
+    w.started(patched=SHORT_LABEL)
     w.power_cut()
     claimed_until = w.claimed_until()
     w.gc_after(claimed_until)
@@ -152,8 +147,7 @@ def wrong_label_clock(w: World) -> None:
 def vm_clock(w: World) -> None:
     """Only the clock of the server counts, for an end in the far future as for one right now."""
     w.fault("clock", "nodes.get", caller="vm", seconds=-DAY_S)
-    run = w.begin("run", w.long_job())
-    run.until("started")
+    w.started()
     w.until_armed()
     died_at = w.power_cut()
     w.until_absent()
@@ -168,8 +162,7 @@ def _set_clock(w: World, days: int) -> None:
 
 @row("41", "the slice is preempted in the middle of the job")
 def preempted(w: World) -> None:
-    run = w.begin("run", w.long_job())
-    run.until("started")
+    run = w.started()
     w.admin("POST", f"nodes/{w.until_alive()}:preempt", {})
     at = time.time()
     assert run.code() == 71 and "preempted" in run.err, run.err
@@ -182,8 +175,7 @@ for state in ("TERMINATED", "REPAIRING"):
     @row("42a", f"the node is {state}, and its hosts are off")
     def hosts_off(w: World, state: str = state) -> None:
         """TERMINATED is final; REPAIRING is tolerated as long as an unreachable worker, ten minutes (here 10 s)."""
-        run = w.begin("run", w.long_job(), patched={"orchestrator.engine.jobs.monitor:SILENT_S": 10.0})
-        run.until("started")
+        run = w.started(patched={"orchestrator.engine.jobs.monitor:SILENT_S": 10.0})
         w.admin("POST", f"nodes/{w.until_alive()}:put", {"state": state})
         at = time.time()
         assert run.code() == 71, run.err
@@ -196,8 +188,7 @@ for state in ("UNKNOWN", "HIDDEN"):
     @row("42b", f"the node is {state}, and its hosts go on")
     def hosts_on(w: World, state: str = state) -> None:
         """These states do not end a running job."""
-        run = w.begin("run", w.long_job())
-        run.until("started")
+        run = w.started()
         w.admin("POST", f"nodes/{w.until_alive()}:put", {"state": state})
         assert json.loads(w.do("status", "--json").out)["slices"][0]["state"] == state
         w.until_answered("client", 3)  # the command has looked at the node

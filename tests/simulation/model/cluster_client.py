@@ -13,7 +13,7 @@ from orchestrator.clouds.gke.client import ClusterCloud
 from orchestrator.clouds.gke.kube_api import KubeApi, Rows
 from orchestrator.errors import CloudError, CloudUnavailable
 from tests.simulation.model.faults import TIMEOUT_S, TRAVEL_S, CallOutcome
-from tests.simulation.model.multi_call import CallNeeded
+from tests.simulation.model.multi_call import CallNeeded, Replayed
 
 if TYPE_CHECKING:
     from tests.simulation.model.cluster import Cluster
@@ -44,34 +44,21 @@ class ClusterClient:
         Question(self.cluster, self.process, effect, token).advance()
 
 
-class Question(KubeApi):
+class Question(Replayed, KubeApi):
     """One effect on the cloud: a `KubeApi` whose calls travel."""
 
     def __init__(self, cluster: Cluster, process: Process, effect: Any, token: Token) -> None:
+        super().__init__(process, token)
         self.server = "k8s.test"
-        self.cluster, self.process, self.effect, self.token = cluster, process, effect, token
+        self.cluster, self.effect = cluster, effect
         self.cloud = ClusterCloud(lambda project: self)  # of the world on which the effect is performed
-        self._answers: list[dict[str, Any] | Rows | CloudError] = []
         self._times: list[float] = []
-        self._used = self._read = 0
+        self._read = 0
 
-    def advance(self) -> None:
-        process = self.process
-        if not process.alive:
-            return
-        if process.frozen:
-            process.when_thawed.append(self.advance)
-            return
-        self._used = self._read = 0
+    def _question(self) -> Any:
+        self._read = 0
         CLOCK.read = self._time  # type: ignore[method-assign]
-        try:
-            answer = self.effect.perform(self)
-        except CallNeeded as question:
-            self._send(question)
-        except CloudError as error:
-            process.answered(self.token, None, error)
-        else:
-            process.answered(self.token, answer, None)
+        return self.effect.perform(self)
 
     def _time(self) -> float:
         if self._read == len(self._times):
@@ -98,15 +85,6 @@ class Question(KubeApi):
         found = self._ask("list", {"path": path, "labels": labels, "contents": contents})
         assert isinstance(found, Rows)
         return found
-
-    def _ask(self, call: str, request: Mapping[str, Any]) -> dict[str, Any] | Rows:
-        if self._used == len(self._answers):
-            raise CallNeeded(call, request)
-        answer = self._answers[self._used]
-        self._used += 1
-        if isinstance(answer, CloudError):
-            raise answer
-        return answer
 
     # -- one call ------------------------------------------------------------------------------------------------------
 
@@ -174,7 +152,3 @@ class Question(KubeApi):
             asked["path"], asked["uid"], foreground=asked["foreground"], caller=process.role, process=process
         )
         return {}
-
-    def _heard(self, answer: dict[str, Any] | Rows | CloudError) -> None:
-        self._answers.append(answer)
-        self.advance()

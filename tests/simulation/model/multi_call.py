@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.clouds.tpu.calls import ApiCalls, ApiReply
@@ -54,14 +55,15 @@ class DatedAnswer(ApiReply):
         return self.at
 
 
-class MultiCall(ApiCalls):
-    emulated = True
+class Replayed:
+    """A question that is asked from its beginning after each answer to one of its calls, with the answers so far."""
 
-    def __init__(self, cloud: FakeCloud, process: Process, effect: Get | Delete | ListSlices, token: Token) -> None:
-        self.cloud, self.process, self.effect, self.token = cloud, process, effect, token
-        self._method: Callable[..., Any] = getattr(self, METHODS[type(effect)])
-        self._arguments = tuple(getattr(effect, field) for field in type(effect).__dataclass_fields__)
-        self._answers: list[ApiReply | CloudError] = []
+    _question: Callable[[], Any]
+    _send: Callable[[CallNeeded], None]
+
+    def __init__(self, process: Process, token: Token) -> None:
+        self.process, self.token = process, token
+        self._answers: list[Any] = []
         self._used = 0
 
     def advance(self) -> None:
@@ -73,7 +75,7 @@ class MultiCall(ApiCalls):
             return
         self._used = 0
         try:
-            answer = self._method(*self._arguments)
+            answer = self._question()
         except CallNeeded as question:
             self._send(question)
         except CloudError as error:
@@ -81,7 +83,7 @@ class MultiCall(ApiCalls):
         else:
             process.answered(self.token, answer, None)
 
-    def _ask(self, call: str, request: Mapping[str, Any]) -> ApiReply:
+    def _ask(self, call: str, request: Mapping[str, Any]) -> Any:
         if self._used == len(self._answers):
             raise CallNeeded(call, request)
         answer = self._answers[self._used]
@@ -89,6 +91,20 @@ class MultiCall(ApiCalls):
         if isinstance(answer, CloudError):
             raise answer
         return answer
+
+    def _heard(self, answer: Any) -> None:
+        self._answers.append(answer)
+        self.advance()
+
+
+class MultiCall(Replayed, ApiCalls):
+    emulated = True
+
+    def __init__(self, cloud: FakeCloud, process: Process, effect: Get | Delete | ListSlices, token: Token) -> None:
+        super().__init__(process, token)
+        self.cloud = cloud
+        method: Callable[..., Any] = getattr(self, METHODS[type(effect)])
+        self._question = partial(method, *(getattr(effect, field) for field in type(effect).__dataclass_fields__))
 
     # -- one call ------------------------------------------------------------------------------------------------------
 
@@ -119,10 +135,6 @@ class MultiCall(ApiCalls):
             answer = outcome.error
         if not world.passes_crash_point(process):
             world.timeline.after(outcome.back_s, self._heard, answer)
-
-    def _heard(self, answer: ApiReply | CloudError) -> None:
-        self._answers.append(answer)
-        self.advance()
 
 
 def reply_json(

@@ -171,63 +171,39 @@ def test_the_proof_for_a_plain_slice_lists_no_requests(world: VirtualWorld) -> N
 
 
 @pytest.mark.parametrize(
-    ("target", "verb", "done"),
+    ("on", "verb", "done", "gone"),
     [
-        ("queuedResources", "create", True),
-        ("queuedResources", "createQueuedResource", True),
-        ("queuedResources", "create", False),
-        ("nodes", "create", True),
-        ("nodes", "create", False),
+        ("queuedResources/{}", "create", True, True),
+        ("queuedResources/{}", "createQueuedResource", True, True),
+        ("queuedResources/{}", "create", False, False),
+        ("nodes/{}", "create", True, True),
+        ("nodes/{}", "create", False, False),
+        # A verb that is not known counts as that of a create.
+        ("nodes/{}", "insert", False, False),
+        ("nodes/{}", "", False, False),
+        ("nodes/{}", "Provision", False, False),
+        ("nodes/{}", "insert", True, True),
+        ("nodes/{}", "deleteNode", False, True),
+        ("nodes/{}", "updateNode", False, True),
+        ("nodes/{}0", "insert", False, True),  # on another name
     ],
 )
-def test_a_create_under_way_on_a_request_or_its_node_delays_the_proof(
-    world: VirtualWorld, target: str, verb: str, done: bool
+def test_an_operation_that_may_create_the_slice_or_its_request_delays_the_proof(
+    world: VirtualWorld, on: str, verb: str, done: bool, gone: bool
 ) -> None:
-    """The reply was lost, the slice is not there, and one create operation on its name is found."""
+    """The reply to the create was lost, the slice is not there, and one operation is found. One that has ended is no word
+    about our create: that one is given the time in which it would be seen."""
     lease, _ = lease_and_request()
-    name = replace(lease.name, queued=True)
-    lease = replace(lease, name=name)
+    queued = verb.startswith("create")  # a failed create of a plain slice settles it at once
+    lease = replace(lease, name=replace(lease.name, queued=queued))
     world.ledger.record(Intent(lease), Sent(lease.id, world.time))
-    error = CapacityError("no capacity") if done else None
-    found = Operation("operation-1", done, verb, f"projects/p/locations/z/{target}/{name.node}", error)
-    world.cloud.operations = lambda project, zone: Listing((found,))  # type: ignore[method-assign]
-    began = world.time
-    released = let_go(world, world.ledger.lease(lease.id), budget_s=CAN.settles_within_s + 60)
-    assert released.gone is done
-    assert not done or CAN.visible_within_s <= world.time - began < 2 * CAN.visible_within_s
-
-
-@pytest.mark.parametrize(
-    ("verb", "done", "gone"),
-    [
-        ("insert", False, False),
-        ("", False, False),
-        ("Provision", False, False),
-        ("insert", True, True),
-        ("deleteNode", False, True),
-        ("updateNode", False, True),
-    ],
-)
-def test_an_operation_with_an_unknown_verb_on_the_name_counts_as_a_create_under_way(
-    world: VirtualWorld, verb: str, done: bool, gone: bool
-) -> None:
-    """And one that has ended is no word about our create: that one is given the time in which it would be seen."""
-    lease, _ = lease_and_request()
-    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
-    found = Operation("operation-1", done, verb, f"projects/p/locations/z/nodes/{lease.name.node}", None)
+    error = CapacityError("no capacity") if queued and done else None
+    found = Operation("operation-1", done, verb, f"projects/p/locations/z/{on.format(lease.name.node)}", error)
     world.cloud.operations = lambda project, zone: Listing((found,))  # type: ignore[method-assign]
     began = world.time
     released = let_go(world, world.ledger.lease(lease.id), budget_s=CAN.settles_within_s + 60)
     assert released.gone is gone
     assert not gone or CAN.visible_within_s <= world.time - began < 2 * CAN.visible_within_s
-
-
-def test_an_unknown_operation_on_another_name_does_not_count(world: VirtualWorld) -> None:
-    lease, _ = lease_and_request()
-    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
-    found = Operation("operation-1", False, "insert", f"projects/p/locations/z/nodes/{lease.name.node}0", None)
-    world.cloud.operations = lambda project, zone: Listing((found,))  # type: ignore[method-assign]
-    assert let_go(world, world.ledger.lease(lease.id), budget_s=CAN.settles_within_s + 60).gone
 
 
 def test_of_several_leases_no_delete_waits_for_the_proof_of_another(world: VirtualWorld) -> None:
