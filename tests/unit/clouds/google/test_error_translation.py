@@ -5,13 +5,7 @@ import json
 import pytest
 
 from orchestrator.clouds.google import error_translation
-from orchestrator.errors import (
-    AuthError,
-    CloudError,
-    CloudUnavailable,
-    QuotaError,
-    UnexpectedReply,
-)
+from orchestrator.errors import AuthError, CloudError, CloudUnavailable, QuotaError, UnexpectedReply
 
 HOST = "tpu.googleapis.com"
 

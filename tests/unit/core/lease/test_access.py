@@ -4,15 +4,7 @@ from dataclasses import asdict
 
 import pytest
 
-from orchestrator.core.lease.access import (
-    AccessWish,
-    ProjectRules,
-    Route,
-    Via,
-    contradiction,
-    describe,
-    route,
-)
+from orchestrator.core.lease.access import AccessWish, ProjectRules, Route, Via, contradiction, describe, route
 from orchestrator.core.lease.run_spec import read
 
 FORBIDDEN, REQUIRED = ProjectRules(no_external_addresses=True), ProjectRules(os_login=True)
