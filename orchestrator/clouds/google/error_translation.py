@@ -45,16 +45,8 @@ _STATUSES: dict[int, tuple[str, type[errors.CloudError]]] = {
     16: ("UNAUTHENTICATED", errors.AuthError),
 }
 _KINDS = dict(_STATUSES.values())
-_BY_HTTP = {
-    400: "INVALID_ARGUMENT",
-    401: "UNAUTHENTICATED",
-    403: "PERMISSION_DENIED",
-    408: "UNAVAILABLE",
-    409: "ABORTED",
-    412: "FAILED_PRECONDITION",
-    429: "RESOURCE_EXHAUSTED",
-    501: "UNIMPLEMENTED",
-}
+_BY_HTTP = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 408: "UNAVAILABLE",
+    409: "ABORTED", 412: "FAILED_PRECONDITION", 429: "RESOURCE_EXHAUSTED", 501: "UNIMPLEMENTED"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
