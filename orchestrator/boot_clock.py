@@ -5,8 +5,6 @@ Linux: CLOCK_BOOTTIME and the kernel's boot id. macOS: its continuous clock, whi
 less time seems to have passed than really did: the safe side.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 import time

@@ -5,8 +5,6 @@ code of the process. Errors of libraries (HTTP, SSH, YAML, SQLite) are translate
 Assertions are for bugs in tpujob, never for the outside world.
 """
 
-from __future__ import annotations
-
 import signal
 from typing import Any, Literal
 

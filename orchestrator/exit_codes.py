@@ -3,8 +3,6 @@
 docs/cli.md explains each code; `cli/dispatch.py` ends the process with it.
 """
 
-from __future__ import annotations
-
 from orchestrator.errors import CloudError, TeardownUnproven, TpujobError
 
 NOT_PROVEN = TeardownUnproven.exit_code  # 75: outranks every other code

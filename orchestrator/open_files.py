@@ -1,7 +1,5 @@
 """How many files this process may have open, and how much memory it may use: the soft limits may be low."""
 
-from __future__ import annotations
-
 import resource
 from pathlib import Path
 

@@ -8,8 +8,6 @@ the system does not answer, as on macOS, the sockets of this user's processes ar
 A peer that is not found is not ours: it has closed, or is root beside another user, or a user of another namespace.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

@@ -1,7 +1,5 @@
 """Directories and files that only this user can read, whatever the umask: those of runs, and what tpujob keeps."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import IO, Any

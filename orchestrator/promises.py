@@ -72,86 +72,47 @@ class PromisedBound:
 
 
 PROMISES = {
-    "command": PromisedBound(
-        "C0", "the end of a run, Ctrl-C, SIGTERM, an error", "command",
-        "command + D", "10 s + D", "10 s + D",
-    ),
-    "guardian": PromisedBound(
-        "C1", "the command was killed", "guardian",
-        "guardian + D", "5 s + D", "5 s + D",
-    ),
+    "command": PromisedBound("C0", "the end of a run, Ctrl-C, SIGTERM, an error", "command",
+        "command + D", "10 s + D", "10 s + D"),
+    "guardian": PromisedBound("C1", "the command was killed", "guardian",
+        "guardian + D", "5 s + D", "5 s + D"),
     "guardian of a create": PromisedBound(
-        "C1", "the command was killed while the slice was CREATING, and the cloud takes no delete before READY", "guardian",
-        "guardian + READY + look + D", "45 m 35 s + D", "7.5 s + D",
-    ),
-    "timer": PromisedBound(
-        "C2", "the command and its guardian were killed; your machine lives", "timer; without a timer, as C3",
-        "timer + guardian + D", "5 m 5 s + D", "5 m 5 s + D",
-    ),
-    "watchdog": PromisedBound(
-        "C3", "attached run: your machine died, slept or lost its network", "watchdog",
-        "ttl + grace + watchdog + D", "18 m 20 s + D", "39.7 s + D",
-    ),
-    "watchdog of a detached run": PromisedBound(
-        "C3", "detached run: your machine died; counted from the end of its job", "watchdog",
-        "linger + grace + 3 poll + watchdog + D", "1 h 6 m + D", "2 m 16 s + D",
-    ),
-    "watchdog of a held slice": PromisedBound(
-        "C3", "held slice: your machine died; counted from the end of its time", "watchdog",
-        "grace + grace + 3 poll + watchdog + D", "9 m 20 s + D", "21.7 s + D",
-    ),
-    "watchdog of a create": PromisedBound(
-        "C3'", "your machine died while the slice was CREATING or booting", "watchdog",
-        "READY + boot + ttl + grace + watchdog + D", "1 h 13 m + D", "1 m 2 s + D",
-    ),
-    "cut off": PromisedBound(
-        "C4", "the client is cut off from the cloud for good", "watchdog",
-        "", "as C3", "as C3",
-    ),
-    "outage": PromisedBound(
-        "C5", "the API was unreachable; the command or its guardian lives", "command or guardian",
-        "command + O + retry + D", "40 s + O + D", "40 s + O + D",
-    ),
-    "watchdog after an outage": PromisedBound(
-        "C5", "the API was unreachable; only the watchdog lives", "watchdog",
-        "ttl + grace + watchdog + O + grace + 3 poll + D", "24 m 20 s + O + D", "51.7 s + O + D",
-    ),
-    "dead VM": PromisedBound(
-        "C6", "a VM hangs or died, the client lives", "command",
-        "", "as C0, at the latest 10 m after the last reply of the VM", "the same",
-    ),
-    "gc": PromisedBound(
-        "C7", "attached run: your machine and the watchdogs died, or the watchdogs may not delete", "gc",
-        "claimed + margin + gc + S + D", "1 h 17 m + S + D", "5 m 29 s + S + D",
-    ),
-    "gc of a detached run": PromisedBound(
-        "C7", "detached run, held slice: the same; counted from the deadline", "gc",
-        "margin + gc + S + D", "2 m 5 s + S + D", "9 s + S + D",
-    ),
-    "revoked": PromisedBound(
-        "C8", "the client's credentials were revoked", "watchdog",
-        "", "as C3", "as C3",
-    ),
-    "all revoked": PromisedBound(
-        "C8", "the credentials of the client and of the VMs were revoked", "gc",
-        "", "as C7", "as C7",
-    ),
-    "clock": PromisedBound(
-        "C9", "a clock is wrong, by any amount", "",
-        "", "labels are in the server's time; + 1 %", "+ 1 %",
-    ),
-    "no ledger": PromisedBound(
-        "C10", "the ledger is lost or damaged", "gc",
-        "", "as C7; with `tpujob gc` by hand: once the label has expired", "as C7",
-    ),
-    "stuck": PromisedBound(
-        "C11", "the cloud accepts deletes, and the node stays", "",
-        "", "none: exit code 75 after 10 m; retried", "the same",
-    ),
-    "frozen": PromisedBound(
-        "C12", "403 to everything: project, billing or organization is frozen", "",
-        "", "none: exit code 75 after 10 m; retried", "the same",
-    ),
+        "C1", "the command was killed while the slice was CREATING, and the cloud takes no delete before READY",
+        "guardian", "guardian + READY + look + D", "45 m 35 s + D", "7.5 s + D"),
+    "timer": PromisedBound("C2", "the command and its guardian were killed; your machine lives",
+        "timer; without a timer, as C3", "timer + guardian + D", "5 m 5 s + D", "5 m 5 s + D"),
+    "watchdog": PromisedBound("C3", "attached run: your machine died, slept or lost its network", "watchdog",
+        "ttl + grace + watchdog + D", "18 m 20 s + D", "39.7 s + D"),
+    "watchdog of a detached run": PromisedBound("C3", "detached run: your machine died; counted from the end of its job",
+        "watchdog", "linger + grace + 3 poll + watchdog + D", "1 h 6 m + D", "2 m 16 s + D"),
+    "watchdog of a held slice": PromisedBound("C3", "held slice: your machine died; counted from the end of its time",
+        "watchdog", "grace + grace + 3 poll + watchdog + D", "9 m 20 s + D", "21.7 s + D"),
+    "watchdog of a create": PromisedBound("C3'", "your machine died while the slice was CREATING or booting",
+        "watchdog", "READY + boot + ttl + grace + watchdog + D", "1 h 13 m + D", "1 m 2 s + D"),
+    "cut off": PromisedBound("C4", "the client is cut off from the cloud for good", "watchdog",
+        "", "as C3", "as C3"),
+    "outage": PromisedBound("C5", "the API was unreachable; the command or its guardian lives", "command or guardian",
+        "command + O + retry + D", "40 s + O + D", "40 s + O + D"),
+    "watchdog after an outage": PromisedBound("C5", "the API was unreachable; only the watchdog lives", "watchdog",
+        "ttl + grace + watchdog + O + grace + 3 poll + D", "24 m 20 s + O + D", "51.7 s + O + D"),
+    "dead VM": PromisedBound("C6", "a VM hangs or died, the client lives", "command",
+        "", "as C0, at the latest 10 m after the last reply of the VM", "the same"),
+    "gc": PromisedBound("C7", "attached run: your machine and the watchdogs died, or the watchdogs may not delete",
+        "gc", "claimed + margin + gc + S + D", "1 h 17 m + S + D", "5 m 29 s + S + D"),
+    "gc of a detached run": PromisedBound("C7", "detached run, held slice: the same; counted from the deadline", "gc",
+        "margin + gc + S + D", "2 m 5 s + S + D", "9 s + S + D"),
+    "revoked": PromisedBound("C8", "the client's credentials were revoked", "watchdog",
+        "", "as C3", "as C3"),
+    "all revoked": PromisedBound("C8", "the credentials of the client and of the VMs were revoked", "gc",
+        "", "as C7", "as C7"),
+    "clock": PromisedBound("C9", "a clock is wrong, by any amount", "",
+        "", "labels are in the server's time; + 1 %", "+ 1 %"),
+    "no ledger": PromisedBound("C10", "the ledger is lost or damaged", "gc",
+        "", "as C7; with `tpujob gc` by hand: once the label has expired", "as C7"),
+    "stuck": PromisedBound("C11", "the cloud accepts deletes, and the node stays", "",
+        "", "none: exit code 75 after 10 m; retried", "the same"),
+    "frozen": PromisedBound("C12", "403 to everything: project, billing or organization is frozen", "",
+        "", "none: exit code 75 after 10 m; retried", "the same"),
 }  # fmt: skip
 
 

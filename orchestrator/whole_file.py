@@ -1,7 +1,5 @@
 """Files that are written whole or not at all: those of tpujob by `replace`, and those that a user named by `write`."""
 
-from __future__ import annotations
-
 import os
 import stat
 import threading

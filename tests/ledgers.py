@@ -1,7 +1,5 @@
 """Ledgers as other versions of tpujob wrote them: a real one of schema 11, and what older and newer ones lack and have."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

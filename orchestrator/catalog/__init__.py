@@ -4,8 +4,6 @@
 standard library: it is the only code that client and emulator share. What the table does not have is None or empty, never zero.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -3,8 +3,6 @@
 `gke_catalog.csv` is read once. A type may come in two forms: eight chips of v6e are one host of eight or two hosts of four.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 

@@ -3,8 +3,6 @@
 `read` takes a text apart; which types there are is not known here.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Reads the tables of this package: rows of a CSV file without its comments, and sizes that are written as ranges."""
 
-from __future__ import annotations
-
 import csv
 import pkgutil
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Small 3-D slices are listed; from 64 chips on they consist of 4x4x4 cubes, arran
 (compared with every shape of v4, v5p and TPU7x that Google's xpk lists).
 """
 
-from __future__ import annotations
-
 _SMALL_3D = {1: "1x1x1", 4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4"}
 _CUBE_CHIPS = 64
 

@@ -4,8 +4,6 @@ Each completion gets the beginning of a word and returns words with what they ar
 read there is no word. What it needs is imported when it is called.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path

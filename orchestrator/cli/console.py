@@ -1,7 +1,5 @@
 """The console of the process, and what commands print on stdout. `cli.renderer` says how."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Runs the command of `sys.argv`. The process ends with the exit code that it returns, or with that of its error."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -4,8 +4,6 @@ They are laid out here because `tpujob --help` is not to import typer, and becau
 lines, types and defaults in another way. Nothing is cut at the width of the terminal: it is wrapped.
 """
 
-from __future__ import annotations
-
 import shutil
 import textwrap
 from typing import Any
@@ -23,10 +21,7 @@ OUTPUT = (
 OPTIONS = (
     ("--version", "Print the version and exit."),
     ("--install-completion", "Install completion for the current shell."),
-    (
-        "--show-completion",
-        "Show completion for the current shell, to copy it or customize the installation.",
-    ),
+    ("--show-completion", "Show completion for the current shell, to copy it or customize the installation."),
 )
 EXAMPLES = (
     "tpujob run jobs/hello.yaml",

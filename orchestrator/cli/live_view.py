@@ -5,8 +5,6 @@ terminal a line below it says what the workers do whose logs are not shown. Noth
 leaves at most its text on the terminal.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import shutil

@@ -1,7 +1,5 @@
 """The console script `tpujob`. `--help` and `--version` are printed from here, without typer, the client or any command."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

@@ -48,8 +48,7 @@ Cloud = Annotated[
 Project = Annotated[str | None, Option("--project", metavar="PROJECT", help="Google Cloud project id.")]
 Json = Annotated[bool, Option("--json", help="Print JSON with a stable shape on stdout.")]
 EventStream = Annotated[
-    bool,
-    Option("--json", help="Print events on stdout, one JSON object a line; the last one is the result."),
+    bool, Option("--json", help="Print events on stdout, one JSON object a line; the last one is the result.")
 ]
 RUN_HELP = "A run id (its first letters do) or a job's name."
 RunName = Annotated[str, Argument(metavar="RUN", help=RUN_HELP, autocompletion=completion.runs)]
@@ -131,8 +130,7 @@ class JobArguments:
     ] = None
     spot: Annotated[bool | None, Option("--spot/--on-demand", help="Spot capacity, or not.")] = None
     env: Annotated[
-        list[str] | None,
-        Option(metavar="NAME[=VALUE]", help="Variable of the job; NAME alone is your own variable."),
+        list[str] | None, Option(metavar="NAME[=VALUE]", help="Variable of the job; NAME alone is your own variable.")
     ] = None
     set_: Annotated[
         list[str] | None,

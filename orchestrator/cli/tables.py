@@ -4,8 +4,6 @@ On a terminal a table fits the width: the least important columns are left out, 
 rich draws it, and is imported only for that. A cell is text: it can neither format the table nor steer the terminal.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import shutil

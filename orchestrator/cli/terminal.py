@@ -1,7 +1,5 @@
 """What a terminal is, whether it shows colors, and how a long line is wrapped on it."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Durations, sizes and workers as a command line or a caller gives them, checked. Importing this module costs nothing."""
 
-from __future__ import annotations
-
 import math
 from datetime import timedelta
 

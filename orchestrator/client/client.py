@@ -414,12 +414,7 @@ class Client:
             return slice_status(session)
 
     def offers(
-        self,
-        accelerator: str | None = None,
-        *,
-        zone: str | None = None,
-        spot: bool = False,
-        refresh: bool = False,
+        self, accelerator: str | None = None, *, zone: str | None = None, spot: bool = False, refresh: bool = False
     ) -> Offers:
         """Return which TPUs there are, where and for how much: of a type or generation, in a comma list of places; or all.
 

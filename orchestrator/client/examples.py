@@ -1,7 +1,5 @@
 """The example jobs that come with tpujob: `orchestrator/examples` in a wheel, `jobs/` in a checkout."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

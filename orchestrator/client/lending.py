@@ -262,10 +262,7 @@ def _run(fleet: Fleet, words: Sequence[str], timeout_s: float, index: int) -> Co
 
 
 def _lend(
-    session: Session,
-    options: SliceOptions,
-    lent: Callable[[Lease, Fleet], None],
-    returned: Callable[[float], bool],
+    session: Session, options: SliceOptions, lent: Callable[[Lease, Fleet], None], returned: Callable[[float], bool]
 ) -> Loan:
     if problem := names.job_name_problem(options.name):
         raise UserError(f"{options.name!r} {problem}", hint="give another name")

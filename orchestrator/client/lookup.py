@@ -4,8 +4,6 @@ Exactly an id comes before exactly a name, and that before the beginning of an i
 command takes the beginning of one's id where another one is called so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, field
 

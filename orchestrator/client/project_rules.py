@@ -3,8 +3,6 @@
 No permission is asked for: few may read a project's policies. A refusal is remembered for a day, since policies change.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import suppress

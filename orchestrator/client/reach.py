@@ -41,11 +41,7 @@ class Reach:
     _os_login: OsLogin | None = field(default=None, init=False)
 
     def fleet(
-        self,
-        lease: Lease,
-        workers: Sequence[WorkerAddress],
-        notice: Callable[[str], None],
-        now: Callable[[], float],
+        self, lease: Lease, workers: Sequence[WorkerAddress], notice: Callable[[str], None], now: Callable[[], float]
     ) -> Fleet:
         """Return the workers of a lease, with the key made for it. Connects nothing yet; OpenSSH could from here on."""
         from orchestrator.remote.fleet.fleet import Fleet

@@ -23,14 +23,7 @@ from orchestrator.core.lease.access import KEY_OUTLIVES_S
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.text import names
 from orchestrator.engine.runtime.locks import FileLocks
-from orchestrator.errors import (
-    CloudUnavailable,
-    ConfigError,
-    Interrupted,
-    TeardownUnproven,
-    TpujobError,
-    UnknownLease,
-)
+from orchestrator.errors import CloudUnavailable, ConfigError, Interrupted, TeardownUnproven, TpujobError, UnknownLease
 from orchestrator.exit_codes import NOT_PROVEN
 from orchestrator.ledger.clocks import Clocks
 from orchestrator.ledger.ledger import Ledger

@@ -3,8 +3,6 @@
 Events and log files have every line. Of a hidden worker that fails the last lines are kept, since they say why.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A bound as text: with the seconds of the drill, or with letters for what tpujob cannot bound. Pure."""
 
-from __future__ import annotations
-
 from orchestrator.core.text.durations import format_duration
 from orchestrator.promises import Bound
 

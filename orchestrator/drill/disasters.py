@@ -4,8 +4,6 @@ Its steps cause a disaster in a `Sandbox`; time counts from the moment at which 
 table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,47 +66,27 @@ def _begin_outage(sandbox: Sandbox) -> None:
 _RUN, _CUT_POWER = Sandbox.run_until_the_job_runs, Sandbox.kill_everything_local
 _KILL_WHILE_CREATING = (Sandbox.start_run, Sandbox.until_creating, Sandbox.kill_cli)
 DISASTERS = (
-    Disaster(
-        1, "Ctrl-C", "Ctrl-C in the middle of a job",
-        (_RUN, Sandbox.press_ctrl_c), PROMISES["command"], cli_code=130,
-    ),
-    Disaster(
-        2, "killed while creating", "kill -9 of the CLI while the slice is CREATING",
-        _KILL_WHILE_CREATING, PROMISES["guardian"], provision_s=3.0,
-    ),
-    Disaster(
-        3, "killed while running", "kill -9 of the CLI while the job runs",
-        (_RUN, Sandbox.kill_cli), PROMISES["guardian"],
-    ),
-    Disaster(
-        4, "power cut", "kill -9 of everything local while the job runs",
-        (_RUN, Sandbox.until_armed, _CUT_POWER), PROMISES["watchdog"],
-    ),
-    Disaster(
-        5, "power cut and outage", f"kill -9 of everything local as the API goes down for {OUTAGE_S:.0f} s",
-        (_RUN, Sandbox.until_armed, _begin_outage, _CUT_POWER), PROMISES["watchdog after an outage"], outage_s=OUTAGE_S,
-    ),
-    Disaster(
-        6, "lost reply", "the reply to the create call is lost",
+    Disaster(1, "Ctrl-C", "Ctrl-C in the middle of a job",
+        (_RUN, Sandbox.press_ctrl_c), PROMISES["command"], cli_code=130),
+    Disaster(2, "killed while creating", "kill -9 of the CLI while the slice is CREATING",
+        _KILL_WHILE_CREATING, PROMISES["guardian"], provision_s=3.0),
+    Disaster(3, "killed while running", "kill -9 of the CLI while the job runs",
+        (_RUN, Sandbox.kill_cli), PROMISES["guardian"]),
+    Disaster(4, "power cut", "kill -9 of everything local while the job runs",
+        (_RUN, Sandbox.until_armed, _CUT_POWER), PROMISES["watchdog"]),
+    Disaster(5, "power cut and outage", f"kill -9 of everything local as the API goes down for {OUTAGE_S:.0f} s",
+        (_RUN, Sandbox.until_armed, _begin_outage, _CUT_POWER), PROMISES["watchdog after an outage"], outage_s=OUTAGE_S),
+    Disaster(6, "lost reply", "the reply to the create call is lost",
         (_RUN, Sandbox.let_the_job_end), PROMISES["command"], cli_code=0,
-        faults=({"kind": "lost_reply", "operation": "nodes.create", "when": {"first": 1}},),
-    ),
-    Disaster(
-        7, "failing deletes", "the delete is accepted and its operation fails, twice",
+        faults=({"kind": "lost_reply", "operation": "nodes.create", "when": {"first": 1}},)),
+    Disaster(7, "failing deletes", "the delete is accepted and its operation fails, twice",
         (_RUN, Sandbox.let_the_job_end), PROMISES["command"], cli_code=0, failed_deletes=2,
-        faults=({"kind": "operation_fails", "operation": "nodes.delete", "seconds": 0.5, "when": {"first": 2}},),
-    ),
-    Disaster(
-        8, "dropped delete", "kill -9 of the CLI while the slice is CREATING, and the cloud drops the delete",
+        faults=({"kind": "operation_fails", "operation": "nodes.delete", "seconds": 0.5, "when": {"first": 2}},)),
+    Disaster(8, "dropped delete", "kill -9 of the CLI while the slice is CREATING, and the cloud drops the delete",
         _KILL_WHILE_CREATING, PROMISES["guardian of a create"], provision_s=6.0,
-        faults=({"kind": "delete_dropped", "when": {"first": 1}},),
-    ),
-    Disaster(
-        9, "unattended", "a detached job ends, and no client is there",
-        (Sandbox.submit, _CUT_POWER, Sandbox.let_the_job_end), PROMISES["watchdog of a detached run"], speed=300.0,
-    ),
-    Disaster(
-        10, "no permission", "kill -9 of everything local, and the VM may not delete",
-        (_RUN, _CUT_POWER), PROMISES["gc"], speed=300.0, settings={"vm_may": ["get"]}, gc=True,
-    ),
+        faults=({"kind": "delete_dropped", "when": {"first": 1}},)),
+    Disaster(9, "unattended", "a detached job ends, and no client is there",
+        (Sandbox.submit, _CUT_POWER, Sandbox.let_the_job_end), PROMISES["watchdog of a detached run"], speed=300.0),
+    Disaster(10, "no permission", "kill -9 of everything local, and the VM may not delete",
+        (_RUN, _CUT_POWER), PROMISES["gc"], speed=300.0, settings={"vm_may": ["get"]}, gc=True),
 )  # fmt: skip

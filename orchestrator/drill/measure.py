@@ -1,7 +1,5 @@
 """Measures from the emulator's bills and request log: how long a slice was billed without a claim, and what ended it. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -3,8 +3,6 @@
 When the caller stops iterating, in whatever way, all disasters stop, and every sandbox removes what it created.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Generator, Sequence

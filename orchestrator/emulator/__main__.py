@@ -1,7 +1,5 @@
 """`python -m orchestrator.emulator --state-dir DIR [--port 0]`: the daemon, in the foreground or detached."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

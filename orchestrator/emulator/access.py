@@ -3,8 +3,6 @@
 `api.authentication` and the metadata servers add a secret, or the kernel's answer.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Collection

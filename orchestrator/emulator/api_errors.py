@@ -4,8 +4,6 @@ Pure data: `model` and `wire` raise `ApiError`; `api` turns it into an HTTP body
 texts come from public issue threads; clients match on them.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

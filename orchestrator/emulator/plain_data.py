@@ -4,8 +4,6 @@ Used for settings, supply, faults, and the bodies of `/_emulator/…`.
 Pydantic is not used here: importing it would add a fifth to the start-up time of the daemon.
 """
 
-from __future__ import annotations
-
 import types
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass

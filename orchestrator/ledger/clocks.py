@@ -1,7 +1,5 @@
 """The ledger's time of each cloud: the boot clock of this machine, anchored in the ledger."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Protocol

@@ -1,7 +1,5 @@
 """The disk of the ledger: full, read-only, or on another machine. `ledger` chooses by it how to open the file."""
 
-from __future__ import annotations
-
 import sqlite3
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Without that, recovery would call a run whose process is gone interrupted, also 
 the attempt begins: the disk may be full when it ends.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -3,8 +3,6 @@
 `ledger.ledger` has what is in it.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import threading

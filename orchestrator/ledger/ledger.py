@@ -4,8 +4,6 @@ Every write is one transaction. It changes a row by a pure transition (`core.lea
 appends the event, and is committed with `synchronous=FULL`: when `record` returns, a power cut cannot take it back.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

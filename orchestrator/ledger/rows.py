@@ -1,7 +1,5 @@
 """The rows of the ledger as values, and back: leases, runs, attempts, gc runs and sweeps."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, fields

@@ -3,8 +3,6 @@
 `schema.sql` says all that there is. A step that adds more than tables, indexes and columns has its line in `bring_forward`.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 

@@ -1,7 +1,5 @@
 """The attempts of a run, from the ledger: the candidates that were tried and why not, what was lost, what each cost."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

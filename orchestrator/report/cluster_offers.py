@@ -3,8 +3,6 @@
 Nothing here knows a cluster: which pools one has is its own matter. The shipped table has no prices of GKE.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The plan of a job on a cluster in sentences: what is asked for, its price, its deadlines, and what ends it. Pure."""
 
-from __future__ import annotations
-
 from orchestrator import catalog
 from orchestrator.core.cluster.manifest import ClusterShape
 from orchestrator.core.cluster.plan import price

@@ -4,8 +4,6 @@ A slice counts from its create call (a queued one from its capacity on) to its p
 not proven absent may still be billed. `now` is always the ledger's time of the slice's cloud, in unix seconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Times of day, costs and tables, as every message and command shows them. Pure."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 

@@ -24,15 +24,8 @@ if TYPE_CHECKING:
 
 OF_PODS = {"wait": "waiting for the pods"}  # instead, on a cluster
 MOST_MISSING = 20  # that an alert lists
-SPAN_LABELS = {
-    "wait": "waiting for the VM",
-    "connect": "connecting",
-    "ship": "shipping",
-    "setup": "setup",
-    "main": "job",
-    "collect": "collecting",
-    "release": "releasing",
-}
+SPAN_LABELS = {"wait": "waiting for the VM", "connect": "connecting", "ship": "shipping", "setup": "setup",
+    "main": "job", "collect": "collecting", "release": "releasing"}  # fmt: skip
 
 
 def outcome_lines(

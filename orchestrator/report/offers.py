@@ -3,8 +3,6 @@
 One row for each type, or with zones one for each type and zone. An unknown price is empty, never zero.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby

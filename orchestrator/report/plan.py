@@ -3,8 +3,6 @@
 A price has its date, emulated cost is marked as such, granted capacity is no zero, and an unknown price is no bound.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A request to the API as a person reads it: method, URL, and its body as YAML, with scripts and keys summarized. Pure."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

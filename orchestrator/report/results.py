@@ -248,10 +248,7 @@ def _describe(kind: str, data: dict[str, Any]) -> str:
 def head_lines(found: RunReport) -> list[str]:
     """Return which run it is, how it ended, on which slice, what it cost, and its attempts."""
     took = format_duration(found.ended_at - found.started_at) if found.ended_at else "not ended"
-    head = [
-        f"run      {found.run} · {found.name} · {found.state} · {took} · {found.cloud}",
-        f"job      {_job(found)}",
-    ]
+    head = [f"run      {found.run} · {found.name} · {found.state} · {took} · {found.cloud}", f"job      {_job(found)}"]
     if found.sweep:
         head.append(f"sweep    {found.sweep} · {found.variant}")
     if found.detail:

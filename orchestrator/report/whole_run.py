@@ -1,7 +1,5 @@
 """What every run has, whatever its job measures: the seconds that its job ran, restarts and dollars, from the ledger."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord

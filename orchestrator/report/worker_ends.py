@@ -3,8 +3,6 @@
 The exit codes are in the ledger, the last lines in the log files. Both may be from a hostile or broken worker.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -169,12 +169,7 @@ def ask(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run a program whose failure is an answer, too."""
     try:
         return subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            env=_environment(),
-            check=False,
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=_environment(), check=False
         )
     except OSError as error:
         return subprocess.CompletedProcess(argv, 127, "", str(error))

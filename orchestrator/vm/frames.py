@@ -6,9 +6,8 @@ write notices a cut connection.
 
 from __future__ import annotations
 
+import json
 import os
-
-from . import light_json
 
 TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ F_SETPIPE_SZ = 1031  # of Linux; Python has the name from 3.10 on
 
 
 def reply(value: dict[str, Any]) -> None:
-    write(PREFIX + light_json.dumps(value).encode() + b"\n")
+    write(PREFIX + json.dumps(value).encode() + b"\n")
 
 
 def frame(kind: bytes, content: bytes) -> None:

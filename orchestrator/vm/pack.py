@@ -12,12 +12,13 @@ on this disk a second time.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 import sys
 import time
 
-from . import hashing, light_json
+from . import hashing
 from .frames import reply, widen, write
 from .phase import PhaseFiles
 
@@ -49,7 +50,7 @@ def pack() -> None:
     Rows: {"path", "size_bytes", "sha256"}, {"path", "why"} for what is not packed, with "harmless" where that is no file,
     {"hashed": bytes} as a sign of life, and at the end {"end": the number of files}.
     """
-    request = light_json.loads(sys.stdin.buffer.readline())
+    request = json.loads(sys.stdin.buffer.readline())
     run = PhaseFiles(request["attempt"], "main", request.get("runs")).run
     files: list[tuple[str, int]] = []
     for row in rows(run, request["patterns"], ActivitySignal()):
@@ -58,7 +59,7 @@ def pack() -> None:
         reply(row)
     reply({"end": len(files)})
     widen(1)
-    for first, after in light_json.loads(sys.stdin.buffer.readline() or b"[]"):
+    for first, after in json.loads(sys.stdin.buffer.readline() or b"[]"):
         for name, size_bytes in files[first:after]:
             for piece in content(os.path.join(run, name), size_bytes):
                 write(piece)

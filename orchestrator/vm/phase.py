@@ -9,10 +9,9 @@ exit.json appears before the lock drops; neither a lock nor exit.json means that
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import time
-
-from . import light_json
 
 TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ class PhaseFiles:
     def read(self, name: str) -> dict[str, Any] | None:
         try:
             with open(self.path(name), "rb") as file:
-                value: dict[str, Any] = light_json.loads(file.read())
+                value: dict[str, Any] = json.loads(file.read())
         except FileNotFoundError:
             return None
         return value
@@ -80,13 +79,13 @@ class PhaseFiles:
         """Write a file atomically and durably; on a full disk into the room that `reserve` kept."""
         draft, room = self.path(f".{name}.{os.getpid()}"), self._room(name)  # another process may write the same file
         try:
-            _fill(draft, light_json.dumps(value))
+            _fill(draft, json.dumps(value))
         except OSError:
             if not os.path.exists(room):
                 raise
             if os.path.exists(draft):
                 os.unlink(draft)
-            _fill(room, light_json.dumps(value))
+            _fill(room, json.dumps(value))
             draft = room
         os.replace(draft, self.path(name))
         directory = os.open(self.dir, os.O_RDONLY)

@@ -16,10 +16,9 @@ already; or how much is gone, where the node has rotated the log away.
 
 from __future__ import annotations
 
+import json
 import os
 import time
-
-from . import light_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class Output:
     def control(self, **said: Any) -> None:
         """Write a control line. One that is too long for a line of a container's log is a bug."""
         self.flush()
-        line = light_json.dumps(dict({"n": self._number, "at": self.at, "of": self.of}, **said)).encode()
+        line = json.dumps(dict({"n": self._number, "at": self.at, "of": self.of}, **said)).encode()
         assert len(line) <= CONTROL_BYTES, "a control line that is too long"
         self._write(WORD + b" " + line + b"\n")
         self._number += 1

@@ -8,10 +8,11 @@ row for each file, then the contents of those in the log, and, once they are sen
 from __future__ import annotations
 
 import base64
+import json
 import zlib
 from pathlib import Path
 
-from . import light_json, pack, upload
+from . import pack, upload
 from .pod_output import CONTROL_BYTES
 
 TYPE_CHECKING = False
@@ -116,7 +117,7 @@ class Results:
             row = {"path": path, "why": NO_TIME if self._late else NO_ROOM}
         if "why" not in row:
             row = dict(row, kept="log" if path in packed else "bucket")
-        text = light_json.dumps(row)
+        text = json.dumps(row)
         if len(text) > ROW_BYTES:
             packed.pop(path, None)
             row = dict(row, path=_short(path), why=_short(row.get("why", "its name is too long")))

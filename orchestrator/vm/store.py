@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import time
 
-from . import hashing, light_json
+from . import hashing
 
 TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Damaged(Exception):
 
 def contents(text: bytes) -> list[tuple[str, int]]:
     """Each content of a manifest once, in the order of the stream; nothing is stored of an empty file. Raises ValueError."""
-    found = {sha256: size_bytes for _, sha256, size_bytes, _ in light_json.loads(text)["files"] if size_bytes}
+    found = {sha256: size_bytes for _, sha256, size_bytes, _ in json.loads(text)["files"] if size_bytes}
     for sha256, size_bytes in found.items():
         check_sha256(sha256)
         if type(size_bytes) is not int or size_bytes < 0:
@@ -49,7 +50,7 @@ class Manifest:
 
     def __init__(self, text: bytes) -> None:
         contents(text)
-        shape = light_json.loads(text)
+        shape = json.loads(text)
         self.files: list[tuple[str, str, int, int]] = [tuple(row) for row in shape["files"]]
         self.links: list[tuple[str, str]] = [tuple(row) for row in shape["links"]]
         self.directories: list[str] = shape["directories"]

@@ -8,9 +8,9 @@ from the next byte.
 
 from __future__ import annotations
 
+import json
 import time
 
-from . import light_json
 from .frames import frame, reply
 from .metrics import MetricsTail
 from .phase import PhaseFiles
@@ -50,7 +50,7 @@ def follow(attempt: str, name: str, offset_text: str, metrics_text: str = "") ->
         if limit is not None and offset != limit:
             now = {"state": "lost", "why": f"the log on the worker ends at byte {limit}, before byte {offset}"}
         if now["state"] != told:
-            frame(b"S", light_json.dumps(now).encode())
+            frame(b"S", json.dumps(now).encode())
             told = now["state"]
         if told in ("exited", "lost", "none"):
             return

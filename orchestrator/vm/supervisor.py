@@ -10,6 +10,7 @@ of its log are on disk before its lock is dropped; and when it has ended, nothin
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import select
 import sys
@@ -20,7 +21,7 @@ try:  # the names of `signal` without its enumerations, which take 5 ms to impor
 except ImportError:
     import signal
 
-from . import light_json, process_tree, stream
+from . import process_tree, stream
 from .frames import reply
 from .phase import PhaseFiles, boot_id, boot_s, private
 
@@ -44,7 +45,7 @@ def start() -> None:
 
     The request comes on stdin: it holds secrets, and an argument list is public.
     """
-    request = light_json.loads(sys.stdin.buffer.read())
+    request = json.loads(sys.stdin.buffer.read())
     phase = PhaseFiles(request["attempt"], request["phase"])
     os.makedirs(phase.dir, exist_ok=True)
     lock = _lock_to_start(phase)
@@ -66,9 +67,7 @@ def _launch(phase: PhaseFiles, request: dict[str, Any], lock: int) -> dict[str, 
     os.close(lock)  # the supervisor inherited it: the lock goes from hand to hand without a gap
     with os.fdopen(news, "rb") as pipe:
         said = pipe.read()
-    answer: dict[str, Any] = light_json.loads(
-        said or '{"error": "the supervisor ended before it could start the phase"}'
-    )
+    answer: dict[str, Any] = json.loads(said or '{"error": "the supervisor ended before it could start the phase"}')
     return answer
 
 
@@ -129,7 +128,7 @@ def inherit_orphans() -> None:
 
 def _say(fd: int, word: dict[str, Any]) -> None:
     try:
-        os.write(fd, light_json.dumps(word).encode())
+        os.write(fd, json.dumps(word).encode())
     except BrokenPipeError:
         sys.stderr.write("the launcher was gone before it could be told\n")
     os.close(fd)

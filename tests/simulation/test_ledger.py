@@ -1,7 +1,5 @@
 """The ledger of the simulation behaves like the production one: the same events, the same rows, the same refusals."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

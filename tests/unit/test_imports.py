@@ -3,8 +3,6 @@
 Imports inside functions and under TYPE_CHECKING count too: knowing a type is knowing the module.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import graphlib
@@ -51,10 +49,7 @@ MAY_IMPORT = {
 }
 
 # Commands that may import more than the rest of `cli`: they run what is not the client's.
-COMMANDS_MAY_IMPORT = {
-    "cli.commands.emulator": {"emulator.daemon.control"},
-    "cli.commands.guarantee.drill": {"drill"},
-}
+COMMANDS_MAY_IMPORT = {"cli.commands.emulator": {"emulator.daemon.control"}, "cli.commands.guarantee.drill": {"drill"}}
 
 # The rooms of the emulator and what each may import of the others, from the bottom up (emulator/__init__.py).
 _FAULTS = {"api_errors", "plain_data", "faults"}

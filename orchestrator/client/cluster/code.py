@@ -1,7 +1,5 @@
 """What a job ships as one archive for its pods: the same bytes for the same files, whenever and by whomever it is packed."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

@@ -55,14 +55,7 @@ def variables(spec: JobSpec, *, with_secrets: bool) -> dict[str, str]:
 
 
 def prepare(
-    session: Session,
-    spec: JobSpec,
-    path: Path,
-    *,
-    run: str,
-    lease_id: str,
-    env: Mapping[str, str],
-    stack: ExitStack,
+    session: Session, spec: JobSpec, path: Path, *, run: str, lease_id: str, env: Mapping[str, str], stack: ExitStack
 ) -> Prepared:
     """Return the job as objects; the same for the same job, code, names and settings. Asks no cluster.
 

@@ -24,11 +24,7 @@ class PodReach:
     run_of: Callable[[Lease], RunRecord | None]  # whose bucket may have the results
 
     def fleet(
-        self,
-        lease: Lease,
-        workers: Sequence[WorkerAddress],
-        notice: Callable[[str], None],
-        now: Callable[[], float],
+        self, lease: Lease, workers: Sequence[WorkerAddress], notice: Callable[[str], None], now: Callable[[], float]
     ) -> PodFleet:
         """Return the pods of a lease as its workers. Raises Vanished if its JobSet does not exist any more."""
         from orchestrator.remote.pods.fleet import PodFleet

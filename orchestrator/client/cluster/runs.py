@@ -19,7 +19,6 @@ from orchestrator.client.cluster.preparation import prepare
 from orchestrator.client.events import RunResult
 from orchestrator.client.jobs import results
 from orchestrator.client.jobs.log_output import JobOutput, make_directory
-from orchestrator.client.jobs.page_ahead import prepare_page
 from orchestrator.client.results import pages
 from orchestrator.clouds.gke import clusters
 from orchestrator.core.cluster.yaml_text import to_yaml
@@ -37,10 +36,8 @@ if TYPE_CHECKING:
     from orchestrator.client.jobs.runs import RunOptions
     from orchestrator.client.session import Session
     from orchestrator.core.jobfile.keys import JobSpec
-    from orchestrator.core.lease.cloud_api import Capabilities
     from orchestrator.core.lease.lease import Lease
     from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
-    from orchestrator.engine.effects.base import Program
     from orchestrator.engine.jobs.progress import Outcome
 
 MANIFEST = "jobset.yaml"  # in the directory of a run: what was submitted, without the values of the Secret
@@ -62,14 +59,7 @@ def run_there(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
         project = clusters.identity(target.context, target.cluster, os.environ)
         documents = made.documents()
         draft = draft_of(
-            session,
-            spec,
-            made.job,
-            documents,
-            project=project,
-            run=record.id,
-            lease_id=lease_id,
-            detach=options.detach,
+            session, spec, made.job, documents, project=project, run=record.id, lease_id=lease_id, detach=options.detach
         )
         record = replace(record, spec=record.spec.having(cluster=_about(made)))
         shown_logs.check("--logs", options.logs, made.job.pods)
@@ -97,12 +87,8 @@ def run_there(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
             detach=options.detach,
         )
 
-        def program(capabilities: Capabilities) -> Program[Outcome]:
-            prepare_page()
-            return run_on_cluster(job, capabilities)
-
         with pages.reported_if_it_raises(session, record):
-            outcome = session.on_cloud(program, GKE)
+            outcome = session.on_cloud(lambda capabilities: run_on_cluster(job, capabilities), GKE)
     if not outcome.detached:
         bucket.remove_code(session.reporter, record)
     if outcome.detached:

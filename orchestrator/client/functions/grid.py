@@ -1,7 +1,5 @@
 """The calls of `map`: a list of them, or all combinations of lists of values."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

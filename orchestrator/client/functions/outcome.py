@@ -4,8 +4,6 @@ Nothing in them is unpickled or evaluated. They are read up to a size, as strict
 loses its control characters and its secrets.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import stat

@@ -1,7 +1,5 @@
 """The names that a function uses and does not define: globals, and variables of functions around it."""
 
-from __future__ import annotations
-
 import builtins
 import dis
 from collections.abc import Iterable, Iterator

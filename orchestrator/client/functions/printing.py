@@ -1,7 +1,5 @@
 """What a call shows where the client has no `on_event`: the steps and the log, on stderr. stdout stays the program's."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """What a call carries: arguments and results are JSON values, and everything else is a file."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 What may not be read is "not known", never a failure. Each check names the command that adds what is missing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace

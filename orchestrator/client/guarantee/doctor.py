@@ -1,7 +1,5 @@
 """`doctor`: run every health check, and look at every open slice of this machine's ledger."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """`forget`: end the obligation for a slice whose deletion tpujob cannot prove. The ledger never calls it gone."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

@@ -3,8 +3,6 @@
 Each check returns a `HealthCheck` and never raises: what cannot be found out is its text.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """`install-gc`: install, show and remove the timer of this machine that runs `tpujob gc --local`."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping

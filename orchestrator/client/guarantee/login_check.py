@@ -1,7 +1,5 @@
 """Log in to every worker of the open slices, each by the way that it was created for."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 Its stderr is the guardian's log. Exits with 0 once every teardown is proven, else with 75.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

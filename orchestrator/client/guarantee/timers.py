@@ -4,8 +4,6 @@
 is the same as once.
 """
 
-from __future__ import annotations
-
 import getpass
 import os
 import plistlib

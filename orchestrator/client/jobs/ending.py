@@ -17,13 +17,7 @@ from orchestrator.client.jobs import results
 from orchestrator.client.results import pages
 from orchestrator.client.slices.down import SliceRelease
 from orchestrator.core.lease.lease import CANCEL, HeldFor, Lease, LeaseState
-from orchestrator.core.lease.run_and_attempt import (
-    LOCAL,
-    Attempt,
-    AttemptState,
-    RunRecord,
-    has_uncollected_results,
-)
+from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState, RunRecord, has_uncollected_results
 from orchestrator.engine.jobs.collection import UncollectedRun, collect_again
 from orchestrator.engine.jobs.monitor import STOP_GRACE_S
 from orchestrator.engine.leases.cancellation import record_cancel

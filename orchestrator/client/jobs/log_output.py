@@ -1,7 +1,5 @@
 """The output of a job: one log file per worker, and log events; secrets in neither."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 from pathlib import Path

@@ -5,8 +5,6 @@ artifact is collected, which is then not read again as a whole. `report.files.me
 reported as events, a few times a second.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import threading

@@ -1,7 +1,5 @@
 """A first job file for a script: what runs it, what it needs, and the keys that people change first, as comments."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

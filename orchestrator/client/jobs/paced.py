@@ -1,7 +1,5 @@
 """What changes often is passed on at a calm rate: at once the first time, then the newest state each time that it is due."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

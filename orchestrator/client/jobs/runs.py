@@ -15,7 +15,6 @@ from orchestrator.client.events import RunResult
 from orchestrator.client.jobs import job_files, results
 from orchestrator.client.jobs.code import shipment_of
 from orchestrator.client.jobs.log_output import JobOutput, make_directory
-from orchestrator.client.jobs.page_ahead import prepare_page
 from orchestrator.client.jobs.planning import plan_of
 from orchestrator.client.jobs.sleep_inhibitor import inhibit_sleep
 from orchestrator.client.results import pages
@@ -34,12 +33,9 @@ if TYPE_CHECKING:
     from orchestrator.client.session import Session
     from orchestrator.client.shown_logs import Choice
     from orchestrator.core.jobfile.keys import JobSpec
-    from orchestrator.core.lease.cloud_api import Capabilities
     from orchestrator.core.lease.lease import Lease
     from orchestrator.core.planning.plan import Plan
-    from orchestrator.engine.effects.base import Program
     from orchestrator.engine.jobs.lane import Lane
-    from orchestrator.engine.jobs.progress import Outcome
 
 __all__ = ["RunOptions", "RunResult", "run_spec", "start_run"]
 
@@ -132,13 +128,7 @@ def _run_on_slice(
         spec, path, session.target.kind, session.runs_directory, session.now(), sweep=options.sweep
     )
     drafter = plans.drafter(
-        session,
-        plan,
-        spec.access.wish,
-        handle=run.name,
-        purpose=Purpose.RUN,
-        linger_s=spec.limits.linger,
-        run=run.id,
+        session, plan, spec.access.wish, handle=run.name, purpose=Purpose.RUN, linger_s=spec.limits.linger, run=run.id
     )
     with ExitStack() as stack:
         shipment = shipment_of(session, spec, path, stack)
@@ -166,12 +156,8 @@ def _run_on_slice(
                 text = f"if this machine sleeps for longer than {ttl}, the slice is deleted (or: --detach)"
                 session.reporter.notice("note", text)
 
-        def program(capabilities: Capabilities) -> Program[Outcome]:
-            prepare_page()  # now that the client of the cloud is there, and the next thing is to wait for it
-            return run_job(job, capabilities)
-
         with pages.reported_if_it_raises(session, run):
-            outcome = session.on_cloud(program)
+            outcome = session.on_cloud(lambda capabilities: run_job(job, capabilities))
     if outcome.detached:
         return results.left_running(session, outcome, drafter.made)
     if outcome.error is not None and spec.access.wish != NO_WISH:

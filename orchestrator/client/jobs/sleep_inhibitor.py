@@ -1,7 +1,5 @@
 """Inhibit suspend while a run is attached: a suspended machine sends no heartbeat."""
 
-from __future__ import annotations
-
 import select
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """When which step of a job was reported: `logs/steps.jsonl`, from which curves are drawn over time. `report.files` reads it."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What this machine's slices and runs cost in a period, from its ledger: `cost`."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, date, datetime, timedelta
 from typing import get_args

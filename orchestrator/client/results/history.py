@@ -1,7 +1,5 @@
 """The runs of this machine, from its ledger: `list`. What their files say is in `reports`, which imports more."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from typing import Any
 

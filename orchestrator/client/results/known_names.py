@@ -1,7 +1,5 @@
 """The names of runs, sweeps and slices that this machine's ledger has, for the completion of a shell. Nothing is recovered."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager

@@ -1,7 +1,5 @@
 """Runs of this machine, from its ledger and their files: `show` for one, `compare` for several."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from orchestrator.client import lookup

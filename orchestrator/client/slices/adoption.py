@@ -1,7 +1,5 @@
 """Adopt a slice that is in the API and not in this machine's ledger: find the one that `down` names, and record it."""
 
-from __future__ import annotations
-
 from orchestrator import catalog
 from orchestrator.client import lookup
 from orchestrator.client.session import Session, default_handle

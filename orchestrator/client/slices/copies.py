@@ -4,8 +4,6 @@ A place is written as for scp, with the slice for the host: `SLICE:PATH`, or `SL
 local file, also one whose colon comes after a slash.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import stat

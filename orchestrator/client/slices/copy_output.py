@@ -1,7 +1,5 @@
 """What several programs say of their workers, shown once where they say the same: `tpujob scp --worker all`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from subprocess import Popen
 

@@ -1,7 +1,5 @@
 """Ports of a worker on this machine, as long as they are wanted and the slice exists: `tpujob forward`, `Client.forward`."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterator, Sequence

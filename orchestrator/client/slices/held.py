@@ -1,7 +1,5 @@
 """One slice that exists: stop it, start it, move its end."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 

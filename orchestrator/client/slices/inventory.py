@@ -138,12 +138,7 @@ def _configured(session: Session) -> dict[str, tuple[str, ...]]:
 
 
 def _begin(
-    session: Session,
-    kind: str,
-    project: str,
-    leases: list[Lease],
-    give_up_at: float,
-    configured: tuple[str, ...] = (),
+    session: Session, kind: str, project: str, leases: list[Lease], give_up_at: float, configured: tuple[str, ...] = ()
 ) -> tuple[ProjectInventory, threading.Thread | None]:
     namespaces = tuple(dict.fromkeys((*configured, *(lease.name.zone for lease in leases)))) if kind == GKE else ()
     asked = ProjectInventory(kind, project, namespaces)

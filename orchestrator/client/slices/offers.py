@@ -1,7 +1,5 @@
 """`offers`: which TPUs there are, where and for how much, and after `refresh` which of them the project has."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One command on all workers of a slice, side by side: `tpujob ssh --worker all -- COMMAND`."""
 
-from __future__ import annotations
-
 import shlex
 import threading
 from collections.abc import Callable, Iterable, Sequence

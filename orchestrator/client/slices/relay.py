@@ -4,8 +4,6 @@ It carries its stdin and stdout through the relay to the SSH port of an instance
 asks neither ledger nor API. It ends with OpenSSH, however that ends, also while it opens a tunnel or resumes one that was cut.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

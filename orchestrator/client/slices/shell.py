@@ -1,7 +1,5 @@
 """Shells and copies on the workers of a slice that is READY, by the user's own OpenSSH and the slice's configuration."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ The file there belongs to the user: one line is put at its top and taken out aga
 be done the line is told.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pwd

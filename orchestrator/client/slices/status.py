@@ -1,7 +1,5 @@
 """`status`: every slice of tpujob that the API shows or the ledger has open, with its claim and its cost."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import asdict, dataclass
 from typing import Any

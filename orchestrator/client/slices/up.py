@@ -3,8 +3,6 @@
 A failure is a TpujobError whose `exit_code` is 75 whenever a slice may still be billed.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from functools import partial

@@ -4,12 +4,11 @@ The control plane answers `get` and `list` from a quorum of its store, so what i
 that of the JobSet and of everything that was made for it: Jobs, Pods, the ConfigMap and the Secret.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from orchestrator import errors
 from orchestrator.clouds.gke import views
 from orchestrator.clouds.gke.errors import NotFound
 from orchestrator.clouds.gke.kube_api import KUEUE, KubeApi, Rows, path_of
@@ -28,16 +27,6 @@ from orchestrator.core.lease.cloud_api import (
     WorkerAddress,
 )
 from orchestrator.core.text import names
-from orchestrator.errors import (
-    AlreadyExists,
-    AuthError,
-    BadRequest,
-    CloudError,
-    CloudUnavailable,
-    ConfigError,
-    Vanished,
-    WrongState,
-)
 
 OURS = f"{names.PREFIX}=1"
 NEED_NO_TPU = ("configmaps", "secrets")
@@ -64,8 +53,8 @@ class ClusterCloud:
         if project not in self._apis:
             try:
                 self._apis[project] = self._open(project)
-            except ConfigError as error:  # of one lease: those on other clusters are not concerned
-                raise CloudError(error.message, hint=error.hint, exit_code=error.exit_code) from error
+            except errors.ConfigError as error:  # of one lease: those on other clusters are not concerned
+                raise errors.CloudError(error.message, hint=error.hint, exit_code=error.exit_code) from error
         return self._apis[project]
 
     def create(self, request: SliceRequest) -> Operation:
@@ -75,15 +64,15 @@ class ClusterCloud:
         jobset, *others = request.manifests
         try:
             made = api.post(path_of("jobsets", name.zone), jobset)
-        except AlreadyExists:
+        except errors.AlreadyExists:
             made = api.get(path_of("jobsets", name.zone, name.node))
             if _label(made, names.LEASE_ID) != request.labels.get(names.LEASE_ID):
                 raise
         except NotFound as error:  # of the namespace
-            raise BadRequest(f"the cluster has no namespace {name.zone}: {error.message}") from error
+            raise errors.BadRequest(f"the cluster has no namespace {name.zone}: {error.message}") from error
         for other in others:
             if time.monotonic() - began > BEGUN_WITHIN_S:
-                raise CloudUnavailable(f"{api.server} is slow: the {other['kind']} is not made yet")
+                raise errors.CloudUnavailable(f"{api.server} is slow: the {other['kind']} is not made yet")
             self._create_owned(api, name, other, made)
         return Operation(f"jobset/{views.uid_of(made)}", done=True, verb="create", target=name.node)
 
@@ -93,10 +82,10 @@ class ClusterCloud:
         metadata = {**manifest["metadata"], "ownerReferences": [_reference(owner)]}
         try:
             api.post(path_of(_collection(manifest), name.zone), {**manifest, "metadata": metadata})
-        except AlreadyExists as error:
+        except errors.AlreadyExists as error:
             found = api.get(path_of(_collection(manifest), name.zone, name.node))
             if not any(each.get("uid") == views.uid_of(owner) for each in found["metadata"].get("ownerReferences", [])):
-                raise WrongState(f"{error.message}, and is not of this JobSet") from error
+                raise errors.WrongState(f"{error.message}, and is not of this JobSet") from error
 
     def get(self, name: SliceName) -> SliceView | None:
         """Return the JobSet, or what is left of it; None once nothing is."""
@@ -126,7 +115,7 @@ class ClusterCloud:
             return ()
         try:
             found = self.api(name.project).list(path_of("events", name.zone), fields=about).items
-        except (AuthError, BadRequest):
+        except (errors.AuthError, errors.BadRequest):
             return ()
         if late is not None:
             return found
@@ -139,9 +128,9 @@ class ClusterCloud:
             place = path_of("workloads", name.zone, kueue=version)
             try:
                 return next(iter(api.list(place, labels=made_for).items), None), ""
-            except AuthError as error:
+            except errors.AuthError as error:
                 return None, f"why may not be read: {error.message}"
-            except (BadRequest, NotFound):  # it does not serve this version
+            except (errors.BadRequest, NotFound):  # it does not serve this version
                 continue
         return None, "the cluster does not know Workloads: is Kueue installed?"
 
@@ -157,7 +146,7 @@ class ClusterCloud:
         contents = kind not in NEED_NO_TPU
         try:
             return self.api(project).list(path_of(kind, namespace), labels=labels, contents=contents)
-        except AuthError:
+        except errors.AuthError:
             if kind in NEED_NO_TPU:
                 return Rows((), None)
             raise
@@ -194,7 +183,9 @@ class ClusterCloud:
         try:
             found = api.get(path_of("jobsets", name.zone, name.node))
             if _label(found, names.LEASE_ID) != _lease_of(name):
-                raise WrongState(f"a JobSet named {name.node} exists that is not of this lease: it is not deleted")
+                raise errors.WrongState(
+                    f"a JobSet named {name.node} exists that is not of this lease: it is not deleted"
+                )
             api.delete(path_of("jobsets", name.zone, name.node), views.uid_of(found))
             return Operation(f"jobset/{views.uid_of(found)}", done=False, verb="delete", target=name.node)
         except NotFound:
@@ -231,7 +222,7 @@ class ClusterCloud:
         jobset = self._jobset(name)
         found, count = self._pods(name, jobset).pods(), views.pods_of(jobset)
         if len(found) < (1 if views.has_failed(jobset) else count):
-            raise WrongState(f"{len(found)} of {count} pods of {name.node} exist")
+            raise errors.WrongState(f"{len(found)} of {count} pods of {name.node} exist")
         return tuple(WorkerAddress(pod.worker, pod.name, instance=pod.node) for pod in found)
 
     def pods(self, name: SliceName) -> JobSetPods:
@@ -245,7 +236,7 @@ class ClusterCloud:
         try:
             return self.api(name.project).get(path_of("jobsets", name.zone, name.node))
         except NotFound as error:
-            raise Vanished(f"{name.node} does not exist in {name.zone} (any more)") from error
+            raise errors.Vanished(f"{name.node} does not exist in {name.zone} (any more)") from error
 
     def nodes(self, project: str, names: tuple[str, ...]) -> tuple[NodeView, ...]:
         """Return those of these nodes that exist, each with whether other pods on it ask for TPUs. Raises AuthError."""
@@ -264,13 +255,13 @@ class ClusterCloud:
         return Listing(tuple(str(row["metadata"]["name"]) for row in rows.items), (), rows.server_now)
 
     def start(self, name: SliceName) -> Operation:
-        raise BadRequest(_NO_SLICE)
+        raise errors.BadRequest(_NO_SLICE)
 
     def stop(self, name: SliceName) -> Operation:
-        raise BadRequest(_NO_SLICE)
+        raise errors.BadRequest(_NO_SLICE)
 
     def set_labels(self, name: SliceName, labels: Mapping[str, str]) -> Operation:
-        raise BadRequest(_NO_SLICE)
+        raise errors.BadRequest(_NO_SLICE)
 
     def preview(self, request: SliceRequest) -> dict[str, Any]:
         url = path_of("jobsets", request.name.zone)

@@ -1,7 +1,5 @@
 """Commands of kubectl that a person may type when tpujob cannot prove that a job left nothing on its cluster."""
 
-from __future__ import annotations
-
 import shlex
 
 from orchestrator.core.lease.cloud_api import SliceName

@@ -1,7 +1,5 @@
 """What the API server has allowed before: while it starts, it knows no roles yet, and refuses everything with 403."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

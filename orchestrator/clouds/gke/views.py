@@ -3,8 +3,6 @@
 Pure translation. A field that is missing or of another type counts as not said.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Why a job on a cluster waits, in the words of Kueue, the scheduler and the autoscaler, without what does not help. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

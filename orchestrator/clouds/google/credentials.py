@@ -1,7 +1,5 @@
 """Google's credentials of this machine, refreshed with a time limit: an object of google-auth, or a bearer token."""
 
-from __future__ import annotations
-
 import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence

@@ -4,28 +4,14 @@ The kind follows from code, status, typed details and, where Cloud TPU gives not
 (`known_errors.TABLE`). The original stays in `details`, error ids included. Only `clouds` imports this module.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator import errors
 from orchestrator.clouds.google.known_errors import MORE_QUOTA, TABLE, KnownError, fill, project_in
 from orchestrator.core.text import json_text
-from orchestrator.errors import (
-    AlreadyExists,
-    AuthError,
-    BadRequest,
-    CapacityError,
-    CloudError,
-    CloudUnavailable,
-    Preempted,
-    QuotaError,
-    UnexpectedReply,
-    Vanished,
-    WrongState,
-)
 
 LOGIN = "log in with `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
 EMULATOR_LOGIN = "restart the emulator with `tpujob emulator stop`; the next command starts it with a new token"
@@ -33,42 +19,34 @@ MAX_MESSAGE_CHARS = 500
 MAX_DETAIL_CHARS = 4000
 
 
-class NotFound(CloudError):
+class NotFound(errors.CloudError):
     """The API replied that this resource does not exist: a 404 with the status NOT_FOUND, nothing less."""
 
     reason = "absent"
 
 
 # google.rpc.Code → its name, and the error that it becomes unless a rule of `TABLE` matches.
-_STATUSES: dict[int, tuple[str, type[CloudError]]] = {
-    1: ("CANCELLED", Vanished),  # in an operation: a delete overtook it
-    2: ("UNKNOWN", CloudUnavailable),
-    3: ("INVALID_ARGUMENT", BadRequest),
-    4: ("DEADLINE_EXCEEDED", CloudUnavailable),
+_STATUSES: dict[int, tuple[str, type[errors.CloudError]]] = {
+    1: ("CANCELLED", errors.Vanished),  # in an operation: a delete overtook it
+    2: ("UNKNOWN", errors.CloudUnavailable),
+    3: ("INVALID_ARGUMENT", errors.BadRequest),
+    4: ("DEADLINE_EXCEEDED", errors.CloudUnavailable),
     5: ("NOT_FOUND", NotFound),
-    6: ("ALREADY_EXISTS", AlreadyExists),
-    7: ("PERMISSION_DENIED", AuthError),
-    8: ("RESOURCE_EXHAUSTED", CloudUnavailable),  # "check quota" without a name of one is usually a rate limit
-    9: ("FAILED_PRECONDITION", WrongState),
-    10: ("ABORTED", WrongState),
-    11: ("OUT_OF_RANGE", BadRequest),
-    12: ("UNIMPLEMENTED", UnexpectedReply),
-    13: ("INTERNAL", CloudUnavailable),
-    14: ("UNAVAILABLE", CloudUnavailable),
-    15: ("DATA_LOSS", CloudUnavailable),
-    16: ("UNAUTHENTICATED", AuthError),
+    6: ("ALREADY_EXISTS", errors.AlreadyExists),
+    7: ("PERMISSION_DENIED", errors.AuthError),
+    8: ("RESOURCE_EXHAUSTED", errors.CloudUnavailable),  # "check quota" without a name of one is usually a rate limit
+    9: ("FAILED_PRECONDITION", errors.WrongState),
+    10: ("ABORTED", errors.WrongState),
+    11: ("OUT_OF_RANGE", errors.BadRequest),
+    12: ("UNIMPLEMENTED", errors.UnexpectedReply),
+    13: ("INTERNAL", errors.CloudUnavailable),
+    14: ("UNAVAILABLE", errors.CloudUnavailable),
+    15: ("DATA_LOSS", errors.CloudUnavailable),
+    16: ("UNAUTHENTICATED", errors.AuthError),
 }
 _KINDS = dict(_STATUSES.values())
-_BY_HTTP = {
-    400: "INVALID_ARGUMENT",
-    401: "UNAUTHENTICATED",
-    403: "PERMISSION_DENIED",
-    408: "UNAVAILABLE",
-    409: "ABORTED",
-    412: "FAILED_PRECONDITION",
-    429: "RESOURCE_EXHAUSTED",
-    501: "UNIMPLEMENTED",
-}
+_BY_HTTP = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 408: "UNAVAILABLE",
+    409: "ABORTED", 412: "FAILED_PRECONDITION", 429: "RESOURCE_EXHAUSTED", 501: "UNIMPLEMENTED"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +71,8 @@ class ApiRefusal:
 
 
 def http_error(
-    http: int,
-    body: str,
-    *,
-    host: str,
-    asked: str = "",
-    retry_after: str | None = None,
-    emulated: bool = False,
-) -> CloudError:
+    http: int, body: str, *, host: str, asked: str = "", retry_after: str | None = None, emulated: bool = False
+) -> errors.CloudError:
     """Return the error for a reply with a status of 300 or more. `asked`: the address of the call, or a name in it."""
     found = _error_object(body)
     if found is None:
@@ -111,7 +83,7 @@ def http_error(
         if http == 409 and "already exists" in message:
             status = "ALREADY_EXISTS"
     if (status == "NOT_FOUND") != (http == 404):
-        return UnexpectedReply(f"{host} answered {http} {status}: {_plain(message)}", details=_cut(body))
+        return errors.UnexpectedReply(f"{host} answered {http} {status}: {_plain(message)}", details=_cut(body))
     if http == 499:
         status = "UNAVAILABLE"
     details = _dicts(found.get("details"))
@@ -123,7 +95,7 @@ def http_error(
     return error
 
 
-def operation_error(error: Mapping[str, Any], asked: str = "") -> CloudError:
+def operation_error(error: Mapping[str, Any], asked: str = "") -> errors.CloudError:
     """Return the error for the `error` of a done operation, a google.rpc.Status as JSON. `asked`: the operation's name."""
     number = error.get("code")
     status = _STATUSES[number][0] if isinstance(number, int) and number in _STATUSES else ""
@@ -136,11 +108,11 @@ def json_object(text: str, host: str) -> dict[str, Any]:
     found = _parsed(text)
     if not isinstance(found, dict):
         shown = " ".join(text[:80].split()) or "an empty reply"
-        raise UnexpectedReply(f"{host} answered something that is not JSON: {shown}", details=_cut(text))
+        raise errors.UnexpectedReply(f"{host} answered something that is not JSON: {shown}", details=_cut(text))
     return found
 
 
-def local_error(error: Exception, host: str) -> CloudError:
+def local_error(error: Exception, host: str) -> errors.CloudError:
     """Return the error for an exception of requests, google-auth or google-cloud-tpu."""
     from google.api_core.exceptions import GoogleAPICallError
     from google.auth.exceptions import GoogleAuthError
@@ -155,50 +127,54 @@ def local_error(error: Exception, host: str) -> CloudError:
     if isinstance(error, GoogleAuthError):
         return auth_error(error)
     if isinstance(error, ParseError):
-        return UnexpectedReply(f"{host} answered something that is not of this API: {_plain(str(error))}")
-    return UnexpectedReply(f"the call to {host} failed: {type(error).__name__}: {_plain(str(error))}")
+        return errors.UnexpectedReply(f"{host} answered something that is not of this API: {_plain(str(error))}")
+    return errors.UnexpectedReply(f"the call to {host} failed: {type(error).__name__}: {_plain(str(error))}")
 
 
-def auth_error(error: Exception) -> CloudError:
+def auth_error(error: Exception) -> errors.CloudError:
     """Return the error for google-auth's: no credentials, unusable ones, or no reply from the sign-in server."""
     from google.auth.exceptions import DefaultCredentialsError, RefreshError, TimeoutError, TransportError
 
     why = _plain(" ".join(str(part) for part in error.args[:1]))
     if isinstance(error, (TransportError, TimeoutError)) or getattr(error, "retryable", False):
-        return CloudUnavailable(f"Google's sign-in server cannot be reached: {why}", details=why)
+        return errors.CloudUnavailable(f"Google's sign-in server cannot be reached: {why}", details=why)
     if isinstance(error, DefaultCredentialsError):
-        return AuthError(f"no usable Google credentials: {why}", hint=LOGIN, details=why, scope="project")
+        return errors.AuthError(f"no usable Google credentials: {why}", hint=LOGIN, details=why, scope="project")
     if isinstance(error, RefreshError):
         if "invalid_rapt" in str(error) or "eauthentication" in why:
             message = "Google requires you to sign in again (your organization ends sessions after a while)"
             hint = "`gcloud auth application-default login`"
         else:
             message, hint = f"Google did not renew your credentials: {why}", f"they are expired or revoked; {LOGIN}"
-        return AuthError(message, hint=hint, details=str(error.args), scope="project")
-    return AuthError(f"Google credentials cannot be used: {why}", hint=LOGIN, details=why, scope="project")
+        return errors.AuthError(message, hint=hint, details=str(error.args), scope="project")
+    return errors.AuthError(f"Google credentials cannot be used: {why}", hint=LOGIN, details=why, scope="project")
 
 
-def _classify(refusal: ApiRefusal) -> CloudError:
+def _classify(refusal: ApiRefusal) -> errors.CloudError:
     rule = next((rule for rule in TABLE if _matches(rule, refusal)), None)
-    kind = rule.kind if rule else _KINDS.get(refusal.status, UnexpectedReply)
+    kind = rule.kind if rule else _KINDS.get(refusal.status, errors.UnexpectedReply)
     if rule is None and refusal.in_operation and refusal.status == "RESOURCE_EXHAUSTED":
-        kind = CapacityError  # quotas are refused before there is an operation
-    if (rule is None or kind is CapacityError) and refusal.detail("QuotaFailure"):
-        kind, rule = QuotaError, None
+        kind = errors.CapacityError  # quotas are refused before there is an operation
+    if (rule is None or kind is errors.CapacityError) and refusal.detail("QuotaFailure"):
+        kind, rule = errors.QuotaError, None
     message = _plain(refusal.message)
-    if kind is QuotaError and (violation := _violation(refusal)):
+    if kind is errors.QuotaError and (violation := _violation(refusal)):
         message = _plain(violation)
     if not message:
         message = f"the API answered {refusal.http or 'an error'} {refusal.status} without a message".replace("  ", " ")
     metadata = refusal.info().get("metadata")
     known = metadata if isinstance(metadata, dict) else {}
     hint = (
-        fill(rule.hint, refusal.message, known, refusal.project) if rule else MORE_QUOTA if kind is QuotaError else None
+        fill(rule.hint, refusal.message, known, refusal.project)
+        if rule
+        else MORE_QUOTA
+        if kind is errors.QuotaError
+        else None
     )
     details = {"status": refusal.status, "message": refusal.message, "details": list(refusal.details)}
-    if issubclass(kind, CloudUnavailable):
+    if issubclass(kind, errors.CloudUnavailable):
         return kind(message, hint=hint, details=details, retry_after_s=_retry_delay(refusal))
-    if kind is Preempted:
+    if kind is errors.Preempted:
         message = f"the slice was taken away: {message}"
     return kind(message, hint=hint, details=details, scope=rule.scope if rule else "")
 
@@ -226,34 +202,36 @@ def _seconds(text: str | None) -> float | None:
     return float(text) if text and re.fullmatch(r"\d{1,6}(\.\d{1,9})?", text) else None
 
 
-def _not_the_api(http: int, body: str, host: str, retry_after_s: float | None) -> CloudError:
+def _not_the_api(http: int, body: str, host: str, retry_after_s: float | None) -> errors.CloudError:
     """HTML of a proxy or a load balancer, or truncated JSON: never a statement about a resource."""
     title = re.search(r"<title>(.*?)</title>", body, re.IGNORECASE | re.DOTALL)
     shown = _plain(title.group(1) if title else body[:80]) or "an empty reply"
     message = f"{host} answered {http}, not in the API's form: {shown}"
     if http >= 500 or http in (408, 429):
-        return CloudUnavailable(message, details=_cut(body), retry_after_s=retry_after_s)
+        return errors.CloudUnavailable(message, details=_cut(body), retry_after_s=retry_after_s)
     if http == 401:
-        return AuthError(message, hint=LOGIN, details=_cut(body))
+        return errors.AuthError(message, hint=LOGIN, details=_cut(body))
     if http < 400:
         message = f"{host} answered {http}, a redirection, which is not followed"
     hint = "is there a proxy or a sign-in page between this machine and the API?"
-    return UnexpectedReply(message, hint=hint, details=_cut(body))
+    return errors.UnexpectedReply(message, hint=hint, details=_cut(body))
 
 
-def _network(error: Exception, host: str) -> CloudError:
+def _network(error: Exception, host: str) -> errors.CloudError:
     from requests import exceptions
 
     if isinstance(error, exceptions.ProxyError):
-        return CloudUnavailable(f"the proxy on the way to {host} refuses: {_cause(error)}", hint="see HTTPS_PROXY")
+        return errors.CloudUnavailable(
+            f"the proxy on the way to {host} refuses: {_cause(error)}", hint="see HTTPS_PROXY"
+        )
     if isinstance(error, exceptions.SSLError):
         hint = "a proxy that intercepts TLS? Then REQUESTS_CA_BUNDLE must name its certificate"
-        return CloudUnavailable(f"no trusted TLS connection to {host}: {_cause(error)}", hint=hint)
+        return errors.CloudUnavailable(f"no trusted TLS connection to {host}: {_cause(error)}", hint=hint)
     if isinstance(error, exceptions.Timeout):
-        return CloudUnavailable(f"{host} did not answer in time")
+        return errors.CloudUnavailable(f"{host} did not answer in time")
     if isinstance(error, exceptions.ConnectionError):
-        return CloudUnavailable(f"{host} cannot be reached: {_cause(error)}")
-    return CloudUnavailable(f"the reply of {host} broke off: {_cause(error)}")
+        return errors.CloudUnavailable(f"{host} cannot be reached: {_cause(error)}")
+    return errors.CloudUnavailable(f"the reply of {host} broke off: {_cause(error)}")
 
 
 def _cause(error: BaseException) -> str:

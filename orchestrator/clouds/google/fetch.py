@@ -4,8 +4,6 @@ For the light API client, its sign-in, and Cloud Storage. Proxies and certificat
 requests; redirections are not followed, and a reply that is too long or too slow is an error.
 """
 
-from __future__ import annotations
-
 import http.client
 import os
 import socket

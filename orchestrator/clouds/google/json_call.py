@@ -3,8 +3,6 @@
 Real tokens go to https://*.googleapis.com only; an emulator's goes to its own address, which `clouds.tpu.connect` checks.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

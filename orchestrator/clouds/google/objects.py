@@ -4,8 +4,6 @@ As in `storage`, real credentials are sent to https://storage.googleapis.com onl
 none. Contents are streamed: neither memory nor a reply limits their size.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

@@ -5,8 +5,6 @@ A key's id is what the API says it is: its rule is not documented, and a delete 
 only; an emulator's goes to its own address, which `clouds.tpu.connect` checks.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Each call raises a CloudError: AuthError where the caller may not read it, which says nothing about what is there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Network

@@ -4,8 +4,6 @@ Real credentials are sent to https://storage.googleapis.com only; an emulator of
 clients) gets none.
 """
 
-from __future__ import annotations
-
 from urllib.parse import quote
 
 from orchestrator.clouds.google import error_translation

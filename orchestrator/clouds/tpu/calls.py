@@ -4,8 +4,6 @@
 rules about pages, names and absence are here once.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import time

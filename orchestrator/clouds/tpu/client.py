@@ -4,8 +4,6 @@ Every call has a timeout, is tried once, and raises a CloudError. google-cloud-t
 importing this module is cheap.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -4,8 +4,6 @@ Real credentials are only ever sent to https://*.googleapis.com, the emulator's 
 interface. Every violation raises here, before anything is sent.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

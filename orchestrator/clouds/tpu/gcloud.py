@@ -1,7 +1,5 @@
 """The gcloud commands that tpujob prints where it cannot prove or delete something itself."""
 
-from __future__ import annotations
-
 import shlex
 
 from orchestrator.core.lease.cloud_api import SliceName

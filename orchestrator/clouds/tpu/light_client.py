@@ -4,8 +4,6 @@ For the guardian's recovery, `tpujob gc` and `tpujob doctor`. Create, start, sto
 its code with `TpuApi`. Every call is one connection, tried once, with a time limit for the whole reply.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode

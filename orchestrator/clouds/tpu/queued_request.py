@@ -5,8 +5,6 @@ in the API prevents it. Flex-start adds `runDuration`, after which the cloud del
 and no client library, so the request is JSON. `TpuApi.create` sends it, and `preview` shows it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -4,8 +4,6 @@ It reads the JSON, not generated messages: those reject a whole reply for one ty
 importing them takes most of a small process's memory.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ redirections are never followed; .netrc is never read; an emulated session ignor
 processes of this user only; and the reply's JSON stays available where the generated parser is too strict.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 from typing import Any

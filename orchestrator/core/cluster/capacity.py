@@ -1,7 +1,5 @@
 """Which nodes a job asks for: the selectors, tolerations and annotations of GKE and of Kueue. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Until when a job on a cluster may last: what the control plane keeps by itself, whatever becomes of this machine. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 DEFAULT_WAIT_S = 3600.0  # in a queue, of a job without `wait`

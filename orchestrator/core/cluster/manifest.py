@@ -4,8 +4,6 @@ The same job with the same names gives the same objects: `export` prints what `r
 What ends the job without anybody's help is in the objects: deadlines of Job and Pod, no retries, and a time to live.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass

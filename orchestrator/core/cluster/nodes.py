@@ -1,7 +1,5 @@
 """The nodes of a cluster that ran a job. They are the cluster's: they are named and watched, and never deleted here. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The plan of a job on a cluster: one candidate, which has the price of its nodes where the table knows one. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from orchestrator import catalog

@@ -4,8 +4,6 @@ Nothing here mentions HTTP or the fields of a Pod. `clouds.gke` translates the A
 `remote.pods` follows the pods through them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum

@@ -3,8 +3,6 @@
 `vm.pod` reads them, and lists the keys of the request.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Objects of Kubernetes as YAML that every reader takes alike: text that could be read as a number is in quotes. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

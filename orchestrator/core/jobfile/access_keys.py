@@ -1,7 +1,5 @@
 """The `access:` section of a job file and of the settings: how this machine reaches the workers, and where they are placed."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field

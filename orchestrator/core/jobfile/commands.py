@@ -5,8 +5,6 @@ Only what is certain counts. Nothing is said about text that bash would expand, 
 and what comes after a command that may make files. Pure.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence

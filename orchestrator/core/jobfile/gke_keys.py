@@ -1,7 +1,5 @@
 """The `gke:` section of a job file and of the settings: which cluster a job runs on, and as what."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
@@ -19,8 +17,7 @@ class GkeSection(Section):
     """The cluster, with `on: gke`. A key that is left out is that of the settings."""
 
     context: Annotated[str | None, BeforeValidator(rules.context), Shape(TEXT_OR_NULL)] = Field(
-        default=None,
-        description="A context of your kubeconfig. Left out, without `cluster`: its current context.",
+        default=None, description="A context of your kubeconfig. Left out, without `cluster`: its current context."
     )
     cluster: Annotated[str | None, BeforeValidator(rules.cluster), Shape(TEXT_OR_NULL)] = Field(
         default=None,

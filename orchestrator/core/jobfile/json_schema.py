@@ -1,7 +1,5 @@
 """The base of the models of a job file, and its JSON Schema as editors like it, made from that of pydantic. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

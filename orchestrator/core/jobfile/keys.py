@@ -35,16 +35,8 @@ from orchestrator.errors import JobSpecError
 MAX_BYTES = yaml_source.MAX_BYTES  # no need to read more of a file than one byte beyond
 NAMELESS = "job"  # the name of a job that has neither a name nor a file
 
-_OF_A_CLOUD = (
-    "tpu",
-    "gke",
-    "access",
-    "tpu_metrics",
-    "allow_egress",
-    "keep_on_failure",
-    "on_preemption",
-    "max_restarts",
-)
+_OF_A_CLOUD = ("tpu", "gke", "access", "tpu_metrics", "allow_egress", "keep_on_failure", "on_preemption",
+    "max_restarts")  # fmt: skip
 
 _OF_A_SWEEP = ("matrix", "variants", "parallel")
 _A_SWEEP = "makes this a sweep, where one job is expected; `tpujob run` (in Python `Client.sweep`) runs its variants"

@@ -4,8 +4,6 @@ A value that is exactly `${params.NAME}` becomes the parameter with its YAML typ
 in `command`, `setup` and `env`, the parameter is inserted as the file writes it: `1e-4` stays `1e-4`.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import math

@@ -4,8 +4,6 @@ On a worker there is neither the directory of the file nor anything beside it, o
 are replaced by what they name, and a local path must lie in `code:`. Pure: the caller reads files and knows where the code is.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Sequence

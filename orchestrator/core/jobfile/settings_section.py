@@ -1,7 +1,5 @@
 """Reads a section of the settings file that a job file has, too: the same model, rules and messages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 

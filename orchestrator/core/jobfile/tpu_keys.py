@@ -3,8 +3,6 @@
 A list in place of the section is read as if it were below `any_of:`; mistakes are reported where the file has them.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated, Literal
 

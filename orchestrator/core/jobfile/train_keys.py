@@ -1,7 +1,5 @@
 """The `train:` section of a job file: the built-in training, or one of the job's own."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field

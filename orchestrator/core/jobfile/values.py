@@ -1,7 +1,5 @@
 """Plain values in place of a job file, as of a job that is written in Python, for the same checks as a file. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

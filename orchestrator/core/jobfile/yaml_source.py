@@ -5,8 +5,6 @@ file ends at a limit. Scalars are resolved by YAML 1.2, as in editors: `no` and 
 number. Mistakes are collected, not raised, unless the rest of the file cannot be understood.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from typing import Any

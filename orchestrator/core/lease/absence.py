@@ -5,8 +5,6 @@ nothing unreachable) holds neither its name nor its lease-id label; and its crea
 create the slice later. Timeouts, 5xx, 403 and partial lists prove nothing: unknown is never gone.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import inf
 

@@ -1,7 +1,5 @@
 """The gcloud commands that add what a way to the workers lacks, for a person to run, with all names filled in. Pure."""
 
-from __future__ import annotations
-
 import shlex
 
 from orchestrator.core.lease.networks import RELAY_RANGE, NetworkPlace, Subnetwork

@@ -4,8 +4,6 @@ The client writes the labels in the create call and then through `SetLabels`; th
 gc needs nothing else: no ledger and no process, only the labels, the name and the server's clock.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

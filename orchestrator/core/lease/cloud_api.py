@@ -4,8 +4,6 @@ Nothing here mentions HTTP or the fields of a Node. `clouds` translates an API i
 `remote` connects to the workers in them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

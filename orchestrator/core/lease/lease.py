@@ -8,8 +8,6 @@ produces it.
 (No `slots` here, in `cloud_api` and in `run_and_attempt`: they double the time to create a class.)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from enum import StrEnum
 

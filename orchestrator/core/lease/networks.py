@@ -4,8 +4,6 @@ Values of Compute Engine, and which firewall rule decides. Firewall policies (of
 not part of it: few may read them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A run is one execution of a job; an attempt is one try of it on one lease. An at
 is known. The run's state is that of its last attempt.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Self

@@ -5,8 +5,6 @@ What is missing in it, or has a type that this tpujob does not expect, reads as 
 `values`. (Not the models of `core.jobfile`: they refuse both, and would make each command that only reads import pydantic.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, is_dataclass, replace
 from enum import StrEnum

@@ -3,8 +3,6 @@
 `remote.transfer.saved_work` measures it, `engine.jobs.run` reports it and records it in the ledger.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from orchestrator.core.text.durations import format_duration

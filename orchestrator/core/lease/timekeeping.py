@@ -8,8 +8,6 @@ it reads well.
 Each cloud has a ledger time of its own: one server's clock says nothing about the leases of another cloud.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 

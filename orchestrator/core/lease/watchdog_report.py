@@ -4,8 +4,6 @@ Every worker's watchdog publishes that it runs and reaches the API. The permissi
 the same on all workers, so a few watchdogs prove it for all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

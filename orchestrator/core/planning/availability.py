@@ -4,8 +4,6 @@
 reply is unknown, not empty.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any

@@ -3,8 +3,6 @@
 `core.planning.plan` builds candidates from these.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

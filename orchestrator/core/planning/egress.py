@@ -4,8 +4,6 @@ The prices are a range, not a table of pairs: Google's list prices from general 
 warn. A multi-region that contains the TPU's region costs nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

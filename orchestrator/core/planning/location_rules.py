@@ -4,8 +4,6 @@ A place is a zone, a region (all its zones), or `any`. The `..._problem` functio
 sentence that says what to write.
 """
 
-from __future__ import annotations
-
 import re
 
 from orchestrator import catalog

@@ -6,8 +6,6 @@ no capacity for the one before, preempts it, does not answer, or refuses it for 
 once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,21 +1,10 @@
 """What follows when a candidate could not be had: the next one, none of its kind, or none at all. Pure."""
 
-from __future__ import annotations
-
 import re
 from enum import StrEnum
 
+from orchestrator import errors
 from orchestrator.core.lease.cloud_api import SliceRequest
-from orchestrator.errors import (
-    AuthError,
-    BadRequest,
-    CapacityError,
-    CloudError,
-    CloudUnavailable,
-    ExternalAddressRefused,
-    Preempted,
-    QuotaError,
-)
 
 _REGIONAL = re.compile(r"per ?region|in region", re.IGNORECASE)
 
@@ -30,36 +19,41 @@ class Step(StrEnum):
     STOP = "stop"  # the request itself is wrong, or the error is not understood
 
 
-def step_after(error: CloudError) -> Step:
+def step_after(error: errors.CloudError) -> Step:
     """Return what to do after this error. An error that is not understood stops: a retry elsewhere might cost money."""
-    if isinstance(error, CapacityError | Preempted | CloudUnavailable):
+    if isinstance(error, errors.CapacityError | errors.Preempted | errors.CloudUnavailable):
         return Step.NEXT
     if error.scope == "project":
         return Step.STOP
-    if isinstance(error, QuotaError | AuthError) or error.scope == "place":
+    if isinstance(error, errors.QuotaError | errors.AuthError) or error.scope == "place":
         return Step.SKIP
     return Step.STOP
 
 
-def describe(error: CloudError) -> str:
+def describe(error: errors.CloudError) -> str:
     """Return the reason, for a line that already names the candidate."""
-    if isinstance(error, CapacityError):
+    if isinstance(error, errors.CapacityError):
         return "no capacity"
-    if isinstance(error, Preempted):
+    if isinstance(error, errors.Preempted):
         return "taken away before it was ready"
-    kind = {QuotaError: "quota", AuthError: "no permission", CloudUnavailable: "no answer", BadRequest: "refused"}
+    kind = {
+        errors.QuotaError: "quota",
+        errors.AuthError: "no permission",
+        errors.CloudUnavailable: "no answer",
+        errors.BadRequest: "refused",
+    }
     title = next((title for cls, title in kind.items() if isinstance(error, cls)), error.reason)
     return f"{title}: {error.message}"
 
 
-def policy(error: CloudError) -> str:
+def policy(error: errors.CloudError) -> str:
     """Return which policy of the organization refuses, in words."""
-    if isinstance(error, ExternalAddressRefused):
+    if isinstance(error, errors.ExternalAddressRefused):
         return "constraints/compute.vmExternalIpAccess forbids external addresses"
     return "constraints/compute.requireOsLogin forbids SSH keys in the metadata"
 
 
-def quota_key(request: SliceRequest, error: CloudError | None = None) -> QuotaKey:
+def quota_key(request: SliceRequest, error: errors.CloudError | None = None) -> QuotaKey:
     """Return what a quota or permission is granted for: the accelerator family, spot or not, and the zone or region."""
     family = request.accelerator_type.rpartition("-")[0]
     zone = request.name.zone

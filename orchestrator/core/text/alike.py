@@ -1,7 +1,5 @@
 """Say once what many workers say alike: texts that differ only in numbers, addresses, ids and names of workers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar

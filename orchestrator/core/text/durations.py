@@ -1,7 +1,5 @@
 """Durations and dollars, parsed and formatted: `1h30m` in a job file, `1 m 12 s` and `$0.10` on screen. Pure."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -1,7 +1,5 @@
 """The files that variables of the environment name, for a process that runs in another directory. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 # Credentials, and settings of how to reach a cloud.

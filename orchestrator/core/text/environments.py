@@ -4,8 +4,6 @@ The name is a hash of everything that was asked for, so a worker that has an env
 `vm.environment` makes it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shlex

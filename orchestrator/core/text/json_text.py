@@ -3,8 +3,6 @@
 The parser recurses with each level. At the limit of Python it fails, and so does every finalizer that happens to run there.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

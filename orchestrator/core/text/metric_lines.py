@@ -3,8 +3,6 @@
 They come from a job, so nothing of a line is relied on: what is no number under a short printable name is left out.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

@@ -6,8 +6,6 @@ end of a sentence that begins with the value. They allow only characters that ar
 and as an argument.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Mapping

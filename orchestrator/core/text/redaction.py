@@ -6,8 +6,6 @@ and repr spellings of a known value count too. So does a secret in pieces, with 
 `core.text.terminal` takes out: text may be cleaned before or after.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re
@@ -42,11 +40,7 @@ _GROUPS: tuple[tuple[bytes, bytes, dict[bytes, bytes]], ...] = (
     (
         b"-",
         rb"-(?:(?<=sk-)|(?<=glpat-)|(?<=xox[abprs]-))",
-        {
-            b"sk-": rb"\bsk-[\w-]{20,255}",
-            b"glpat-": rb"glpat-[\w-]{16,255}",
-            b"xox": rb"\bxox[abprs]-[\w-]{10,255}",
-        },
+        {b"sk-": rb"\bsk-[\w-]{20,255}", b"glpat-": rb"glpat-[\w-]{16,255}", b"xox": rb"\bxox[abprs]-[\w-]{10,255}"},
     ),
     (b"J", rb"J(?<=eyJ)", {b"eyJ": rb"\beyJ[\w-]{10,4000}\.[\w-]{10,4000}(?:\.[\w-]{0,2000})?"}),
     (b"B", rb"B(?=earer )", {b"Bearer ": rb"\bBearer +[\w.~+/=-]{16,4000}"}),

@@ -3,8 +3,6 @@
 The working directory is the attempt's `work/`, into which the code was unpacked.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Sizes, parsed and formatted: `50GB` in a job file, `3.2 GB` on screen. Pure."""
 
-from __future__ import annotations
-
 import re
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}

@@ -4,8 +4,6 @@ Remote output is data from a machine that may be hostile: it must not move the c
 clipboard (OSC 52), or fill the memory with one endless line.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 The CLI's `emulator` commands and tests use them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from dataclasses import asdict

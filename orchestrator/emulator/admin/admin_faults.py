@@ -1,7 +1,5 @@
 """The daemon's own paths for faults, the request log, and for what happens to nodes and workers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from orchestrator.emulator import api_errors

@@ -1,7 +1,5 @@
 """The daemon's own paths for what the cloud has: whole rehearsals as data, and capacity alone."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 from orchestrator.emulator.admin import rehearsal

@@ -3,8 +3,6 @@
 Pure: the daemon's own paths take it from `tpujob emulator rehearse FILE`; a simulator can pass it to a `CloudState` directly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any

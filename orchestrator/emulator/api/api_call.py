@@ -3,8 +3,6 @@
 For `rest`, `rest_queue`, `admin` and the middlewares. Faults and the request log use the same names.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial

@@ -7,8 +7,6 @@ Clients of an emulated Cloud Storage send no token: there the kernel says whethe
 `request["caller"]` is "client" or "vm"; `request["trusted"]` says whether the token was that of tpujob's own client.
 """
 
-from __future__ import annotations
-
 import hmac
 import logging
 

@@ -3,8 +3,6 @@
 What they show are settings, and the same settings decide which connections work (`model.policies`). `relay_api` has instances.
 """
 
-from __future__ import annotations
-
 from orchestrator import catalog
 from orchestrator.emulator import api_errors
 from orchestrator.emulator.api.api_call import Api, ApiCall, Json, route

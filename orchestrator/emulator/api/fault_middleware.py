@@ -4,8 +4,6 @@
 `authentication`, which sets `request["caller"]` before faults are decided.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime

@@ -3,8 +3,6 @@
 There is one account, ACCOUNT: like Google's, the API gives no other profile.
 """
 
-from __future__ import annotations
-
 from orchestrator.emulator.api.api_call import Api, ApiCall, Json, route
 from orchestrator.emulator.api_errors import ApiError, bad_field
 from orchestrator.emulator.model.login_profiles import LoginKey, LoginProfile

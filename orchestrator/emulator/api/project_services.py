@@ -1,7 +1,5 @@
 """What a project has enabled (Service Usage), and what the user may do in it (Resource Manager), as far as clients ask."""
 
-from __future__ import annotations
-
 from orchestrator.emulator import api_errors
 from orchestrator.emulator.api.api_call import Api, ApiCall, Json, route
 from orchestrator.emulator.api_errors import bad_field

@@ -4,8 +4,6 @@
 what was sent.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import asdict, dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ Each route is one call of the state machine and one reply of `wire`. Google has 
 catalogs, lists no node, and refuses to create one.
 """
 
-from __future__ import annotations
-
 from orchestrator import catalog
 from orchestrator.emulator import api_errors
 from orchestrator.emulator.api.api_call import ZONE, Api, ApiCall, Json, route

@@ -1,7 +1,5 @@
 """The REST routes of queued resources, /v2 and /v2alpha1: each is one call of the queue and one reply of `queue_json`."""
 
-from __future__ import annotations
-
 from orchestrator.emulator import api_errors
 from orchestrator.emulator.api.api_call import ZONE, Api, ApiCall, Json, route
 from orchestrator.emulator.api_errors import bad_field

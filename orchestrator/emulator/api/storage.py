@@ -4,8 +4,6 @@ STORAGE_EMULATOR_HOST makes clients send no token, so what calls is recognized a
 Every bucket exists. Objects are files of the state directory; an upload that breaks off leaves nothing.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

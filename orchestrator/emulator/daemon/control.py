@@ -4,8 +4,6 @@ The daemon locks its state directory while it runs, so whether it runs is certai
 `ensure_running` takes a second lock, so that two clients start one daemon.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """The daemon: opens the state directory, restores the hosts, and serves HTTP on loopback until it is stopped or idle."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import logging

@@ -5,8 +5,6 @@ before OpenSSH's on the PATH and add that worker's port (`ssh_wrapper`); where g
 of this emulator instead. Everything else goes to the real program unchanged.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

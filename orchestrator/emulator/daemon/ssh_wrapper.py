@@ -3,8 +3,6 @@
 `gcloud compute tpus tpu-vm ssh --tunnel-through-iap` makes itself the ProxyCommand, and has no option for another relay there.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

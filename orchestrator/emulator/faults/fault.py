@@ -3,8 +3,6 @@
 Pure. docs/emulator.md documents the shape; the daemon's own paths, the CLI and simulators all use `read`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -3,8 +3,6 @@
 `fault` reads them, `model` and `api` act on them, docs/emulator.md explains them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -3,8 +3,6 @@
 Pure: a simulator can pass them to the client's own translation of errors.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Pure. `transitions` records every change; `cloud_state` reads it only under the fault "stale_list".
 """
 
-from __future__ import annotations
-
 import copy
 from collections import deque
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ Pure; `transitions` and `provider_events` open and close bills, `/_emulator/bill
 for leaks.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -4,8 +4,6 @@ All are settings; by default nothing is forbidden or missing. The refusals have 
 wraps them is not known.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Mapping
 from typing import Any

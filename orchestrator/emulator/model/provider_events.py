@@ -3,8 +3,6 @@
 Between `transitions` and `cloud_state`, and as pure as both. Scheduled events are kept in the order of time.
 """
 
-from __future__ import annotations
-
 from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

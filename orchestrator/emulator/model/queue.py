@@ -3,8 +3,6 @@
 Pure. `CloudState` owns it and advances it after its nodes; `wire.queue_request` checks requests before.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from itertools import islice
 from typing import Any

@@ -3,8 +3,6 @@
 Plain values, as in `records`; `queue` changes them, `wire` shows them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -3,8 +3,6 @@
 Plain values without behaviour of their own; `cloud_state` changes them, `wire` shows them, `store` saves them.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field

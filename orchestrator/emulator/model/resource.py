@@ -1,7 +1,5 @@
 """What a node and a queued resource have in common."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

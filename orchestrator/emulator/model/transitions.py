@@ -3,8 +3,6 @@
 The base of `provider_events` and `cloud_state`, and as pure: `advance` lets time pass up to a clock that is passed in.
 """
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

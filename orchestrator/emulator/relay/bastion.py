@@ -3,8 +3,6 @@
 Like sshd's MaxStartups, it drops a connection that comes while too many others are not logged in yet.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

@@ -4,8 +4,6 @@ On loopback every program could connect. So a worker is told the local ports of 
 there: the relay, a bastion.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 

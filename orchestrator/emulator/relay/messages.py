@@ -3,8 +3,6 @@
 A message is a big-endian tag of two bytes, then a length of four bytes and an array, or a count of eight bytes.
 """
 
-from __future__ import annotations
-
 SUBPROTOCOL = "relay.tunnel.cloudproxy.app"
 ORIGIN = "bot:iap-tunneler"  # no web page can send it
 MAX_ARRAY = 16384

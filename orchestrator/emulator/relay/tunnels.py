@@ -4,8 +4,6 @@ A tunnel keeps what the client has not acknowledged, and reads no more from the 
 never acknowledges gets stuck. Without a WebSocket it waits for RESUME_S, then closes its connection.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections import deque

@@ -3,8 +3,6 @@
 The state file names the archive and how many of its lines count, so that both are replaced in one step.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

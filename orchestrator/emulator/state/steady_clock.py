@@ -1,7 +1,5 @@
 """The clock of the emulated cloud: steady, whatever is done to the wall clock of this machine."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 A change is on disk before its reply leaves: written to a temporary file, then renamed over the old one.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -3,8 +3,6 @@
 Pure. `model` counts nodes and queued resources as demands; `supply` and `preemption` write their rules with selectors.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache

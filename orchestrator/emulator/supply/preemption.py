@@ -3,8 +3,6 @@
 Pure. `provider_events` asks when a node is created and when it becomes READY; docs/emulator.md explains the fields.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase

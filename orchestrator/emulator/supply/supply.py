@@ -3,8 +3,6 @@
 Pure. `CloudState` and the queue ask before they create; docs/emulator.md explains the fields.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace

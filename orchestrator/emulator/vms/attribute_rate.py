@@ -1,7 +1,5 @@
 """The rate limit of a worker's guest attributes: beyond it, writes may be dropped. Pure."""
 
-from __future__ import annotations
-
 from collections import deque
 
 QUERIES, WITHIN_S = 10, 60.0  # the limits that Google documents

@@ -4,8 +4,6 @@ As with a real sshd, a cut connection closes the command's pipes and nothing els
 own subprocesses would be killed then, and asyncssh's redirection loses the end of stdin; hence Popen and own copy loops.)
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import fcntl

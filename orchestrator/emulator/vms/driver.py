@@ -4,8 +4,6 @@ One loop lets time pass and starts a task for each node whose hosts are not at t
 call `changed`; their replies leave after a `flush`, or once it is `saved`, so that they survive a kill -9.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import logging

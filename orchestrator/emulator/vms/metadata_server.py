@@ -4,8 +4,6 @@ google-auth, gcloud and scripts find it through GCE_METADATA_HOST, GCE_METADATA_
 secret, so it admits processes of the user who runs the emulator, and no others.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Wakes tasks at every change of the cloud: metadata requests with `wait_for_change`."""
 
-from __future__ import annotations
-
 import asyncio
 
 

@@ -4,8 +4,6 @@ A process belongs to a node if its environment has the node's marker, if its wor
 if one of its ancestors belongs to it. So neither setsid nor a cleared environment alone hides a process.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import subprocess

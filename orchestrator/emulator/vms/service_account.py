@@ -4,8 +4,6 @@ It may get and delete nodes and queued resources, and get operations, of its own
 does. `Settings.vm_may` restricts that, with Google's error.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import re

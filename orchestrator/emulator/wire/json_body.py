@@ -1,7 +1,5 @@
 """The body of a request: text, or a JSON object; anything else is refused."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any, NoReturn

@@ -3,8 +3,6 @@
 Pure. Enums are names, int64 are strings, times are RFC 3339.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any

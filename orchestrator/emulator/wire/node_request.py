@@ -3,8 +3,6 @@
 Pure; facts come from the catalog. Refusals are `ApiError`s, with the API's own text where it is known.
 """
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from typing import Any

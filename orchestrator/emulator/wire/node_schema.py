@@ -4,8 +4,6 @@ Clients differ: gcloud sends camelCase names, google-cloud-tpu numbers for enums
 `normalise` accepts all of these, returns camelCase and enum names, and refuses unknown fields with the API's own text.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

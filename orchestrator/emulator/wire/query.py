@@ -1,27 +1,13 @@
 """The query parameters that each method of the Cloud TPU API has; any other is refused, as by Google. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from orchestrator.emulator.api_errors import bad_field
 from orchestrator.emulator.wire.node_schema import camel
 
 # Of every method, beside all that begin with $.
-SYSTEM = frozenset(
-    (
-        "access_token",
-        "alt",
-        "callback",
-        "fields",
-        "key",
-        "oauth_token",
-        "prettyPrint",
-        "quotaUser",
-        "uploadType",
-        "upload_protocol",
-    )
-)
+SYSTEM = frozenset(("access_token", "alt", "callback", "fields", "key", "oauth_token", "prettyPrint", "quotaUser",
+    "uploadType", "upload_protocol"))  # fmt: skip
 _PAGES = {"pageSize", "pageToken"}
 QUERY = {
     "locations.list": _PAGES | {"filter", "extraLocationTypes"},

@@ -3,8 +3,6 @@
 Pure. Operations are strict, since google-cloud-tpu refuses an unknown `@type` or field inside them.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from orchestrator.emulator.model.queue_records import QueuedResource, State

@@ -3,8 +3,6 @@
 Pure, as is `node_request`, which checks each node. Refusals are `ApiError`s.
 """
 
-from __future__ import annotations
-
 import re
 from datetime import datetime
 from typing import Any

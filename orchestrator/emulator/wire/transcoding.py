@@ -4,8 +4,6 @@ Pure. `grpc_api` gets the HTTP request of a call here, and the gRPC status of an
 implementation.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping
@@ -21,13 +19,8 @@ OPERATIONS, LOCATIONS = "google.longrunning.Operations", "google.cloud.location.
 OPERATION = "google.longrunning.Operation"
 EMPTY = "google.protobuf.Empty"
 # Google's own table for HTTP errors without the API's JSON (a proxy's page, a path that no API has).
-BY_HTTP_STATUS = {
-    400: "INTERNAL",
-    401: "UNAUTHENTICATED",
-    403: "PERMISSION_DENIED",
-    404: "UNIMPLEMENTED",
-    **dict.fromkeys((429, 502, 503, 504), "UNAVAILABLE"),
-}
+BY_HTTP_STATUS = {400: "INTERNAL", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "UNIMPLEMENTED",
+    **dict.fromkeys((429, 502, 503, 504), "UNAVAILABLE")}  # fmt: skip
 CANONICAL = {name: number for name, (number, _) in STATUSES.items()} | {"UNKNOWN": 2}
 
 _PLACE = "projects/*/locations/*"

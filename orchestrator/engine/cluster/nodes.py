@@ -1,7 +1,5 @@
 """Watch the nodes that ran a job until they are gone: what is billed on a cluster is nodes, and the cluster deletes them."""
 
-from __future__ import annotations
-
 from orchestrator.core.cluster.nodes import NodeView, in_words
 from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.effects.base import Now, Report, Sleep

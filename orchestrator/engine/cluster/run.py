@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from orchestrator import errors
 from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.lease import Detached, Lease, NotAllowed
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, Began, Leased, Moved, RunRecord
@@ -25,18 +26,6 @@ from orchestrator.engine.jobs.progress import AT_LIMIT, LIMIT, JobProgress, Outc
 from orchestrator.engine.leases.release import try_record
 from orchestrator.engine.provision.acquire import create_slice
 from orchestrator.engine.provision.drafts import Draft
-from orchestrator.errors import (
-    ArtifactError,
-    CapacityError,
-    CloudError,
-    CloudUnavailable,
-    DeadlineExceeded,
-    Interrupted,
-    PayloadFailed,
-    SliceLost,
-    TpujobError,
-    Vanished,
-)
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.port import FleetPort
@@ -45,7 +34,7 @@ if TYPE_CHECKING:
 LATE_S = 60.0  # a pod ends its job by itself; for so long this waits for it
 
 # Errors of an `attach` after which the job does not go on, or never began. After all others it may.
-_OVER = (Vanished, SliceLost, CapacityError, PayloadFailed, DeadlineExceeded)
+_OVER = (errors.Vanished, errors.SliceLost, errors.CapacityError, errors.PayloadFailed, errors.DeadlineExceeded)
 
 Sink = Callable[[int, bytes], None]
 
@@ -120,7 +109,7 @@ async def _submitted(job: ClusterRun, capabilities: Capabilities, progress: JobP
             progress.detached, progress.lease = True, lease
             return
     except NotAllowed as error:
-        raise Vanished(f"{node} was released by another tpujob command") from error
+        raise errors.Vanished(f"{node} was released by another tpujob command") from error
     await _to_the_end(job, lease, capabilities, progress)
 
 
@@ -130,7 +119,7 @@ async def _attached(to: ClusterAttachment, capabilities: Capabilities, progress:
     except _OVER:
         progress.detached = False  # nothing is left to follow; its absence is to be proven
         raise
-    except ArtifactError:
+    except errors.ArtifactError:
         # What can still be collected waits in the logs of the pods, for the next `attach` or until the cluster deletes them.
         progress.detached = progress.collected is not None and bool(progress.collected.waiting)
         raise
@@ -143,7 +132,7 @@ async def _to_the_end(
     try:
         lease, began = await started(lease, capabilities, progress)
         await _follow(job, lease, began, progress)
-    except SliceLost as lost:
+    except errors.SliceLost as lost:
         raise what_ended_it(lost) from lost
 
 
@@ -152,15 +141,15 @@ async def _follow(job: ClusterRun | ClusterAttachment, lease: Lease, began: floa
     await progress.enter("connect")
     try:
         fleet = progress.fleet = await connected(lease)
-    except ArtifactError as error:
+    except errors.ArtifactError as error:
         if place := job.run.spec.bucket:
-            raise ArtifactError(error.message, hint=f"its results are in {place}/{job.run.id}/") from error
+            raise errors.ArtifactError(error.message, hint=f"its results are in {place}/{job.run.id}/") from error
         raise
     of_workers = (worker.instance for worker in fleet.workers if worker.instance)
     progress.nodes = tuple(dict.fromkeys((*progress.nodes, *of_workers)))
     await monitor.report_workers(fleet, job.run)
     end = monitor.End(min(lease.deadline, began + job.max_duration_s + LATE_S), LIMIT, movable=False, spare_s=LATE_S)
-    failure: TpujobError | None = None
+    failure: errors.TpujobError | None = None
     for phase in job.phases:
         await progress.enter(phase)
         state = AttemptState.SETUP if phase == "setup" else AttemptState.RUNNING
@@ -168,12 +157,12 @@ async def _follow(job: ClusterRun | ClusterAttachment, lease: Lease, began: floa
         await FollowPhase(fleet, progress.attempt.id, phase, job.sink, job.metrics)
         try:
             await _watch(lease, fleet, phase, end, job.run.id, began)
-        except DeadlineExceeded as error:
+        except errors.DeadlineExceeded as error:
             failure = error
-        except PayloadFailed as error:
+        except errors.PayloadFailed as error:
             await _check_pods(lease)
             failure = error
-        except SliceLost as lost:
+        except errors.SliceLost as lost:
             failure = what_ended_it(lost)
             if failure is lost:
                 raise
@@ -184,9 +173,9 @@ async def _follow(job: ClusterRun | ClusterAttachment, lease: Lease, began: floa
     await try_record(Moved(progress.attempt.id, await Now(), AttemptState.COLLECTING))
     try:
         progress.collected = await collection.collect_results(lease, fleet, job.request)
-    except Interrupted:
+    except errors.Interrupted:
         raise
-    except TpujobError:
+    except errors.TpujobError:
         if failure is None:
             raise
     if failure is not None:
@@ -200,25 +189,25 @@ async def _watch(lease: Lease, fleet: FleetPort, phase: str, end: monitor.End, r
     watch = partial(monitor.monitor, lease, fleet, phase, run=run, bill=bill, began=began, patience_s=math.inf)
     try:
         return await watch(end=end)
-    except DeadlineExceeded:
+    except errors.DeadlineExceeded:
         status = await WaitForWorkers(fleet, 0.0)  # this machine may have slept with the one before
         if not (status.failed or status.ended or status.silent_s(await Now())):
             raise
     try:
         await watch(end=monitor.End(lease.deadline, movable=False))
-    except DeadlineExceeded as error:
+    except errors.DeadlineExceeded as error:
         status = await WaitForWorkers(fleet, 0.0)
         if status.failed or not status.silent_s(await Now()):
             raise
-        raise CloudUnavailable("how the job ended is not known: its cluster does not answer") from error
+        raise errors.CloudUnavailable("how the job ended is not known: its cluster does not answer") from error
 
 
 async def _check_pods(lease: Lease) -> None:
     """Raise SliceLost if the cluster took a pod away: what the others did without it is no failure of the job."""
     try:
         await monitor.check_slice(lease)
-    except SliceLost as lost:
+    except errors.SliceLost as lost:
         if lost.reason != AT_LIMIT:
             raise
-    except CloudError:
+    except errors.CloudError:
         pass  # without an answer the job failed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from orchestrator import errors
 from orchestrator.core.lease.cloud_api import Capabilities, SliceState
 from orchestrator.core.lease.lease import Lease, LeaseState, NotAllowed, Ready
 from orchestrator.core.lease.run_and_attempt import Leased
@@ -15,17 +16,6 @@ from orchestrator.engine.jobs import monitor
 from orchestrator.engine.jobs.progress import AT_LIMIT, JobProgress
 from orchestrator.engine.leases.recover import ready_at
 from orchestrator.engine.runtime import retry
-from orchestrator.errors import (
-    ArtifactError,
-    CapacityError,
-    CloudUnavailable,
-    Preempted,
-    RemoteError,
-    SliceLost,
-    Unreachable,
-    Vanished,
-    WrongState,
-)
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.port import FleetPort
@@ -56,7 +46,7 @@ async def started(lease: Lease, capabilities: Capabilities, progress: JobProgres
         now = looked_at = await Now()
         before = "" if state.startswith(UNKNOWN) else state
         if now >= give_up_at:
-            raise CloudUnavailable(f"{lease.name.node} was still {state} after {format_duration(now - began)}")
+            raise errors.CloudUnavailable(f"{lease.name.node} was still {state} after {format_duration(now - began)}")
         await Report("wait", f"{lease.name.node}: {state}, {format_duration(now - began)}", passing=True)
         await Sleep(pause_s, lease_id=lease.id)
     await Report("ready", f"{lease.name.node}: every pod runs, after {format_duration(await Now() - began)}")
@@ -71,7 +61,7 @@ async def _running_since(lease: Lease) -> float:
     """Return since when the pods run; later than READY if Kueue has sent them back and admitted them again, unseen."""
     try:
         view = await Get(lease.name)
-    except CloudUnavailable:
+    except errors.CloudUnavailable:
         view = None
     now = await Now()
     if view is None or view.running_s is None:
@@ -88,26 +78,28 @@ async def _look(lease: Lease, progress: JobProgress, before: str) -> str | None:
     asked_at = await Now()  # a slow answer tells of the time before it
     try:
         view = await Get(lease.name)
-    except CloudUnavailable as error:
+    except errors.CloudUnavailable as error:
         return f"{UNKNOWN} ({error.message})"
     if view is None or view.state is SliceState.DELETING:
         # What the cluster has accepted is visible at once: it was there.
-        raise Vanished(f"{lease.name.node} was deleted before its pods ran, or before they were followed")
+        raise errors.Vanished(f"{lease.name.node} was deleted before its pods ran, or before they were followed")
     progress.nodes = tuple(dict.fromkeys((*progress.nodes, *view.nodes)))
     if view.state is SliceState.TOMBSTONE:
         progress.detached = False
-        if before and isinstance(view.error, SliceLost) and view.error.reason == AT_LIMIT:
-            raise CapacityError(f"{lease.name.node} did not start in time, and the cluster ended it: it was {before}")
-        raise view.error or Preempted(f"{lease.name.node} was taken away ({view.native_state})")
+        if before and isinstance(view.error, errors.SliceLost) and view.error.reason == AT_LIMIT:
+            raise errors.CapacityError(
+                f"{lease.name.node} did not start in time, and the cluster ended it: it was {before}"
+            )
+        raise view.error or errors.Preempted(f"{lease.name.node} was taken away ({view.native_state})")
     now = await Now()
     if view.state is SliceState.READY:
         try:
             await Record(Ready(lease.id, ready_at(lease, view, now)), Leased(progress.attempt.id, now, lease.id))
         except NotAllowed as error:  # while the API was asked
-            raise Vanished(f"{lease.name.node} was released meanwhile") from error
+            raise errors.Vanished(f"{lease.name.node} was released meanwhile") from error
         return None
     if view.state is SliceState.QUEUED and lease.ready_by is not None and asked_at >= lease.ready_by:
-        raise CapacityError(
+        raise errors.CapacityError(
             f"{lease.name.node} was not admitted, or got no nodes, in time: it is still {view.native_state}"
         )
     return view.native_state
@@ -120,16 +112,16 @@ async def connected(lease: Lease) -> FleetPort:
         try:
             workers = await retry.until(await Now() + OUTAGE_S, Workers(lease.name))
             return await Connect(lease, workers, CONNECT_S)
-        except (WrongState, RemoteError) as error:  # not all are there, or the API server is away
+        except (errors.WrongState, errors.RemoteError) as error:  # not all are there, or the API server is away
             await monitor.check_slice(lease)
             view = await retry.until(await Now() + OUTAGE_S, Get(lease.name))
-            if view is not None and view.state is SliceState.READY and isinstance(error, WrongState):
+            if view is not None and view.state is SliceState.READY and isinstance(error, errors.WrongState):
                 gone = f"the job has ended ({view.native_state}), and what its pods wrote is gone with them: {error.message}"
-                raise ArtifactError(
+                raise errors.ArtifactError(
                     gone, hint="a cluster deletes ended pods with their nodes: attach earlier"
                 ) from error
-            patience_s = OUTAGE_S if isinstance(error, Unreachable) else CONNECT_S
+            patience_s = OUTAGE_S if isinstance(error, errors.Unreachable) else CONNECT_S
             if await Now() >= began + patience_s:
-                raise SliceLost(f"{lease.name.node}: {error.message}") from error
+                raise errors.SliceLost(f"{lease.name.node}: {error.message}") from error
             await Sleep(pause_s, lease_id=lease.id)
     raise AssertionError("pauses() never ends")

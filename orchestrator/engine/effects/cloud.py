@@ -1,7 +1,5 @@
 """Effects on the cloud: one call each, made once. `runtime.retry` repeats it, the programs decide."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field

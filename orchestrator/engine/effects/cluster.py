@@ -1,7 +1,5 @@
 """Effects on what only a job on a cluster has: its nodes, and its code in a bucket."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, cast

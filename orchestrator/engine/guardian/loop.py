@@ -4,8 +4,6 @@ It runs once the process that the guardian waits for has ended or is done (`proc
 simulator can run it, crash it and let time pass.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol, cast
 

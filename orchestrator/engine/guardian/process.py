@@ -11,8 +11,6 @@ It dies with the machine, with a logout that kills all user processes, and with 
 the timer of `tpujob install-gc` or the watchdog on the VM does the same.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from orchestrator import errors
 from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, Moved, RunRecord
@@ -21,16 +22,6 @@ from orchestrator.engine.jobs.finish import capture, finish
 from orchestrator.engine.jobs.progress import JobProgress, Outcome
 from orchestrator.engine.leases.release import try_record
 from orchestrator.engine.runtime import retry
-from orchestrator.errors import (
-    DeadlineExceeded,
-    Interrupted,
-    PayloadFailed,
-    Preempted,
-    RemoteError,
-    TpujobError,
-    Vanished,
-    WrongState,
-)
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.port import FleetPort
@@ -70,7 +61,7 @@ async def attach(to: Attachment, capabilities: Capabilities) -> Outcome:
 
 
 async def _until_the_end(to: Attachment, progress: JobProgress, capabilities: Capabilities) -> None:
-    failure: TpujobError | None = None
+    failure: errors.TpujobError | None = None
     await progress.enter("connect")
     try:
         fleet = progress.fleet = await _connect(to.lease)
@@ -82,9 +73,9 @@ async def _until_the_end(to: Attachment, progress: JobProgress, capabilities: Ca
         end = monitor.end_of(to.lease, began, max(to.max_duration_s, to.lease.deadline - began))
         bill = monitor.Bill(to.lease.billed_from or began)
         await monitor.monitor(to.lease, fleet, "main", end, to.run.id, bill=bill, began=began)
-    except (PayloadFailed, DeadlineExceeded) as error:
+    except (errors.PayloadFailed, errors.DeadlineExceeded) as error:
         failure = error
-    except (Vanished, Preempted):
+    except (errors.Vanished, errors.Preempted):
         progress.detached = False  # nothing is left to follow; its absence is to be proven
         raise  # after any other loss the job may go on
     await progress.enter("collect")
@@ -94,9 +85,9 @@ async def _until_the_end(to: Attachment, progress: JobProgress, capabilities: Ca
     await SendHeartbeats(fleet, capabilities.timings.heartbeat_s, everywhere=True)
     try:
         progress.collected = await collection.collect_results(to.lease, fleet, to.request)
-    except Interrupted:
+    except errors.Interrupted:
         raise  # the artifacts stay on the VM for a while; another `attach` can collect them
-    except TpujobError as error:
+    except errors.TpujobError as error:
         failure = failure or error
     progress.detached = False
     if failure is not None:
@@ -109,6 +100,6 @@ async def _connect(lease: Lease) -> FleetPort:
     try:
         workers = await retry.until(await Now() + CONNECT_S, Workers(lease.name))
         return await Connect(lease, workers, CONNECT_S)
-    except (WrongState, RemoteError):
+    except (errors.WrongState, errors.RemoteError):
         await monitor.check_slice(lease)  # its watchdog may be deleting it: then the job does not go on
         raise

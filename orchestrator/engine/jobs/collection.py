@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from orchestrator import errors
 from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.lease import Down, Held, HeldFor, Lease, NotAllowed
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, ResultsCollected, RunRecord, recorded_error
@@ -25,17 +26,6 @@ from orchestrator.engine.leases.obligations import keep_slice, release_owed
 from orchestrator.engine.leases.release import latest_lease, try_record, try_start_guardian
 from orchestrator.engine.leases.renewal import move_claim
 from orchestrator.engine.runtime import retry
-from orchestrator.errors import (
-    ArtifactError,
-    CloudError,
-    DeadlineExceeded,
-    Interrupted,
-    PayloadFailed,
-    Preempted,
-    TpujobError,
-    Vanished,
-    WrongState,
-)
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.port import FleetPort
@@ -91,8 +81,8 @@ def check_collected(collected: CollectResult | None) -> None:
     if collected is None or not collected.problems:
         return
     if collected.waiting:
-        raise ArtifactError(f"not all results are collected: {collected.waiting[0]}")
-    raise ArtifactError(
+        raise errors.ArtifactError(f"not all results are collected: {collected.waiting[0]}")
+    raise errors.ArtifactError(
         f"{len(collected.problems)} artifacts were refused or damaged: {collected.problems[0]}",
         hint="the others are in the run's directory",
     )
@@ -106,7 +96,7 @@ async def hold_slice(
     If that fails, report it; the slice is released.
     """
     lease = progress.owed.lease
-    failed_s = keep_on_failure_s if isinstance(progress.error, PayloadFailed) else None
+    failed_s = keep_on_failure_s if isinstance(progress.error, errors.PayloadFailed) else None
     waiting = progress.collected is not None and progress.collected.waiting
     if lease is None or (failed_s is None and not waiting):
         return
@@ -117,10 +107,10 @@ async def hold_slice(
         current, _ = await check_slice(lease)
         now = await Now()
         if current.deadline - now < LEAST_HOLD_S:
-            raise DeadlineExceeded("its deadline is reached")
+            raise errors.DeadlineExceeded("its deadline is reached")
         held_for = HeldFor.RESULTS if waiting else HeldFor.FAILURE
         progress.lease = await keep_slice(progress.owed, now + hold_s, capabilities, held_for)
-    except TpujobError as error:
+    except errors.TpujobError as error:
         lost = ", and the results that are not collected are lost with it" if waiting else ""
         await Report("warning", f"{lease.name.node} cannot be held{lost}: {error.message}")
 
@@ -142,9 +132,9 @@ class HoldRenewal:
         try:
             held = Held(self.lease.id, now, now + ahead_s, self.lease.held_for or HeldFor.USER)
             self.lease = await move_claim(self.lease, held, self.capabilities)
-        except Vanished:
+        except errors.Vanished:
             raise
-        except CloudError:
+        except errors.CloudError:
             pass  # there is time for another try
 
 
@@ -159,10 +149,10 @@ class UncollectedRun:
     borrowed: bool = False
 
     @property
-    def own_error(self) -> TpujobError | None:
+    def own_error(self) -> errors.TpujobError | None:
         """The error of the run, its results aside; None after a success."""
         error = recorded_error(self.attempt)
-        return None if isinstance(error, ArtifactError) else error
+        return None if isinstance(error, errors.ArtifactError) else error
 
 
 async def collect_again(to: UncollectedRun, capabilities: Capabilities) -> Outcome:
@@ -177,15 +167,15 @@ async def collect_again(to: UncollectedRun, capabilities: Capabilities) -> Outco
         progress.error = None if collected.waiting else to.own_error
         if progress.error is None:
             check_collected(collected)
-    except Interrupted as error:
+    except errors.Interrupted as error:
         progress.error = error
-    except (Vanished, Preempted) as error:
+    except (errors.Vanished, errors.Preempted) as error:
         gone = True
-        progress.error = ArtifactError(f"the results that were not collected are lost: {error.message}")
-    except ArtifactError as error:
+        progress.error = errors.ArtifactError(f"the results that were not collected are lost: {error.message}")
+    except errors.ArtifactError as error:
         progress.error = error
-    except TpujobError as error:
-        progress.error = ArtifactError(f"the results were not collected: {error.message}", hint=error.hint)
+    except errors.TpujobError as error:
+        progress.error = errors.ArtifactError(f"the results were not collected: {error.message}", hint=error.hint)
     except Exception as error:
         progress.fail_with_bug(error)
     await Shield()
@@ -210,7 +200,7 @@ async def collect_again(to: UncollectedRun, capabilities: Capabilities) -> Outco
 
 async def _collect(to: UncollectedRun, progress: JobProgress, capabilities: Capabilities) -> CollectResult:
     if not await Lock(to.lease.id) and not to.borrowed:
-        raise WrongState(f"another tpujob command uses {to.lease.name.node}")
+        raise errors.WrongState(f"another tpujob command uses {to.lease.name.node}")
     await try_start_guardian()  # the claim is in the labels
     await progress.enter("connect")
     await Report("collect", f"connecting to {to.lease.name.node}", passing=True)
@@ -219,7 +209,7 @@ async def _collect(to: UncollectedRun, progress: JobProgress, capabilities: Capa
     try:
         workers = await retry.until(now + patience_s, Workers(to.lease.name))
         progress.fleet = await Connect(to.lease, workers, patience_s)
-    except TpujobError:
+    except errors.TpujobError:
         await check_slice(to.lease)  # it may be gone, or going
         raise
     await progress.enter("collect")
@@ -236,5 +226,5 @@ async def _record_end(to: UncollectedRun, progress: JobProgress) -> None:
         await Record(collected, *([] if to.borrowed else [Down(to.lease.id, now, RELEASED)]))
     except NotAllowed:  # another process has released it
         await try_record(collected)
-    except TpujobError as failure:
+    except errors.TpujobError as failure:
         await Report("warning", failure.message)

@@ -1,7 +1,5 @@
 """The end that every run shares: its error is captured, its slice is released, and the ledger records how it ended."""
 
-from __future__ import annotations
-
 from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.run_and_attempt import LOCAL, AttemptEnded, AttemptState, Leased
 from orchestrator.engine.effects.base import Now, Program, Shield, Unlock

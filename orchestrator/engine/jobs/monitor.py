@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from orchestrator import errors
 from orchestrator.core.lease import access_commands
 from orchestrator.core.lease.access import Via
 from orchestrator.core.lease.cloud_api import SliceState, SliceView
@@ -19,18 +20,6 @@ from orchestrator.engine.effects.cloud import Get, GetGuestAttributes
 from orchestrator.engine.effects.workers import StopPhase, WaitForWorkers
 from orchestrator.engine.jobs.silence import Silence
 from orchestrator.engine.leases.cancellation import check_attempt
-from orchestrator.errors import (
-    CloudError,
-    CloudUnavailable,
-    DeadlineExceeded,
-    NoRouteOut,
-    PayloadFailed,
-    Preempted,
-    RemoteError,
-    SliceLost,
-    TpujobError,
-    Vanished,
-)
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.fleet import FleetStatus
@@ -129,7 +118,7 @@ async def monitor(
         if status.failed:
             try:  # first of all: of a preempted slice every second counts
                 await classify_failure(lease, status)
-            except SliceLost as lost:
+            except errors.SliceLost as lost:
                 if lost.still_there and not status.all_exited:
                     await stop(fleet, lease)
                 raise
@@ -147,7 +136,7 @@ async def monitor(
             printed, printed_at = status.log_bytes, now
         elif stall_s is not None and now - printed_at > stall_s:
             await stop(fleet, lease)
-            raise SliceLost(
+            raise errors.SliceLost(
                 f"the job printed nothing for {format_duration(stall_s)} and was stopped",
                 reason="hung",
                 still_there=True,
@@ -160,7 +149,7 @@ async def monitor(
         last_s = left_s
         if now >= end.at + extended_s:
             await stop(fleet, lease)
-            raise DeadlineExceeded(f"the job reached {end.why} and was stopped", hint=f"raise {end.why}")
+            raise errors.DeadlineExceeded(f"the job reached {end.why} and was stopped", hint=f"raise {end.why}")
         silent_s = status.silent_s(now)
         for task in tasks:
             await task.tick(silent_s)
@@ -169,9 +158,11 @@ async def monitor(
             _, problem = await check_slice(lease)
             problem_since = None if problem is None or silent_s == 0 else problem_since or now
             if problem_since is not None and problem is not None and now - problem_since > PROBLEM_S:
-                raise SliceLost(f"{lease.name.node} is {problem.text}, and a worker is silent", reason=problem.reason)
+                raise errors.SliceLost(
+                    f"{lease.name.node} is {problem.text}, and a worker is silent", reason=problem.reason
+                )
         if silent_s > (SILENT_S if patience_s is None else patience_s):
-            raise SliceLost(
+            raise errors.SliceLost(
                 f"a worker of {lease.name.node} does not answer since {silent_s:.0f} s, though the API lists it",
                 reason="unreachable",
             )
@@ -202,7 +193,7 @@ async def _settled(fleet: FleetPort, status: FleetStatus) -> FleetStatus:
 
 async def _failed(
     lease: Lease, fleet: FleetPort, status: FleetStatus, phase: str, run: str, reported: set[int]
-) -> TpujobError:
+) -> errors.TpujobError:
     """Stop what is left of a phase that failed; return its error, with the ends of all workers that are known."""
     if not status.all_exited:
         await _report_ends(status, phase, reported)
@@ -218,7 +209,7 @@ async def stop(fleet: FleetPort, lease: Lease) -> None:
     """Stop the phase on every worker. A worker that cannot be reached is reported, not raised: the cause is elsewhere."""
     try:
         await StopPhase(fleet, STOP_GRACE_S)
-    except RemoteError as error:
+    except errors.RemoteError as error:
         await Report("warning", f"the job may still be running on {lease.name.node}: {error.message}")
 
 
@@ -234,7 +225,7 @@ async def check_lease(lease: Lease) -> Lease:
     """Return the lease as the ledger has it now. Raises Vanished once another process has begun to release it."""
     current = await ReadLease(lease.id)
     if current.state in (LeaseState.DOWN, LeaseState.GONE, LeaseState.FORGOTTEN):
-        raise Vanished(f"{lease.name.node} was released by another tpujob command")
+        raise errors.Vanished(f"{lease.name.node} was released by another tpujob command")
     return current
 
 
@@ -247,18 +238,20 @@ async def check_slice(lease: Lease) -> tuple[Lease, SliceProblem | None]:
     current = await check_lease(lease)
     try:
         view = await Get(lease.name)
-    except CloudUnavailable:
+    except errors.CloudUnavailable:
         return current, None
     if view is None:
-        raise Vanished(f"{lease.name.node} was deleted by another client while the job was running")
+        raise errors.Vanished(f"{lease.name.node} was deleted by another client while the job was running")
     if view.state is SliceState.TOMBSTONE or view.native_state == SUSPENDING:
-        if isinstance(view.error, SliceLost):
+        if isinstance(view.error, errors.SliceLost):
             raise view.error
-        raise Preempted(f"{lease.name.node} was preempted while the job was running ({view.native_state})")
+        raise errors.Preempted(f"{lease.name.node} was preempted while the job was running ({view.native_state})")
     if view.state is SliceState.QUEUED:
-        raise Preempted(f"{lease.name.node} was sent back to its queue while the job was running ({view.native_state})")
+        raise errors.Preempted(
+            f"{lease.name.node} was sent back to its queue while the job was running ({view.native_state})"
+        )
     if view.state in (SliceState.STOPPED, SliceState.STOPPING, SliceState.DELETING):
-        raise Vanished(f"{lease.name.node} is {view.native_state} though the job is running")
+        raise errors.Vanished(f"{lease.name.node} is {view.native_state} though the job is running")
     return current, problem_of(view)
 
 
@@ -285,31 +278,31 @@ async def classify_failure(lease: Lease, status: FleetStatus) -> None:
             if look:
                 await Sleep(NOTICE_LOOK_S)
             if lease.spot and await _is_noticed(lease):
-                raise Preempted(f"{lease.name.node} is being preempted: its VM got the notice", still_there=True)
+                raise errors.Preempted(f"{lease.name.node} is being preempted: its VM got the notice", still_there=True)
             _, problem = await check_slice(lease)
-    except SliceLost:
+    except errors.SliceLost:
         raise
-    except CloudError as error:
-        if lost and isinstance(error, Vanished):
+    except errors.CloudError as error:
+        if lost and isinstance(error, errors.Vanished):
             raise
         return  # without an answer the job failed
     if problem is not None and lost:
-        raise SliceLost(f"{lease.name.node} is {problem.text}, and the job on it is gone", reason=problem.reason)
+        raise errors.SliceLost(f"{lease.name.node} is {problem.text}, and the job on it is gone", reason=problem.reason)
 
 
 async def _is_noticed(lease: Lease) -> bool:
     try:
         return any(NOTICE in attributes for attributes in await GetGuestAttributes(lease.name))
-    except CloudError:
+    except errors.CloudError:
         return False  # what became of the slice is asked next
 
 
-def _failure(lease: Lease, status: FleetStatus, phase: str, run: str) -> TpujobError:
+def _failure(lease: Lease, status: FleetStatus, phase: str, run: str) -> errors.TpujobError:
     if not status.unreachable:
         return pod_ends.verdict(lease, status, run) or _payload_failed(status, phase, run)
     (worker, rc), servers = status.first_failure, ", ".join(status.unreachable)
     text = f"the setup failed on worker{worker} with code {rc}: the worker does not reach {servers}"
-    return NoRouteOut(text, hint=_route_out(lease))
+    return errors.NoRouteOut(text, hint=_route_out(lease))
 
 
 def _route_out(lease: Lease) -> str:
@@ -321,7 +314,7 @@ def _route_out(lease: Lease) -> str:
     return f"the slice has no external address: Cloud NAT gives it a route out ({nat}), or {INDEX_INSIDE}"
 
 
-def _payload_failed(status: FleetStatus, phase: str, run: str) -> PayloadFailed:
+def _payload_failed(status: FleetStatus, phase: str, run: str) -> errors.PayloadFailed:
     worker, rc = status.first_failure
     ends = tuple(WorkerEnd(each.index, each.rc, each.stopped) for each in status.workers if each.final)
     failed = sum(each.failed for each in ends)
@@ -330,8 +323,10 @@ def _payload_failed(status: FleetStatus, phase: str, run: str) -> PayloadFailed:
     if status.disk_full:
         hint = f"the disk of worker{worker} is full; {hint}"
     if rc is None:
-        return PayloadFailed(f"{what} on worker{worker} was lost: its supervisor is gone", hint=hint, workers=ends)
+        return errors.PayloadFailed(
+            f"{what} on worker{worker} was lost: its supervisor is gone", hint=hint, workers=ends
+        )
     if failed > 1:
         message = f"{what} failed on {failed} workers, first on worker{worker} with code {rc}"
-        return PayloadFailed(message, rc=rc, hint=hint, workers=ends)
-    return PayloadFailed(f"{what} failed on worker{worker} with code {rc}", rc=rc, hint=hint, workers=ends)
+        return errors.PayloadFailed(message, rc=rc, hint=hint, workers=ends)
+    return errors.PayloadFailed(f"{what} failed on worker{worker} with code {rc}", rc=rc, hint=hint, workers=ends)

@@ -6,21 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from orchestrator import errors
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.engine.effects.base import Now
 from orchestrator.engine.leases.obligations import Obligations
 from orchestrator.engine.leases.release import Released
-from orchestrator.errors import (
-    ArtifactError,
-    Canceled,
-    DeadlineExceeded,
-    Interrupted,
-    PayloadFailed,
-    SliceLost,
-    TpujobError,
-    Vanished,
-)
 from orchestrator.exit_codes import exit_code
 
 if TYPE_CHECKING:
@@ -49,7 +40,7 @@ class Outcome:
     run: RunRecord
     attempt: Attempt  # the last one
     state: AttemptState = AttemptState.PENDING
-    error: TpujobError | None = None
+    error: errors.TpujobError | None = None
     lease: Lease | None = None  # the one that the job ran on; also one that never became READY
     released: Released | None = None  # the last release; of several, one that is not proven
     kept_until: float | None = None  # the slice stays until then
@@ -85,7 +76,7 @@ class JobProgress:
     attempt: Attempt  # the current one
     lease: Lease | None = None  # of the current attempt
     state: AttemptState = AttemptState.PENDING
-    error: TpujobError | None = None
+    error: errors.TpujobError | None = None
     is_bug: bool = False  # the error is a bug of tpujob
     detached: bool = False
     passed_on: bool = False  # to the next run, with the obligation
@@ -111,13 +102,13 @@ class JobProgress:
             self.spans[name] = self.spans.get(name, 0.0) + now - began
         self._span = None if span is None else (span, now)
 
-    def fail(self, error: TpujobError) -> None:
+    def fail(self, error: errors.TpujobError) -> None:
         """The attempt ended with this error."""
         self.error, self.state = error, state_after(error)
 
     def fail_with_bug(self, error: Exception) -> None:
         """The attempt ended with an exception that is no TpujobError."""
-        self.error = TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}", hint="please report it")
+        self.error = errors.TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}", hint="please report it")
         self.error.__cause__ = error
         self.state, self.is_bug = AttemptState.ERROR, True
 
@@ -140,17 +131,21 @@ class JobProgress:
         )
 
 
-def what_ended_it(error: TpujobError) -> TpujobError:
+def what_ended_it(error: errors.TpujobError) -> errors.TpujobError:
     """Return how a job ended whose slice ended with this error: the limit, if the control plane of a cluster kept it."""
-    if isinstance(error, SliceLost) and error.reason == AT_LIMIT:
-        return DeadlineExceeded(f"the job reached {LIMIT}, and {error.message}", hint=f"raise {LIMIT}")
+    if isinstance(error, errors.SliceLost) and error.reason == AT_LIMIT:
+        return errors.DeadlineExceeded(f"the job reached {LIMIT}, and {error.message}", hint=f"raise {LIMIT}")
     return error
 
 
-def state_after(error: TpujobError) -> AttemptState:
+def state_after(error: errors.TpujobError) -> AttemptState:
     """Return the state of an attempt that ended with this error."""
-    if isinstance(error, PayloadFailed | DeadlineExceeded | ArtifactError):
+    if isinstance(error, errors.PayloadFailed | errors.DeadlineExceeded | errors.ArtifactError):
         return AttemptState.FAILED
-    if isinstance(error, Canceled):
+    if isinstance(error, errors.Canceled):
         return AttemptState.CANCELED
-    return AttemptState.INTERRUPTED if isinstance(error, Interrupted | Vanished | SliceLost) else AttemptState.ERROR
+    return (
+        AttemptState.INTERRUPTED
+        if isinstance(error, errors.Interrupted | errors.Vanished | errors.SliceLost)
+        else AttemptState.ERROR
+    )

@@ -4,8 +4,6 @@ Attempt and lease end separately. However the attempt ends, by success, failure,
 lease is released in any case, and a release without a proof decides the exit code.
 """
 
-from __future__ import annotations
-
 from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.lease import CANCEL, LeaseState, NotAllowed
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, Continued
@@ -21,15 +19,7 @@ from orchestrator.engine.jobs.lane import pass_on
 from orchestrator.engine.jobs.progress import JobProgress, Loss, Outcome
 from orchestrator.engine.leases.obligations import keep_slice, release_owed
 from orchestrator.engine.leases.release import latest_lease
-from orchestrator.errors import (
-    Canceled,
-    CloudError,
-    RemoteError,
-    SliceLost,
-    TeardownUnproven,
-    TpujobError,
-    Vanished,
-)
+from orchestrator.errors import Canceled, CloudError, RemoteError, SliceLost, TeardownUnproven, TpujobError, Vanished
 
 
 async def run_job(job: JobRun, capabilities: Capabilities) -> Outcome:

@@ -1,7 +1,5 @@
 """The end of a run by `tpujob cancel`: recorded in the ledger, and read there by the process that runs it."""
 
-from __future__ import annotations
-
 from orchestrator.core.lease.lease import CANCEL
 from orchestrator.core.lease.run_and_attempt import AttemptState, RunCanceled, recorded_error
 from orchestrator.engine.effects.base import Now, ReadAttempt, Record

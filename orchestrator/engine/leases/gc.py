@@ -5,8 +5,6 @@ label, judges by the server's clock, reads the claim again right before each del
 its whole list was read. `tpujob gc` runs it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 

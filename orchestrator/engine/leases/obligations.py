@@ -4,8 +4,6 @@
 when its slice is proven gone or is kept, so that any error handler knows what to release.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from orchestrator.core.lease.cloud_api import Capabilities

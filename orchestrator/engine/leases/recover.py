@@ -4,8 +4,6 @@ As a database replays its log on start, it reads the obligations from the ledger
 `core.lease.lease.release_reason` decides. It may run twice at once.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from orchestrator.core.lease.cloud_api import Capabilities, SliceState, SliceView

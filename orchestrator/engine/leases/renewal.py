@@ -4,8 +4,6 @@ A moved claim (`keep_slice`, `take_over`, `extend`, `hand_over`) is written to t
 process is killed in between, its own machine releases the slice too early, but never forgets it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 

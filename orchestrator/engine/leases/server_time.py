@@ -1,7 +1,5 @@
 """The server's time in a reply: how far its clock is from ledger time, and ledger time set by it after a restart."""
 
-from __future__ import annotations
-
 import contextlib
 
 from orchestrator.core.lease.cloud_api import Listing, SliceView

@@ -1,7 +1,5 @@
 """The environment variables of a job on each worker: TPU_NAME, TPUJOB_*, PJRT_DEVICE. docs/job-file.md lists them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

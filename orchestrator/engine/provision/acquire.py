@@ -4,8 +4,6 @@ The name is chosen and durable before the create leaves, so that no lost reply, 
 slice. Nothing is cleaned up here: errors are raised, and the caller releases the lease.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from orchestrator.core.lease import claim_labels

@@ -5,8 +5,6 @@ does not offer is left out; one without quota or permission, too, with all other
 project, or an error that is not understood, stops the search.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from functools import partial
 

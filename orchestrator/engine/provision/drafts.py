@@ -1,7 +1,5 @@
 """Drafts: for each candidate of a plan a lease and its create request, under a name that was never used. Sends nothing."""
 
-from __future__ import annotations
-
 import secrets
 import uuid
 from collections.abc import Callable

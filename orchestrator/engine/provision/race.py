@@ -4,8 +4,6 @@ While they wait, nothing is billed. Once one has won, the others may be billed u
 at once, before anything else happens, and are repeated until they take effect.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

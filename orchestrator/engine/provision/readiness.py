@@ -3,8 +3,6 @@
 Nothing is cleaned up here: errors are raised, and the caller releases the lease.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from orchestrator.core.lease.cloud_api import Capabilities, SliceState

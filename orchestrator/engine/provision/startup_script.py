@@ -4,8 +4,6 @@ The script contains the watchdog in plain text, pinned by its hash; nothing is d
 `startup_script(watchdog_config(...))` in its metadata, which every member of the project may read: it holds no secret.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

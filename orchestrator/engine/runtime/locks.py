@@ -4,8 +4,6 @@ The kernel drops a file lock when its process dies, however it dies, so that a l
 Forked children close their copies (`orchestrator.fork`) and hold none of their parent's locks.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import threading

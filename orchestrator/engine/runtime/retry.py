@@ -1,7 +1,5 @@
 """The retry rule of every call to the cloud: CloudUnavailable is tried again, with backoff, until a deadline."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic

@@ -24,11 +24,7 @@ class ReachPort(Protocol):
     """The ways to the workers of this cloud; see `client.reach`."""
 
     def fleet(
-        self,
-        lease: Lease,
-        workers: Sequence[WorkerAddress],
-        notice: Callable[[str], None],
-        now: Callable[[], float],
+        self, lease: Lease, workers: Sequence[WorkerAddress], notice: Callable[[str], None], now: Callable[[], float]
     ) -> FleetPort: ...
 
     def grant_login(self, lease: Lease, expires_at: float) -> str: ...

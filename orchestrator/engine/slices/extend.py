@@ -1,7 +1,5 @@
 """Extend a claim: the user moves the end of a slice, within its budget and at most 7 days from its creation."""
 
-from __future__ import annotations
-
 from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.lease import Extended, Lease, LeaseState
 from orchestrator.core.lease.timings import Timings

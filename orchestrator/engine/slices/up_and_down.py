@@ -1,24 +1,12 @@
 """Held slices, which outlive the command that created them: `up`, `stop`, `start`, `down`."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass
 
 from orchestrator.core.lease.cloud_api import Capabilities, SliceState, SliceView
 from orchestrator.core.lease.lease import CANCEL, DOWN, Down, Held, HeldFor, Lease, NotAllowed
 from orchestrator.core.lease.run_and_attempt import AttemptEnded, AttemptState
-from orchestrator.engine.effects.base import (
-    Lock,
-    Now,
-    OpenAttempts,
-    ReadLease,
-    Record,
-    Report,
-    Shield,
-    Sleep,
-    Unlock,
-)
+from orchestrator.engine.effects.base import Lock, Now, OpenAttempts, ReadLease, Record, Report, Shield, Sleep, Unlock
 from orchestrator.engine.effects.cloud import Get, StartSlice, StopSlice
 from orchestrator.engine.leases.obligations import RELEASE_S, SliceOutcome, keep_slice, release_owed
 from orchestrator.engine.leases.release import Released, release, release_all, try_start_guardian

@@ -3,8 +3,6 @@
 A VM that boots refuses connections for a minute, so these are words about a wait, and no warning.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

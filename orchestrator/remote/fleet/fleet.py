@@ -4,8 +4,6 @@ A fleet works on one attempt at a time. Its calls raise only errors of `orchestr
 ends them at once by shutting the sockets. Phases that were started on the workers continue.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import threading

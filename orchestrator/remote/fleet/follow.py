@@ -4,8 +4,6 @@ The log is fetched by byte offset, so a cut connection loses and repeats nothing
 status from the worker ends the phase, and that comes after the last byte of both; the end of a stream does not.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 It runs until its fleet is closed, and never ends it: failures are retried, and reported once when they last.
 """
 
-from __future__ import annotations
-
 import itertools
 import secrets
 import threading

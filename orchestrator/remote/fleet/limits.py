@@ -1,7 +1,5 @@
 """What this process may use of its machine, raised before anything is created as far as workers need it."""
 
-from __future__ import annotations
-
 import resource
 
 from orchestrator import open_files

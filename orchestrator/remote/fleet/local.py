@@ -5,8 +5,6 @@ write end only this process holds, and ends the job at the end of the pipe. Arti
 the same checks and the same manifest as from a worker.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What the engine needs of the workers of a job: `Fleet` has it over SSH, `remote.pods.fleet.PodFleet` by their logs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Arguments and results of the steps of a fleet."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ CONNECT_SUCCESS_SID (1) and DATA (4) carry an array with its length, RECONNECT_S
 Other tags exist (10 is LONG_CLOSE) and carry nothing that a client needs: like Google's own clients, `parse` skips them.
 """
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass
 from enum import IntEnum

@@ -5,8 +5,6 @@ those that it has, and `take` returns nothing until then. What the relay has not
 tunnel beyond it goes on, but cannot be resumed.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

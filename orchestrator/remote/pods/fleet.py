@@ -4,8 +4,6 @@ Nothing can be sent to a pod: what it runs is in its manifest, it keeps its own 
 Cloud Storage. Calls raise only errors of `orchestrator.errors`; `cancel` ends them at once.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Sequence

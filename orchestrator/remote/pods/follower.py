@@ -8,8 +8,6 @@ cluster has stopped the pod, its phase is lost. `WorkerStatus.why` is then one o
   the pod is not there any more; "stopped", or the cluster's own reason, such as "Evicted" or "OOMKilled"
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import threading

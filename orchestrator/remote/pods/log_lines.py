@@ -3,8 +3,6 @@
 A control line that is not well formed is a line of the job: whatever runs in a container may write to its log.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The pods of a job as the API shows them, asked at most once a second for all followers together."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Mapping

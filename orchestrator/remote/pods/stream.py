@@ -6,8 +6,6 @@ shows as a jump of that count. A kubelet may send a file twice on one connection
 line that is older than the one before it has no place until the next control line.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator

@@ -3,8 +3,6 @@
 The same tree gives the same manifest on every machine, at any time, for any user. `vm/store.py` reads it on the workers.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import zlib

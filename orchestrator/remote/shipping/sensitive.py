@@ -4,8 +4,6 @@ Names and contents are those that git hosts, cloud tools and secret scanners agr
 .tpujobignore, so program sources are judged by their name alone, and what is only an example of an environment file is none.
 """
 
-from __future__ import annotations
-
 import re
 from fnmatch import fnmatchcase, translate
 

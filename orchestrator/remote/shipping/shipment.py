@@ -4,8 +4,6 @@ A shipment of code is a snapshot: the run ships the files as they were when it b
 where it is: nothing changes it while it is sent, and it may be larger than what is left of the disk.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

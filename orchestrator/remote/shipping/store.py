@@ -5,8 +5,6 @@ for local runs. The newest manifests, those of living processes and their conten
 lives: the kernel drops those of a killed process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib

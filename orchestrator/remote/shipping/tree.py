@@ -4,8 +4,6 @@
 leads out of the tree, a FIFO, a file that looks like a secret, more than a gigabyte. All refusals are reported at once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat

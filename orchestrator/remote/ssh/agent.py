@@ -4,8 +4,6 @@ The archive is named after its hash and is sent on the stdin of the agent of eac
 another version than this client, and installation needs no step of its own.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import functools
 import hashlib

@@ -4,8 +4,6 @@ Threads are daemons and are never joined: a `connect` without an answer may bloc
 the end of the process waits for it.
 """
 
-from __future__ import annotations
-
 import functools
 import threading
 import time

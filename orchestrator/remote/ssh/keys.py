@@ -1,7 +1,5 @@
 """The SSH key of one lease: created locally, published in the node's metadata, deleted with the lease's directory."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ One file per node, mode 0600. A key that the cloud published is pinned before th
 key, the first one presented is accepted once, reported, and pinned. A different key is never accepted.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ It stands beside the slice's key and known hosts, and goes with them. `tpujob ss
 own `ssh` reads it by an Include; there it outranks what follows for all hosts.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Options of every TCP socket to a worker, or to the relay that leads to one."""
 
-from __future__ import annotations
-
 import socket
 
 SILENCE_S = 20.0  # a connection on which sent data stays unacknowledged for so long is dead

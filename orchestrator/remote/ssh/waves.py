@@ -4,8 +4,6 @@ Fresh items come first, then those that failed with Unreachable and are due agai
 another: the limit is for the processor, and a try that waits for a dead worker takes none. So dead workers hold up no other.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections import deque

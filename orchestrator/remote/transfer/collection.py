@@ -1,7 +1,5 @@
 """A running collection from all workers of a fleet: in the background, over as many connections as it takes."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time

@@ -4,8 +4,6 @@ All workers of a collection share one instance: files in transit count as stored
 reserve more than is free. `remote.transfer.collect` asks before each file.
 """
 
-from __future__ import annotations
-
 import shutil
 import threading
 from collections import Counter

@@ -5,8 +5,6 @@ the index says, so what carries a name was checked, at whichever moment this end
 skipped; what comes before and after it is kept. `remote.transfer.collect` calls this.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib
@@ -24,16 +22,8 @@ ZEROS = bytes(PIECE_BYTES)
 CHANGED = "its content is not what the index says: it changed meanwhile"
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # An entry's own fault, whichever disk it is written to. Any other error is the disk's, and may pass.
-OF_THE_PATH = (
-    errno.EISDIR,
-    errno.ENOTDIR,
-    errno.ELOOP,
-    errno.EEXIST,
-    errno.ENOTEMPTY,
-    errno.ENAMETOOLONG,
-    errno.EILSEQ,
-    errno.EINVAL,
-)
+OF_THE_PATH = (errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG,
+    errno.EILSEQ, errno.EINVAL)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
 """The manifest that a training writes last: what it says is compared with what came."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from orchestrator.core.text import json_text

@@ -4,8 +4,6 @@ A safe name is `NAME~HASH.EXTENSION`, in ASCII, of a hash of the path on the wor
 Paths that no packer sends, which lead out of the directory, have no place at all.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

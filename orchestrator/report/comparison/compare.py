@@ -4,8 +4,6 @@ A figure that none of the runs has gets no row; of many runs each is a row. Runs
 another batch) are shown side by side all the same, and marked as not comparable. Pure: figures in, lines out.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -68,10 +66,7 @@ def _built_in() -> list[Row]:
         ("s / iteration (mean ± σ)", lambda f: spread(f.step_s)),
         ("s / epoch (mean ± σ)", lambda f: spread(f.epoch_s)),
         ("images / s", lambda f: NOTHING if f.images_per_s is None else f"{f.images_per_s:,.0f}"),
-        (
-            PER_CHIP,
-            lambda f: NOTHING if f.images_per_s_per_chip is None else f"{f.images_per_s_per_chip:,.0f}",
-        ),
+        (PER_CHIP, lambda f: NOTHING if f.images_per_s_per_chip is None else f"{f.images_per_s_per_chip:,.0f}"),
         ("waited for data (s)", lambda f: seconds(f.data_wait_s) if waits_for_data(f) else NOTHING),
         ("time to first step (s)", lambda f: seconds(f.first_step_s)),
         ("compile (s)", lambda f: seconds(f.compile_s)),
@@ -104,13 +99,7 @@ def _of_any_run(columns: Sequence[RunFigures]) -> list[Row]:
         found.append(("restarts", lambda f: str(f.restarts)))
     if any(column.exit_code for column in columns):
         found.append(("exit code", lambda f: NOTHING if f.exit_code is None else str(f.exit_code)))
-    return [
-        *found,
-        ("cost", dollars),
-        ("device", device),
-        ("on", place),
-        ("run", lambda f: f.run),
-    ]
+    return [*found, ("cost", dollars), ("device", device), ("on", place), ("run", lambda f: f.run)]
 
 
 def seconds(value: float | None) -> str:

@@ -4,8 +4,6 @@ The cloud and the price come from the ledger, the measurements from the worker's
 measured is None, never zero.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The forms of a comparison: Markdown of a table and its notes, CSV of figures, and mean ± σ as people write it. Pure."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """What the figures of groups of runs mean, what limits them, and which group is the best: sentences below the table. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import chain
 

@@ -3,8 +3,6 @@
 A row, or a column, for each group, its parameters first. σ is the sample standard deviation over the runs of a group. Pure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -13,15 +11,7 @@ from typing import Any, NamedTuple
 
 from orchestrator.core.jobfile.params import text_of
 from orchestrator.report.comparison import remarks
-from orchestrator.report.comparison.compare import (
-    BUILT_IN,
-    LEAST_WAIT,
-    PER_CHIP,
-    device,
-    place,
-    seconds,
-    turned,
-)
+from orchestrator.report.comparison.compare import BUILT_IN, LEAST_WAIT, PER_CHIP, device, place, seconds, turned
 from orchestrator.report.comparison.figures import Measure, RunFigures
 from orchestrator.report.comparison.formats import NOTHING, Plain, csv_lines, markdown_lines, mean_and_std
 from orchestrator.report.comparison.group_remarks import accelerators, notes, runs_and_titles

@@ -4,8 +4,6 @@ Only runs that succeeded are averaged. The cost is the sum of all runs of the gr
 and clouds are never mixed: emulated seconds and dollars are not those of a TPU. Pure.
 """
 
-from __future__ import annotations
-
 import difflib
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence

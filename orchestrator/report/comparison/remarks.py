@@ -1,7 +1,5 @@
 """What makes runs differ, which of them are comparable, and what their figures mean: sentences below a comparison. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any

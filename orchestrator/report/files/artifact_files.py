@@ -4,8 +4,6 @@ Only regular files are opened (a FIFO would block for ever, a link could point a
 value of the wrong type or size is dropped.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

@@ -4,8 +4,6 @@ Pieces grow as values come, so that one pass is enough and a bounded number of p
 the extremes of every piece stay; where a value was no finite number, the curve has a hole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 Point = tuple[float, float | None]  # x and value; None: it was no finite number

@@ -1,7 +1,5 @@
 """Read JSON objects, one a line: a million lines in half a second. They come from a job and are not trusted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 

@@ -1,7 +1,5 @@
 """The log files of a run: one for each worker, below its directory. What is in them was printed by a job: any bytes."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Lines are added from a file, or as a job writes them. They come from the job, so nothing of them is relied on. Pure.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set

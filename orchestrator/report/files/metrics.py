@@ -4,8 +4,6 @@ They come from worker 0's `metrics.jsonl`, and from what the patterns of the job
 what `metric_sums` makes of it. A run that is attached follows the file while the job writes it, and does not read it again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import threading

@@ -1,7 +1,5 @@
 """The traces of profilers among the files of a run, whatever wrote them, and how to look at them. Pure."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable
 from pathlib import PurePosixPath

@@ -3,8 +3,6 @@
 A step has a number, counted over the whole training, and a time: seconds of all sessions of the job, one after the other. Pure.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

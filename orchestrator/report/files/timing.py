@@ -4,8 +4,6 @@ Means come from the drained ends of epochs, which are exact; a spread is known o
 (`timing: drained`). `timing_file` reads them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Lines that make no sense are counted and dropped. payload/README.md describes the file.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import lru_cache

@@ -3,8 +3,6 @@
 Who pays for what is decided in `report.costs`, so that `tpujob cost` has the dollars of `tpujob show`.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 

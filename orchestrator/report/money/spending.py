@@ -5,8 +5,6 @@ cost, and the rows to their total. A cost of which one price is unknown is None,
 added up: of emulated and local ones nothing is money.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """A slice, or an attempt on this machine, as a bill; and a bill cut wherever its payer or its use changes. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """`tpujob cost` as tables, sentences and CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """The curves of a page: metrics, throughput and step times of one run or of several, as bounded lists of numbers. Pure."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The table of several runs on a page: a row for each run, its parameters first, the best value of each column marked. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,10 +21,7 @@ LESS: dict[str, Value] = {
     "whole job (s)": lambda f: f.job_s,
     "cost": lambda f: f.cost_usd,
 }
-MORE: dict[str, Value] = {
-    "images / s": lambda f: f.images_per_s,
-    "test accuracy (%)": lambda f: f.test_accuracy,
-}
+MORE: dict[str, Value] = {"images / s": lambda f: f.images_per_s, "test accuracy (%)": lambda f: f.test_accuracy}
 TIMES = (
     *("cost", "images / s", "s / iteration (mean ± σ)", "s / epoch (mean ± σ)", "total (s)", "time to first step (s)"),
     *("compile (s)", "whole job (s)", "memory (MB)", "restarts", "exit code", *PLACES),

@@ -3,8 +3,6 @@
 What was not measured is named with the reason, so that its absence is not taken for a zero.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

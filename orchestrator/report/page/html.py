@@ -4,8 +4,6 @@ Jinja2 escapes every value. The policy of the page allows this one style and thi
 no request, no form, no address to resolve links against.
 """
 
-from __future__ import annotations
-
 import base64
 import contextvars
 import functools
@@ -32,11 +30,6 @@ def render(page: Mapping[str, Any], data: Mapping[str, Any], hide: Hide) -> str:
     `hide` takes the secrets out of a text; it is called with every text of `page`, before that is escaped.
     """
     return contextvars.copy_context().run(_render, page, data, hide)
-
-
-def prepare() -> None:
-    """Compile the template, which `render` does otherwise, once in a process."""
-    _template()
 
 
 def _render(page: Mapping[str, Any], data: Mapping[str, Any], hide: Hide) -> str:

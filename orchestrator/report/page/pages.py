@@ -1,7 +1,5 @@
 """Put a page together: of one run, or of several beside each other. Data in, HTML out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 A bar is in percent of its picture, so that a picture fits any width.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

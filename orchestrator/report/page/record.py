@@ -1,7 +1,5 @@
 """What a page keeps of a run for later: its files with links, the job as it was run, what it was made with. Pure."""
 
-from __future__ import annotations
-
 import os
 import urllib.parse
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Read what a page shows of one run: its report, every event and slice, curves, step times, the end of its log, provenance."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

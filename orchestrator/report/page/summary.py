@@ -1,7 +1,5 @@
 """What a page says first: how a run ended, on what it ran, its main figures. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """What a run did, lost, asked for and measured, as rows of text for the tables of its page. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from orchestrator.core.text.durations import format_duration

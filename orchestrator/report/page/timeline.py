@@ -1,7 +1,5 @@
 """The time of a run: its attempts, the zones that it asked, its waits and phases, and what each lost slice cost. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,15 +12,8 @@ from orchestrator.report.attempts import AttemptReport
 from orchestrator.report.page.run_data import LedgerEvent, RunData
 
 # Each kind of span, in the order of an attempt, and what it is called.
-KINDS = {
-    "wait": "waiting for a slice",
-    "refused": "asked, not given",
-    "ship": "connecting and shipping",
-    "setup": "setup",
-    "main": "job",
-    "collect": "collecting",
-    "release": "releasing",
-}
+KINDS = {"wait": "waiting for a slice", "refused": "asked, not given", "ship": "connecting and shipping",
+    "setup": "setup", "main": "job", "collect": "collecting", "release": "releasing"}  # fmt: skip
 PHASE_OF_STATE = {"setup": "setup", "running": "main", "collecting": "collect"}
 
 

@@ -4,8 +4,6 @@ Everything is one process, so that Perfetto keeps the order of the lines. It dro
 begins, were it by a microsecond: the slices of a line follow each other, or lie within each other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 

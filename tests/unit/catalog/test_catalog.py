@@ -1,7 +1,5 @@
 """The facts about accelerator types, zones and prices."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a shell completes: names of the ledger and the catalog, quickly, without a network, and never with an error."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What a person and a program see, as transcripts: ids and times are replaced, everything else is exact."""
 
-from __future__ import annotations
-
 import json
 import re
 

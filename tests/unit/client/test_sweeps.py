@@ -1,7 +1,5 @@
 """Sweeps with runs that are pretended: who runs what and when, failures, capacity, signals, and what is run again."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """An HTTP server on loopback that sends literal replies and records its requests."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator

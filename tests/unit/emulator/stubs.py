@@ -1,7 +1,5 @@
 """The gRPC methods that a generated transport of google-cloud-tpu can call, from its source."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys

@@ -1,7 +1,5 @@
 """The time of the ledger: what has passed since, whatever the wall clock says, and never more than that."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The ledger across forks: both processes go on with it, and neither takes the other's locks for its own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Ledgers of other versions: older ones are brought forward, whole or not at all; newer ones are read."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil

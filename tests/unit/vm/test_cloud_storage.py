@@ -1,7 +1,5 @@
 """Objects in Cloud Storage over a connection that breaks or that hangs: TPUs are billed meanwhile."""
 
-from __future__ import annotations
-
 import http.client
 import os
 import socket

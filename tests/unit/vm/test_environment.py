@@ -1,7 +1,5 @@
 """Environments of jobs, made by the real verb with uv and with pip, from wheels of the test and without a network."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

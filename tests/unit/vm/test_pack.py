@@ -1,7 +1,5 @@
 """The files that the packer takes from a run's directory, those that it refuses, and the index that it returns."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

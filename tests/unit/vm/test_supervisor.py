@@ -1,7 +1,5 @@
 """The supervisor as real processes: starts once, ends everything, keeps the exit code."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """`tpujob emulator up|env|status`: the daemon, and how the other commands of this package ask it."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shlex
@@ -59,8 +57,7 @@ def up(
         bool, Option("--relay", help="Serve the relay of IAP over TLS too, for `gcloud compute start-iap-tunnel`.")
     ] = False,
     port: Annotated[
-        int,
-        Option("--port", min=0, max=65535, help="The REST port; by default the one of last time, or a free one."),
+        int, Option("--port", min=0, max=65535, help="The REST port; by default the one of last time, or a free one.")
     ] = 0,
     lend_torch: Annotated[
         bool | None,

@@ -1,7 +1,5 @@
 """`tpujob emulator fault|requests`: what fails, at which calls, and what was sent. See docs/emulator.md."""
 
-from __future__ import annotations
-
 import json
 import sys
 from datetime import datetime

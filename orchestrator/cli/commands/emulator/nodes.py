@@ -1,7 +1,5 @@
 """`tpujob emulator preempt|maintain|vanish|put|worker`: what happens to one emulated node. See docs/emulator.md."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 from urllib.parse import quote
 

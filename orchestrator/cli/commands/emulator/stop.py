@@ -1,7 +1,5 @@
 """`tpujob emulator stop`: end the daemon, and everything that runs on its VMs."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

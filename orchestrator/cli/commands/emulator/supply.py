@@ -1,7 +1,5 @@
 """`tpujob emulator rehearse|capacity`: which capacity the emulated cloud has, and when. See docs/emulator.md."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """`tpujob doctor`: which layers of the guarantee are live here, which slices are open, and their worst-case cost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated

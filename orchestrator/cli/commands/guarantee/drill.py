@@ -1,7 +1,5 @@
 """`tpujob drill`: ten disasters on a private emulator, each held to what docs/guarantee.md promises."""
 
-from __future__ import annotations
-
 import signal
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """`tpujob forget`: take over the obligation for a slice whose deletion tpujob cannot prove."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from orchestrator.cli import completion

@@ -1,7 +1,5 @@
 """`tpujob gc`: delete slices without a claim, from any machine; or, with --local, finish what this machine owes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """`tpujob install-gc`: a timer of this machine that finishes its teardowns, also after a crash or a reboot."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from orchestrator.cli.console import console, emit

@@ -1,7 +1,5 @@
 """`tpujob attach`: follow a detached run to its end."""
 
-from __future__ import annotations
-
 from orchestrator.cli.console import console
 from orchestrator.cli.options import Logs, RunName
 from orchestrator.client.jobs import attach as attaching

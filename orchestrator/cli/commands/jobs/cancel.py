@@ -1,7 +1,5 @@
 """`tpujob cancel`: end a run or a sweep, delete its slices, prove it."""
 
-from __future__ import annotations
-
 from orchestrator.cli.console import console, emit, emit_json
 from orchestrator.cli.options import Json, RunOrSweep
 from orchestrator.client.session import Session

@@ -1,7 +1,5 @@
 """`tpujob collect`: collect what a run left on its slice, then release the slice."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from orchestrator.cli.console import console

@@ -1,7 +1,5 @@
 """`tpujob export`: a job as objects of Kubernetes."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`tpujob init`: a job file for a script of this directory, or an example job."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -18,8 +16,7 @@ def init(
         Argument(help="The script; without it, the only one of this directory. With --example, the example."),
     ] = None,
     directory: Annotated[
-        Path | None,
-        Argument(metavar="DIR", help="With --example: the directory to copy it to, jobs by default."),
+        Path | None, Argument(metavar="DIR", help="With --example: the directory to copy it to, jobs by default.")
     ] = None,
     example: Annotated[
         bool, Option("--example", help="Copy an example job with the files that it names; without a name, list them.")

@@ -1,7 +1,5 @@
 """`tpujob plan`: check a job and show what `run` would ask the cloud for."""
 
-from __future__ import annotations
-
 from orchestrator.cli.console import console, emit_json
 from orchestrator.cli.options import Cloud, JobArguments, Json, KeepOnFailure, Project
 from orchestrator.cli.tables import print_table

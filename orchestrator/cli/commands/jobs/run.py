@@ -1,7 +1,5 @@
 """`tpujob run`: run a job, from its plan to proven absence."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from orchestrator.cli.comparison import print_comparison
@@ -25,8 +23,7 @@ _ATTACHED = (
 def run(
     job: JobArguments,
     keep: Annotated[
-        str | None,
-        Option(metavar="DURATION", help="Hold the slice for so long after a successful run, such as 30m."),
+        str | None, Option(metavar="DURATION", help="Hold the slice for so long after a successful run, such as 30m.")
     ] = None,
     keep_on_failure: KeepOnFailure = None,
     detach: Annotated[

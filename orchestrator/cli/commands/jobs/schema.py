@@ -1,7 +1,5 @@
 """`tpujob schema`: the JSON Schema of the job file."""
 
-from __future__ import annotations
-
 from orchestrator.cli.console import emit_json
 from orchestrator.core.jobfile import keys
 

@@ -1,7 +1,5 @@
 """`tpujob submit`: run a job and leave."""
 
-from __future__ import annotations
-
 from orchestrator.cli.commands.jobs.run import run
 from orchestrator.cli.options import Cloud, EventStream, JobArguments, Project
 

@@ -1,7 +1,5 @@
 """`tpujob compare`: the figures of several runs side by side."""
 
-from __future__ import annotations
-
 from orchestrator.cli.comparison import print_comparison
 from orchestrator.cli.console import console
 from orchestrator.cli.options import Csv, Json, Markdown, Over, Runs
@@ -10,11 +8,7 @@ from orchestrator.errors import UserError
 
 
 def compare(
-    runs: Runs,
-    over: Over = None,
-    as_json: Json = False,
-    as_markdown: Markdown = False,
-    as_csv: Csv = False,
+    runs: Runs, over: Over = None, as_json: Json = False, as_markdown: Markdown = False, as_csv: Csv = False
 ) -> int:
     """Compare runs: seconds in all, per iteration and per epoch with their spread, accuracy, dollars.
 

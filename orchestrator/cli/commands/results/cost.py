@@ -1,7 +1,5 @@
 """`tpujob cost`: the dollars of a month, by job, run, project or accelerator."""
 
-from __future__ import annotations
-
 from typing import Annotated, cast, get_args
 
 from orchestrator.cli import completion
@@ -20,8 +18,7 @@ def cost(
         str | None, Option(metavar="YYYY-MM", help="A month of UTC; by default this one, up to now.")
     ] = None,
     since: Annotated[
-        str | None,
-        Option(metavar="DAY|DURATION", help="From a day on (2026-11-01), or for so long (30d), up to now."),
+        str | None, Option(metavar="DAY|DURATION", help="From a day on (2026-11-01), or for so long (30d), up to now.")
     ] = None,
     by: Annotated[
         str,

@@ -1,7 +1,5 @@
 """`tpujob list`: the runs, newest first."""
 
-from __future__ import annotations
-
 from orchestrator.cli.console import console, emit, emit_json
 from orchestrator.cli.options import Json
 from orchestrator.cli.tables import print_table

@@ -1,7 +1,5 @@
 """`tpujob logs`: what the workers wrote."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated
 

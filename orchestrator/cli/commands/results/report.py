@@ -1,7 +1,5 @@
 """`tpujob report`: a run, or several, as one HTML page."""
 
-from __future__ import annotations
-
 import webbrowser
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`tpujob show`: one run: its state, its events, its results and files."""
 
-from __future__ import annotations
-
 from orchestrator.cli.console import console, emit, emit_result, emit_stages
 from orchestrator.cli.options import Json, RunOrNewest
 from orchestrator.cli.tables import on_terminal, print_table

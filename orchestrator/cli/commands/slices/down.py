@@ -1,7 +1,5 @@
 """`tpujob down`: delete a slice, and prove its absence."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import asdict
 from typing import Annotated

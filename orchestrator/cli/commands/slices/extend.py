@@ -1,7 +1,5 @@
 """`tpujob extend`: move the end of a slice."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from orchestrator.cli import completion

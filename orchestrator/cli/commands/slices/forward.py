@@ -1,7 +1,5 @@
 """`tpujob forward`: ports of a worker on this machine."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from orchestrator.cli import completion

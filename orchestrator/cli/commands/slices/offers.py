@@ -1,7 +1,5 @@
 """`tpujob offers`: which TPUs there are, where, and for how much; after `--refresh`, which of them the project has."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from orchestrator.cli import completion

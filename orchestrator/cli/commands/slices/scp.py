@@ -1,7 +1,5 @@
 """`tpujob scp`: copy files between this machine and the workers of a slice."""
 
-from __future__ import annotations
-
 import os
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`tpujob ssh`: a shell, or one command, on a worker of a slice; or one command on all of them."""
 
-from __future__ import annotations
-
 import os
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`tpujob ssh-config`: slices in the configuration of the user's own ssh."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from orchestrator.cli import completion

@@ -1,7 +1,5 @@
 """`tpujob start`: start a stopped slice."""
 
-from __future__ import annotations
-
 from orchestrator.cli.console import console, emit
 from orchestrator.cli.options import Cloud, Name, Project
 from orchestrator.client.session import Session

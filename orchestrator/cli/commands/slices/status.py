@@ -1,7 +1,5 @@
 """`tpujob status`: the slices in the API, and those that are not proven gone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from orchestrator import catalog

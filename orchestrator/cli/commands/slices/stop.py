@@ -1,7 +1,5 @@
 """`tpujob stop`: stop a held slice without deleting it."""
 
-from __future__ import annotations
-
 from orchestrator.cli.console import console, emit
 from orchestrator.cli.options import Cloud, Name, Project
 from orchestrator.client.session import Session

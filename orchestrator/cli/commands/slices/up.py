@@ -1,7 +1,5 @@
 """`tpujob up`: bring a TPU slice to READY and hold it until `tpujob down`."""
 
-from __future__ import annotations
-
 import math
 import sys
 from dataclasses import asdict, replace
@@ -46,8 +44,7 @@ def up(
         Provisioning | None, Option(help="How to get capacity; `queued` and `flex-start` use Google's queue.")
     ] = None,
     wait: Annotated[
-        str | None,
-        Option(metavar="DURATION", help="Wait up to this long for capacity, such as 6h: queue or retry."),
+        str | None, Option(metavar="DURATION", help="Wait up to this long for capacity, such as 6h: queue or retry.")
     ] = None,
     max_duration: Annotated[
         str | None,

@@ -1,7 +1,5 @@
 """The rules for `access:`: the proxy command, networks, tags, and what does not go together. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The rules of `env:`, and of secrets, which belong nowhere else in a job file. Pure."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """The rules of `on: gke`: its `gke:` section, and what of a job means nothing on a cluster. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

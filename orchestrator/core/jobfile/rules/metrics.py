@@ -3,8 +3,6 @@
 They are those of `regex`, which are the ones of Python's `re`: its search has a time limit, and a log may be hostile.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

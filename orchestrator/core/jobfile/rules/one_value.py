@@ -1,7 +1,5 @@
 """The rules for one value: names, paths, commands, durations, sizes, dollars. Pure."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The rules about several values of a job file, those of its sections included. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

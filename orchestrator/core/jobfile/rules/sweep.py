@@ -3,8 +3,6 @@
 Each variant is checked as a job of its own afterwards (`keys.check`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The rules of `tpu:`: types, places, provisioning, alternatives. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

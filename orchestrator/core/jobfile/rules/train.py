@@ -1,7 +1,5 @@
 """The rules of `train:`, and of the environment that it has. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

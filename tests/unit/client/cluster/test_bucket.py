@@ -1,7 +1,5 @@
 """Code that went through a bucket is deleted by the command that sees the run end, whoever ended it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The output of a job: every byte but its secrets is in the log file, however it was cut, and lines are events."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Objects of Kubernetes as its API shows them, with the fields that `clouds.gke.views` reads."""
 
-from __future__ import annotations
-
 from typing import Any
 
 LEASE, NODE = "0123456789", "tpujob-abc123-0123456789"

@@ -1,7 +1,5 @@
 """A store behind the transport of httpx: objects by their paths, as an API server has them, and faults by the call."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

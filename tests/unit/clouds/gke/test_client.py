@@ -1,7 +1,5 @@
 """A cluster as a cloud: each call once, by uid, from complete lists; absent only once nothing of a job is left."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which cluster a kubeconfig leads to: files merged as kubectl does, and one clear line for what cannot be used."""
 
-from __future__ import annotations
-
 import ssl
 import sys
 import threading

@@ -1,7 +1,5 @@
 """The plugin of a kubeconfig: its token signs requests, a broken one is named, and none is waited for without an end."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import threading
@@ -54,10 +52,7 @@ def ask(tmp_path: Path, script: str, **changes: Any) -> list[str]:
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
 def test_a_token_is_kept_until_it_is_refused(tmp_path: Path, version: str) -> None:
     script = f'{COUNT}; printf \'{{"status": {{"token": "t%s-%s"}}}}\' "$n" "$GIVEN"'
-    changes = {
-        "apiVersion": f"client.authentication.k8s.io/{version}",
-        "env": [{"name": "GIVEN", "value": "by-env"}],
-    }
+    changes = {"apiVersion": f"client.authentication.k8s.io/{version}", "env": [{"name": "GIVEN", "value": "by-env"}]}
     assert ask(tmp_path, script, **changes) == ["Bearer t1-by-env", "Bearer t2-by-env", "Bearer t2-by-env"]
 
 

@@ -1,7 +1,5 @@
 """An API server that starts refuses everyone for a moment; one that takes a right away goes on refusing."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.clouds.gke import rights

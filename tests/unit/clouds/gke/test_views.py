@@ -1,7 +1,5 @@
 """What the control plane says of a JobSet, as a slice: its state, in whose words, and what ended it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Why a job waits, in the words of Kueue, the scheduler and the autoscaler. The messages are those of real ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from orchestrator.clouds.gke import waiting

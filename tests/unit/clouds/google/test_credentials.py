@@ -1,7 +1,5 @@
 """Google's credentials: what is raised for a missing, malformed or expired login."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

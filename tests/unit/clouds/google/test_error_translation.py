@@ -1,19 +1,11 @@
 """What the translation of errors adds to the table of literal replies (tests/contract/clouds/test_literal_replies.py)."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
 
 from orchestrator.clouds.google import error_translation
-from orchestrator.errors import (
-    AuthError,
-    CloudError,
-    CloudUnavailable,
-    QuotaError,
-    UnexpectedReply,
-)
+from orchestrator.errors import AuthError, CloudError, CloudUnavailable, QuotaError, UnexpectedReply
 
 HOST = "tpu.googleapis.com"
 

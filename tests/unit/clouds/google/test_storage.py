@@ -1,7 +1,5 @@
 """The location of a bucket: the request, its token, and each kind of reply."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Real credentials are sent only to Google, the emulator's token only to loopback."""
 
-from __future__ import annotations
-
 import inspect
 from pathlib import Path
 

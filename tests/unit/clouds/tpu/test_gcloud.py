@@ -1,7 +1,5 @@
 """The gcloud commands that hints contain."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import replace
 

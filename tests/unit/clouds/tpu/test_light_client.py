@@ -1,7 +1,5 @@
 """The light client: its imports, its tokens, its time limits, and the replies that it accepts."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import socket

@@ -1,7 +1,5 @@
 """Which files a command surely needs; whatever is not certain, it does not need."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

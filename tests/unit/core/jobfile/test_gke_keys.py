@@ -1,7 +1,5 @@
 """Jobs with `on: gke`: their section, and what of a job file means nothing on a cluster."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.core.cluster.settings import ClusterTarget, ClusterWish, problems, target_of

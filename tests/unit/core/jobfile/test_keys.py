@@ -1,7 +1,5 @@
 """Valid job files and the jobs that they describe."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import time

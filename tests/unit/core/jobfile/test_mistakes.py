@@ -1,7 +1,5 @@
 """Bad job files and the exact line that each gets: what, why, fix, at the right place, and nothing but a JobSpecError."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.core.jobfile import keys, mistakes
@@ -76,20 +74,14 @@ def problems(text: str | bytes) -> list[str]:
             "name: a\nartifacts: [x, y\n\n",
             "job.yaml:2: not valid YAML: a bracket or brace is not closed, or a comma is missing",
         ),
-        (
-            'name: "\\UFFFFFFFF"\n',
-            "job.yaml:1: the file is not readable YAML; look for unusual characters and escapes",
-        ),
+        ('name: "\\UFFFFFFFF"\n', "job.yaml:1: the file is not readable YAML; look for unusual characters and escapes"),
         (
             "[" * 1000 + ": x",
             "job.yaml:1: a job file is a mapping (`key: value` lines), not a list; remove the leading `-`",
         ),
         ("? " * 1000, "job.yaml:1: more than 20000 values, or more than 20 levels: this is no job file"),
         (COMMAND + "? [a]\n: b\n", "job.yaml:2: a key is not a plain word; write `key: value`"),
-        (
-            COMMAND + "tpu: {1: a}\n",
-            "job.yaml:2: tpu: the key `1` is not a word; put it in quotes if it is meant",
-        ),
+        (COMMAND + "tpu: {1: a}\n", "job.yaml:2: tpu: the key `1` is not a word; put it in quotes if it is meant"),
     ],
 )
 def test_text_that_is_no_job_file_gets_one_line(text: str | bytes, line: str) -> None:
@@ -120,14 +112,8 @@ def test_ports_are_numbers_each_once_and_not_many(value: str, line: str) -> None
             "job.yaml:3: tpu.acclerator: unknown key; did you mean `accelerator`?",
         ),
         ("trian:\n  epochs: 1\n", "job.yaml:1: trian: unknown key; did you mean `train`?"),
-        (
-            COMMAND + "zone: us-central1\n",
-            "job.yaml:2: zone: does not belong here; did you mean `tpu.zone`?",
-        ),
-        (
-            COMMAND + "max_hours: 3\n",
-            "job.yaml:2: max_hours: unknown key; did you mean `limits.max_duration`?",
-        ),
+        (COMMAND + "zone: us-central1\n", "job.yaml:2: zone: does not belong here; did you mean `tpu.zone`?"),
+        (COMMAND + "max_hours: 3\n", "job.yaml:2: max_hours: unknown key; did you mean `limits.max_duration`?"),
         (
             COMMAND + "limits: {max_hours: 3}\n",
             "job.yaml:2: limits.max_hours: unknown key; did you mean `max_duration`?",
@@ -147,10 +133,7 @@ def test_ports_are_numbers_each_once_and_not_many(value: str, line: str) -> None
             "name: nothing-to-do\n",
             "job.yaml:1: nothing to run: add `train:` (the built-in training) or `command:` (any shell command)",
         ),
-        (
-            COMMAND + "on: clouds\n",
-            "job.yaml:2: on: must be `tpu` or `gke` or `local`, not the text `clouds`",
-        ),
+        (COMMAND + "on: clouds\n", "job.yaml:2: on: must be `tpu` or `gke` or `local`, not the text `clouds`"),
         (
             COMMAND + "on: local\nbucket: gs://bucket/x\n",
             "job.yaml:3: bucket: has no use with `on: local`: the artifacts are on this machine anyway; remove it",
@@ -193,14 +176,8 @@ def test_an_unknown_accelerator_type_gets_the_nearest(accelerator: str, advice: 
             "us-central1-z",
             "`us-central1-z` is not a zone with TPUs; nearest: us-central1-f, us-central1-c, us-central1-b",
         ),
-        (
-            "'; rm -rf ~'",
-            f"`; rm -rf ~` is not a zone or a known region; {ZONES}",
-        ),
-        (
-            "../..",
-            f"`../..` is not a zone or a known region; {ZONES}",
-        ),
+        ("'; rm -rf ~'", f"`; rm -rf ~` is not a zone or a known region; {ZONES}"),
+        ("../..", f"`../..` is not a zone or a known region; {ZONES}"),
         ("[]", "is empty; name a zone or region, or remove the key to take any zone that has the type"),
         ("5", "expected a zone, a region or a list of them, such as us-central1-a"),
     ],

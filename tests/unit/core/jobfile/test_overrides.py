@@ -1,7 +1,5 @@
 """Options that change a job for one run: what they change, and how their mistakes are reported."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.core.jobfile import keys

@@ -1,7 +1,5 @@
 """Parameters: where they are inserted, with which type, and what is wrong with them."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.core.jobfile import keys, params

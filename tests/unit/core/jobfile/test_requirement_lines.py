@@ -1,7 +1,5 @@
 """Requirements files as a worker can use them: what they name is read into them, and paths lead into the code."""
 
-from __future__ import annotations
-
 from pathlib import Path, PurePosixPath
 
 import pytest

@@ -1,7 +1,5 @@
 """Sweeps: the jobs of their variants, their names, and mistakes at their lines."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The `tpu:` section: one TPU, a list of alternatives, or a mapping with both, and the line that each mistake gets."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import jsonschema
@@ -143,14 +141,8 @@ def test_the_schema_of_editors_takes_every_form(text: str) -> None:
             "tpu: {max_price_per_hour: cheap}\n",
             "2: tpu.max_price_per_hour: `cheap` is not an amount of dollars; write for example 12",
         ),
-        (
-            "max_restarts: 2\n",
-            "2: max_restarts: only counts with `on_preemption: restart`; add that, or remove this",
-        ),
-        (
-            "on_preemption: resume\n",
-            "2: on_preemption: must be `stop` or `restart`, not the text `resume`",
-        ),
+        ("max_restarts: 2\n", "2: max_restarts: only counts with `on_preemption: restart`; add that, or remove this"),
+        ("on_preemption: resume\n", "2: on_preemption: must be `stop` or `restart`, not the text `resume`"),
         ("restarts: 2\n", "2: restarts: unknown key; did you mean `max_restarts`?"),
     ],
 )

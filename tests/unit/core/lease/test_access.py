@@ -1,20 +1,10 @@
 """Wishes about access, and the route that follows from them."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import pytest
 
-from orchestrator.core.lease.access import (
-    AccessWish,
-    ProjectRules,
-    Route,
-    Via,
-    contradiction,
-    describe,
-    route,
-)
+from orchestrator.core.lease.access import AccessWish, ProjectRules, Route, Via, contradiction, describe, route
 from orchestrator.core.lease.run_spec import read
 
 FORBIDDEN, REQUIRED = ProjectRules(no_external_addresses=True), ProjectRules(os_login=True)

@@ -1,7 +1,5 @@
 """What is read of the job of a run: what its file said, and of the record of another tpujob what can be understood."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Accelerator types and places as the user writes them."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

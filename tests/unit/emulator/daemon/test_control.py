@@ -1,7 +1,5 @@
 """Finding, starting and stopping a daemon that is stopping: it has the lock, and no endpoint any more."""
 
-from __future__ import annotations
-
 import fcntl
 from pathlib import Path
 

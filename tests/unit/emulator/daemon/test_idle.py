@@ -1,7 +1,5 @@
 """When a daemon without requests ends, under virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Faults as data: how they are read, which calls they meet, and in which order, under virtual time."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

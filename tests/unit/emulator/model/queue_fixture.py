@@ -1,7 +1,5 @@
 """The emulated cloud with its queue, under virtual time; hosts reach their target power at once."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

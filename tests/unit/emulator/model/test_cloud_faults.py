@@ -1,7 +1,5 @@
 """What faults do to the emulated cloud, and events of its nodes, under virtual time."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The emulated cloud as a pure state machine: every state, under virtual time."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

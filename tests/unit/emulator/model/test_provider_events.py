@@ -1,7 +1,5 @@
 """Events that no client causes: preemption, maintenance, failures of hosts, the end of flex-start."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

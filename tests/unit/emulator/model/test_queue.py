@@ -1,7 +1,5 @@
 """Queued resources as a pure state machine: from the request to absence, with events of their nodes in between."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -160,7 +158,7 @@ def test_a_preempted_node_suspends_it_by_the_service_and_stays_listed(active: Qu
     assert active.states("SUSPENDED")[-2:] == ["SUSPENDING", "SUSPENDED"]
     assert active.nodes == {"q-node": "PREEMPTED"}
     assert queued_json(active.row(), "v2")["state"] == {
-        **{"state": "SUSPENDED", "suspendedData": {}, "stateInitiator": "SERVICE"},
+        **{"state": "SUSPENDED", "suspendedData": {}, "stateInitiator": "SERVICE"}
     }
     active.wait(10_000)
     assert active.shown() == "SUSPENDED"

@@ -1,7 +1,5 @@
 """The relay's tunnels: their end waits for no worker."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from types import SimpleNamespace

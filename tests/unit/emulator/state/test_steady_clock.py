@@ -1,7 +1,5 @@
 """The clock of the emulated cloud is steady, also from one daemon to the next."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

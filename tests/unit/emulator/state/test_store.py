@@ -1,7 +1,5 @@
 """The state directory: the next daemon reads what each change wrote, however much is archived by then."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import shutil

@@ -1,7 +1,5 @@
 """What the cloud has for which project: capacity in time, quota, reservations, closed queues, locations, create rate."""
 
-from __future__ import annotations
-
 import json
 import re
 import time
@@ -321,7 +319,7 @@ def test_a_rehearsal_survives_a_restart_and_is_shown_as_it_was_given() -> None:
     assert rehearsal.dump(cloud.state) == before
     assert before["settings"]["provision_s"] == 7
     assert before["capacity"][0] | {"tier": "any", "type": "*", "from_s": 0, "added_at": cloud.now} == {
-        **{"zone": ZONE, "type": "*", "tier": "any", "chips": 4, "from_s": 0, "until_s": 600, "added_at": cloud.now},
+        **{"zone": ZONE, "type": "*", "tier": "any", "chips": 4, "from_s": 0, "until_s": 600, "added_at": cloud.now}
     }
     rehearsal.rehearse(cloud.state, {}, cloud.now)
     assert rehearsal.dump(cloud.state).keys() == {"settings", "faults"}

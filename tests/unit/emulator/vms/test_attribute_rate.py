@@ -1,7 +1,5 @@
 """The documented rate of guest attributes: 10 queries a minute, 3 in a second."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.emulator.vms.attribute_rate import AttributeRate

@@ -1,7 +1,5 @@
 """Changes are on disk before their replies leave, and changes that come together share a write."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from pathlib import Path

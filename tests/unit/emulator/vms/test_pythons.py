@@ -1,7 +1,5 @@
 """The Pythons of emulated workers: what is in them, what pip may do there, and what a killed daemon leaves behind."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import zipfile
@@ -178,8 +176,7 @@ def test_the_next_daemon_completes_what_a_killed_one_began(tmp_path: Path) -> No
 
 def make_one(directory: Path) -> Path:
     links = pythons._complete(
-        directory / "lent" / "one",
-        lambda draft: (draft / "module.py").symlink_to(directory / "package" / "module.py"),
+        directory / "lent" / "one", lambda draft: (draft / "module.py").symlink_to(directory / "package" / "module.py")
     )
     pythons.make(directory / "python", [pythons._lent("one", links, {"tool": "module:main"})])
     return directory / "python"

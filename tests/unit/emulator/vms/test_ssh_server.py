@@ -1,7 +1,5 @@
 """The host key of a worker, after a daemon was killed while it created it."""
 
-from __future__ import annotations
-
 from itertools import count
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """gRPC calls as REST requests, checked against the rules of google-cloud-tpu's own REST transport."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """What a fleet says before it connects to anything, and which workers it tries while others do not answer."""
 
-from __future__ import annotations
-
 import resource
 import socket
 import threading

@@ -1,7 +1,5 @@
 """The program of a pod as a real process, and the fleet that follows it through a log as a node serves it."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

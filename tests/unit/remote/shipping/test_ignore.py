@@ -1,7 +1,5 @@
 """What is left out, by git's rules: compared with git itself."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

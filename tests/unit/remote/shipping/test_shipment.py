@@ -1,7 +1,5 @@
 """A shipment depends on nothing but its content, stays what it was, and costs no more reading than necessary."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import time

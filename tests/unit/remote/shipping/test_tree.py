@@ -1,7 +1,5 @@
 """What a job ships holds no surprise: what is refused, and in which words."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The order of tries and the naming of slow items, by a clock of numbers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The conversation with a packer that may be hostile: its index is bounded, and only what is wanted is asked for."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The extractor against contents and names that no honest packer sends. Nothing outside the directory changes."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """What goes from attempt to attempt is one complete copy of a moment, never worse than the one before."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The comparison: what it shows, what it refuses to call comparable, and what it says about its own figures."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

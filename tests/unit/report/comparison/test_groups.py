@@ -1,7 +1,5 @@
 """Mean ± σ over runs that differ in some parameters only: which runs are a group, its figures, and what it says about them."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

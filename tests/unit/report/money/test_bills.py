@@ -1,7 +1,5 @@
 """The ledger as bills: `tpujob cost` has every slice that existed, and for each run the dollars of `tpujob show`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

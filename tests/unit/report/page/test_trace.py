@@ -1,7 +1,5 @@
 """trace.json by the rules of the Trace Event Format, and by those that Perfetto adds: it drops what breaks them."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """Runs as a ledger and a directory have them, for tests of pages: as many attempts, zones and lines as a test wants."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
