@@ -32,6 +32,7 @@ def assert_refused(said: Said, why: str) -> None:
     assert "bug" not in said.text and "Traceback" not in said.text, said.text
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("setting", "why"),
     [

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.client import reach
 from tests.cli_fixture import Tpujob
 from tests.contract.commands.test_doctor import check, examined
 
@@ -145,6 +146,7 @@ def test_a_network_and_a_subnetwork_of_another_project_are_asked_there(tpujob: T
         assert check(said, name)["fix"].endswith("--project=host-project`")
 
 
+@pytest.mark.ci
 def test_an_open_slice_is_logged_in_to_by_the_way_that_it_has(tpujob: Tpujob) -> None:
     configure(tpujob, "{via: iap, os_login: on}")
     assert tpujob("up", "mine", "--accelerator", "v5litepod-16").returncode == 0
@@ -191,7 +193,8 @@ def test_the_way_of_a_job_file_and_of_via_comes_before_that_of_the_settings(tpuj
     assert done.returncode == 0 and "iap" not in names(said)
 
 
-def test_a_run_that_cannot_connect_names_the_doctor_of_its_job(tpujob: Tpujob) -> None:
+def test_a_run_that_cannot_connect_names_the_doctor_of_its_job(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "FRESH_S", 0.0)  # the relay is asked once
     tpujob.settings(missing_permissions=["iap.tunnelInstances.accessViaIAP"])
     job = tpujob.job(f"name: shy\ntpu: {{zone: {ZONE}}}\naccess: {IAP}\ncommand: 'true'\n")
     done = tpujob("run", job)

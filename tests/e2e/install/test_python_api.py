@@ -114,6 +114,7 @@ tpujob.function(backend="gpu")
 """
 
 
+@pytest.mark.ci
 def test_mypy_accepts_a_user_of_the_api_and_refuses_what_is_wrong(tmp_path: Path) -> None:
     user, wrong = ROOT / "tests" / "e2e" / "install" / "api_user.py", tmp_path / "wrong.py"
     wrong.write_text(WRONG)

@@ -65,6 +65,7 @@ def warm_up(run: Run) -> list[int]:
     return [line["step"] for line in lines if line.get("compile")]
 
 
+@pytest.mark.ci
 def test_the_same_loop_trains_through_torch_tpus_names(tmp_path: Path, data: Path) -> None:
     run = on_a_host_with(tmp_path / "tpu", "v4", 2, {}, data).end()
     assert run.code == 0, run.stdout + run.stderr

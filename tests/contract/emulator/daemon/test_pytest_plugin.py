@@ -97,6 +97,7 @@ def processes_below(directory: Path) -> list[psutil.Process]:
     return [process for process in psutil.process_iter() if is_there(process)]
 
 
+@pytest.mark.ci
 def test_another_test_suite_uses_it_and_nothing_is_left(tmp_path: Path) -> None:
     argv = project(tmp_path, TESTS)
     done = subprocess.run(

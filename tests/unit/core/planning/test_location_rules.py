@@ -52,6 +52,7 @@ def test_an_unlisted_type_may_be_asked_for_in_an_unlisted_zone_but_not_in_an_unk
     assert location_rules.place_problem("mars-north1", "v7-8", unlisted=True) is not None
 
 
+@pytest.mark.ci
 @given(st.text())
 def test_every_text_gets_a_printable_line(text: str) -> None:
     for problem in (location_rules.accelerator_problem(text), location_rules.place_problem(text, "v5litepod-8")):

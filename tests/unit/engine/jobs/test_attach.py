@@ -174,6 +174,7 @@ def test_a_slice_that_goes_while_attach_connects_ends_the_run_as_canceled(world:
     assert attempt_of(world).state is AttemptState.CANCELED
 
 
+@pytest.mark.ci
 def test_cancel_killed_at_any_effect_leaves_a_run_that_goes_on_or_one_that_is_canceled(tmp_path: Path) -> None:
     step = 0
     while True:

@@ -84,6 +84,7 @@ def test_after_each_step_it_ends_and_leaves_nothing(make: Callable[[VirtualWorld
     assert states == {AttemptState.CANCELED, AttemptState.SUCCEEDED}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("make", [in_order, in_a_race])
 def test_a_run_that_is_killed_after_its_cancel_is_released_by_recovery(
     make: Callable[[VirtualWorld], JobRun], tmp_path: Path

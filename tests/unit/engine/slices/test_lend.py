@@ -135,6 +135,7 @@ def effects_of_a_lending(directory: Path) -> list[str]:
     return world.effects
 
 
+@pytest.mark.ci
 def test_a_signal_anywhere_ends_in_a_proven_release(tmp_path: Path) -> None:
     effects = effects_of_a_lending(tmp_path / "whole")
     for number in range(len(effects)):
@@ -148,6 +149,7 @@ def test_a_signal_anywhere_ends_in_a_proven_release(tmp_path: Path) -> None:
         assert not world.ledger.open_leases(), effects[number]
 
 
+@pytest.mark.ci
 def test_a_process_that_dies_anywhere_leaves_a_lease_that_the_next_one_releases(tmp_path: Path) -> None:
     effects = effects_of_a_lending(tmp_path / "whole")
     for number in range(len(effects)):
