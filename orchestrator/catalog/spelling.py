@@ -47,7 +47,7 @@ def read(text: str) -> Spelled | None:
         generation, size = _GENERATIONS[found[1]], found[2]
         if size is None:
             return Spelled(generation)
-        sides = [int(side) for side in size[:40].split("x")]
+        sides = [int(side) for side in size.split("x")]
         if len(sides) == 1:
             return Spelled(generation, number=sides[0])
         return Spelled(generation, chips=math.prod(sides), sides=shape(size))

@@ -265,12 +265,11 @@ class Session:
                 self.reporter.notice("warning", f"{self.ledger.newer.message}; it is read, and not written")
             self._told_of_newer = True
             return
-        self._forget_gone()
-        if not self.ledger.open_leases() and not self.ledger.attempts_open():
-            return
         open_before = {attempt.run_id for attempt in self.ledger.attempts_open()}
-        self._recover(budget_s, spare, look)
-        self._report_ended(open_before)
+        if open_before or self.ledger.open_leases():
+            self._recover(budget_s, spare, look)
+            self._report_ended(open_before)
+        self._forget_gone()  # last: an OS Login that does not answer delays no release
 
     def _report_ended(self, runs: set[str]) -> None:
         """Write the pages of those of these runs that have ended, and delete their code from a bucket.
@@ -377,17 +376,21 @@ class Session:
 
     def _forget_gone(self) -> None:
         """Delete what is left of the SSH keys of slices that are gone: by a process that was killed, or in OS Login."""
+        answers = True
         for directory in (self.directory / "leases").glob("*"):
             with contextlib.suppress(UnknownLease):  # another process drafts it
                 lease = self.ledger.lease(directory.name)
                 if not lease.open:
-                    self._remove_left_key(lease)
+                    answers = self._remove_left_key(lease, answers)
                     self.forget_keys(lease.id)
 
-    def _remove_left_key(self, lease: Lease) -> None:
-        """Try once to remove the key of a slice that is gone from the OS Login profile, unless it has expired."""
+    def _remove_left_key(self, lease: Lease, answers: bool) -> bool:
+        """Try once to remove the key of a slice that is gone from the OS Login profile, unless it has expired.
+
+        Return whether OS Login `answers`; where it does not, it is not asked for the next key.
+        """
         if not lease.route.os_login or self.now(lease.cloud) > lease.deadline + KEY_OUTLIVES_S:
-            return
+            return answers
         from orchestrator.engine.effects.cloud import RevokeLogin
 
         async def revoke() -> None:
@@ -395,11 +398,15 @@ class Session:
 
         self._keys_left.add(lease.id)
         try:
-            self.run(revoke(), lease.cloud)
+            if answers:
+                self.run(revoke(), lease.cloud)
         except Interrupted:
             raise  # Ctrl-C is for the command
+        except CloudUnavailable:
+            return False
         except TpujobError:
             pass  # the command that released the slice said so
+        return answers
 
     def forget_drafts(self, made: Iterable[str], *, kept: Lease | None = None) -> None:
         """Delete the SSH keys of these leases, but those of `kept` and of slices that are not proven gone."""

@@ -139,7 +139,7 @@ def _idle_s(options: UpOptions, existing: Lease | None) -> float | None:
 
 def _finish_ending(session: Session, handle: str) -> None:
     """Wait for the proof of a deletion that is under way: no second slice while the first may be billed."""
-    for ending in [lease for lease in lookup.named(session, handle) if lease.state is LeaseState.DOWN]:
+    for ending in [lease for lease in lookup.named(session, handle, begins=False) if lease.state is LeaseState.DOWN]:
         (released,) = session.on_cloud(partial(up_and_down.down, (ending,), reason="tpujob up"))
         session.note(released)
         if not released.gone:

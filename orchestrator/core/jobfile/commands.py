@@ -61,9 +61,14 @@ def _first_command(text: str) -> tuple[list[str], bool]:
     if any(words[number] not in GOES_ON for number in operators):
         return [], False
     first = words[: operators[0]] if operators else words
+    lenient = ("&&",) if "pipefail" in text else ("&&", "|", "|&")
+    if len(lines) > 1 and any(words[number] in lenient for number in operators):
+        return [], False  # of these, `set -e` looks at the last one alone
     while first and (_ASSIGNED.match(first[0]) or first[0] in ("exec", "nohup")):
-        first.pop(0)
-    return first, not operators and len(lines) == 1
+        if "`" in first.pop(0):
+            return [], False
+    comment = next((number for number, word in enumerate(first) if word.startswith("#")), len(first))
+    return first[:comment], not operators and len(lines) == 1
 
 
 def _of_words(words: Sequence[str]) -> Iterator[Needed]:
@@ -112,7 +117,9 @@ def _is_install(words: Sequence[str]) -> bool:
 
 
 def _requirements(words: Sequence[str]) -> Iterator[str]:
-    """Yield the files of requirements and constraints."""
+    """Yield the files of requirements and constraints, where they are relative to the working directory."""
+    if any(word.startswith(("--directory", "--project")) for word in words):
+        return
     for number, word in enumerate(words):
         if word in ("-r", "-c", "--requirement", "--requirements", "--constraint", "--constraints"):
             yield from words[number + 1 : number + 2]

@@ -60,13 +60,13 @@ class Archive:
             self._old.pop().unlink(missing_ok=True)
 
     def _begin(self) -> None:
-        if self._file is not None:
+        old = list(self._directory.glob("archive-*.jsonl"))
+        number = max((int(path.stem.rpartition("-")[2]) for path in old), default=0) + 1
+        name, flags = f"archive-{number}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+        opened = os.fdopen(os.open(self._directory / name, flags, 0o600), "w", encoding="utf-8")
+        if self._file is not None:  # on a full disk the present one goes on
             self._file.close()
-        self._old = list(self._directory.glob("archive-*.jsonl"))
-        number = max((int(path.stem.rpartition("-")[2]) for path in self._old), default=0) + 1
-        self._name, self._lines, self._known = f"archive-{number}.jsonl", 0, set()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
-        self._file = os.fdopen(os.open(self._directory / self._name, flags, 0o600), "w", encoding="utf-8")
+        self._old, self._file, self._name, self._lines, self._known = old, opened, name, 0, set()
 
 
 def _ended(state: CloudState, known: set[Key]) -> Iterator[tuple[Key, dict[str, Any]]]:

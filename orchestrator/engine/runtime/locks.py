@@ -4,6 +4,7 @@ The kernel drops a file lock when its process dies, however it dies, so that a l
 Forked children close their copies (`orchestrator.fork`) and hold none of their parent's locks.
 """
 
+import errno
 import fcntl
 import os
 import threading
@@ -32,6 +33,9 @@ class _Held:
         return self.pid == os.getpid() and self.thread is threading.current_thread()
 
 
+NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # of a file system that has none
+
+
 class FileLocks:
     """The locks of this process, and questions about those of others. `directory` is private to the user.
 
@@ -52,10 +56,10 @@ class FileLocks:
             self._held[name] = _Held(None)
             return True
         for _ in range(LOOKS):
-            if _locked(descriptor, fcntl.LOCK_EX):
+            if _locked(descriptor, fcntl.LOCK_EX, unknown=True):
                 self._held[name] = _Held(descriptor)
                 return True
-            if not _locked(descriptor, fcntl.LOCK_SH):
+            if not _locked(descriptor, fcntl.LOCK_SH, unknown=True):
                 break  # it is locked by another process or thread
             fcntl.flock(descriptor.fileno(), fcntl.LOCK_UN)  # only questions share the lock, for a moment
             time.sleep(LOOK_AGAIN_S)
@@ -95,7 +99,7 @@ class FileLocks:
         except FileNotFoundError:
             return False
         try:
-            return not _locked(asked, fcntl.LOCK_SH)
+            return not _locked(asked, fcntl.LOCK_SH, unknown=False)  # a process that may live counts as one that does
         finally:
             asked.close()
 
@@ -130,10 +134,13 @@ class FileLocks:
         return self.directory / f"{name.replace(' ', '-')}.lock"
 
 
-def _locked(descriptor: fork.Descriptor, how: int) -> bool:
-    """Take the lock unless another process or thread excludes this one. On a disk without locks none does: see `check`."""
+def _locked(descriptor: fork.Descriptor, how: int, *, unknown: bool) -> bool:
+    """Take the lock unless another process or thread excludes this one. On a disk without locks none does: see `check`.
+
+    `unknown`: what to return for any other error, which is no answer.
+    """
     try:
         fcntl.flock(descriptor.fileno(), how | fcntl.LOCK_NB)
     except OSError as error:
-        return not isinstance(error, BlockingIOError)
+        return not isinstance(error, BlockingIOError) if unknown else error.errno in NO_LOCKS
     return True

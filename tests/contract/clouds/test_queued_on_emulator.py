@@ -61,11 +61,7 @@ def wanted(accelerator_type: str = "v5litepod-4", *, valid_for_s: float = 600.0)
     name = SliceName("emulated", ZONE, f"tpujob-aaaaaa-{run}", queued=True)
     labels = {"tpujob": "1", "tpujob-lease-id": run}
     return SliceRequest(
-        name,
-        accelerator_type,
-        "v2-alpha-tpuv5-lite",
-        labels=labels,
-        queue=QueueTerms(valid_for_s, str(uuid.uuid4())),
+        name, accelerator_type, "v2-alpha-tpuv5-lite", labels=labels, queue=QueueTerms(valid_for_s, str(uuid.uuid4()))
     )
 
 

@@ -142,25 +142,13 @@ def _maintenance() -> list[Step]:
         Step("tpu-vm perform-maintenance", "k{n}", "cannot be started now", ONLY_ALPHA, fails=True),
         Step("tpu-vm delete", "k{n} --async", "Check operation", ONLY_ALPHA),
         Step("queued-resources create", f"s{{n}} {RESCHEDULED} --node-id=s{{n}}", "Created", ONLY_ALPHA),
-        Step(
-            "queued-resources describe",
-            "s{n} --format=value(state.state)",
-            "ACTIVE",
-            ONLY_ALPHA,
-            patient=True,
-        ),
+        Step("queued-resources describe", "s{n} --format=value(state.state)", "ACTIVE", ONLY_ALPHA, patient=True),
         Step("tpu-vm simulate-maintenance-event", "s{n}", "canReschedule: true", ONLY_ALPHA),
         Step("queued-resources perform-maintenance", "s{n} --node-names=s{n}", "verb: update", ONLY_ALPHA),
         Step("queued-resources delete", "s{n} --force", "Deleted queued_resource", ONLY_ALPHA),
         Step("tpu-vm create", f"p{{n}} {LARGE}", "Created tpu [p{n}].", ONLY_ALPHA),
         Step("tpu-vm simulate-maintenance-event", "p{n}", "canReschedule: true", ONLY_ALPHA),
-        Step(
-            "tpu-vm perform-maintenance",
-            "p{n}",
-            "ONGOING",
-            ONLY_ALPHA,
-            note="v6e from 2x4 on, as with Google",
-        ),
+        Step("tpu-vm perform-maintenance", "p{n}", "ONGOING", ONLY_ALPHA, note="v6e from 2x4 on, as with Google"),
         Step("tpu-vm delete", "p{n} --async", "Check operation", ONLY_ALPHA),
     ]
 

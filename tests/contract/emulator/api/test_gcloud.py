@@ -20,10 +20,7 @@ from tests.contract.emulator.conftest import Fault
 from tests.emulator_fixture import Emulator
 from tests.waiting import HANG_S, until
 
-pytestmark = [
-    pytest.mark.gcloud,
-    pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed"),
-]
+pytestmark = [pytest.mark.gcloud, pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")]
 ZONE = "--zone=us-central1-a"
 SHAPE = ("--accelerator-type=v5litepod-4", "--version=v2-alpha-tpuv5-lite")
 Gcloud = Callable[..., subprocess.CompletedProcess[str]]

@@ -303,9 +303,7 @@ def test_a_delete_during_creation_ends_both_operations(shared_emulator: Emulator
 
 
 @pytest.mark.exhaustive
-def test_the_files_of_a_deleted_node_are_removed_soon_also_after_a_kill_of_the_daemon(
-    emulator: Emulator,
-) -> None:
+def test_the_files_of_a_deleted_node_are_removed_soon_also_after_a_kill_of_the_daemon(emulator: Emulator) -> None:
     api, vms = client_for(emulator), emulator.state_dir / "vms"
     node = finish(api.create_node(parent=ZONE, node_id="files", node=node_body()))
     assert list(vms.glob("*/worker0/home"))

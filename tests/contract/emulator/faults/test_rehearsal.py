@@ -43,7 +43,7 @@ def api(emulator: Emulator) -> Iterator[tpu_v2.TpuClient]:
 def test_clients_meet_a_rehearsal(api: tpu_v2.TpuClient, emulator: Emulator) -> None:
     east = ZONE.replace("us-central1-a", "us-east5-b")
     assert [place.location_id for place in api.list_locations({"name": "projects/emulated"}).locations] == [
-        *("us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f", "us-east5-b"),
+        *("us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f", "us-east5-b")
     ]
     for parent in ("europe-west4-a", "us-east5-a"):
         with pytest.raises(exceptions.Forbidden, match="Permission denied on 'locations/") as denied:

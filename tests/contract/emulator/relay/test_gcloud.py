@@ -25,10 +25,7 @@ from tests.contract.emulator.conftest import Fault
 from tests.emulator_fixture import Emulator
 from tests.waiting import HANG_S, until
 
-pytestmark = [
-    pytest.mark.gcloud,
-    pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed"),
-]
+pytestmark = [pytest.mark.gcloud, pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")]
 ZONE = "--zone=us-central1-a"
 CONTENT = random.Random(15).randbytes(300_000)
 

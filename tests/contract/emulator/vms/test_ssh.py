@@ -145,11 +145,7 @@ def test_a_terminal_is_a_terminal(machine: Machine, terminal_type: str) -> None:
 
 def test_a_login_shell_reads_commands_and_has_the_python_of_the_worker(machine: Machine) -> None:
     done = subprocess.run(
-        machine.argv("")[:-1],
-        input=b"command -v python\nexit 4\n",
-        capture_output=True,
-        timeout=HANG_S,
-        check=False,
+        machine.argv("")[:-1], input=b"command -v python\nexit 4\n", capture_output=True, timeout=HANG_S, check=False
     )
     assert done.returncode == 4
     assert done.stdout.decode().strip() == machine.output("command -v python")

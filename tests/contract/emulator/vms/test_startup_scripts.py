@@ -51,10 +51,7 @@ def state(emulator: Emulator, name: str) -> str:
     return str(emulator.request("GET", f"/v2/{ZONE}/nodes/{name}")["state"])
 
 
-GCLOUD = [
-    pytest.mark.gcloud,
-    pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed"),
-]
+GCLOUD = [pytest.mark.gcloud, pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")]
 
 
 @pytest.mark.parametrize(

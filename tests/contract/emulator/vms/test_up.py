@@ -163,11 +163,6 @@ def test_the_wrapper_changes_no_other_use(tmp_path: Path) -> None:
         (foreign, f"{directory}:{real}:/usr/bin:/bin"),
     ):
         done = subprocess.run(
-            [directory / "ssh", *words],
-            env={"PATH": path},
-            capture_output=True,
-            text=True,
-            timeout=HANG_S,
-            check=False,
+            [directory / "ssh", *words], env={"PATH": path}, capture_output=True, text=True, timeout=HANG_S, check=False
         )
         assert done.stdout.splitlines() == ["real", *words], done.stderr

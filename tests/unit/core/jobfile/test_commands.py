@@ -45,6 +45,8 @@ def test_a_command_needs_its_program_its_script_and_its_requirements(command: st
         *("if true; then ./run.sh; fi", "! python train.py", "cd src && python train.py", "echo x | python train.py"),
         *("wget x\npython train.py", "python train.py\nexit 0", "set -x\npython a.py\nls", "python -c 'a\nb'", "", "'"),
         *("pip install -r https://host.example/r.txt", "pip install -r /opt/r.txt", "pip download -r x", "pip -r x"),
+        *("X=`./run.sh a` python train.py", "set -e\npython a.py && ls\nls", "set -e\npython a.py | cat\nls"),
+        *("pip install x # not: -r old.txt", "uv pip install --directory sub -r a.txt"),
     ],
 )
 def test_of_what_is_not_certain_nothing_is_needed(command: str) -> None:

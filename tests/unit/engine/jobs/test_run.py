@@ -15,14 +15,7 @@ from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.slices.up_and_down import UpRequest, down, up
-from orchestrator.errors import (
-    Canceled,
-    DeadlineExceeded,
-    PayloadFailed,
-    TeardownUnproven,
-    Unreachable,
-    Vanished,
-)
+from orchestrator.errors import Canceled, DeadlineExceeded, PayloadFailed, TeardownUnproven, Unreachable, Vanished
 from orchestrator.ledger.file import LedgerUnavailable
 from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, job, lease_and_request
 

@@ -1,10 +1,12 @@
 """The locks of leases and attempts: seen by other processes and threads, dropped at their end, never kept by a fork."""
 
+import errno
 import fcntl
 import os
 import signal
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -208,3 +210,13 @@ def test_a_program_that_is_executed_inherits_no_lock(locks: FileLocks, others: F
             until(lambda: not others.is_locked("lease"), "the lock to be free")
         finally:
             os.kill(program, signal.SIGKILL)
+
+
+def test_a_lock_about_which_the_disk_gives_no_answer_may_be_held(
+    locks: FileLocks, others: FileLocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert locks.lock("lease")
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
+    assert others.is_locked("lease"), "its owner is not called dead"
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(errno.EOPNOTSUPP, "Operation not supported")))
+    assert not others.is_locked("lease")
