@@ -135,6 +135,7 @@ def echo(sock: socket.socket, text: bytes) -> bytes:
         return b"".join(iter(lambda: sock.recv(1 << 16), b""))
 
 
+@pytest.mark.ci
 def test_ssh_is_the_real_one_with_its_exit_code_and_its_forwards(tpujob: Tpujob, mine: Path, tmp_path: Path) -> None:
     done = tpujob("ssh", "mine", "--worker", "2", "--", "pwd; cat; exit 42")
     assert done.returncode == 42, done.text
@@ -152,6 +153,7 @@ def test_ssh_is_the_real_one_with_its_exit_code_and_its_forwards(tpujob: Tpujob,
     until(lambda: not tpujob.local(), "the end of ssh and of what it began")
 
 
+@pytest.mark.ci
 def test_a_command_on_all_workers_is_shown_by_worker_and_ends_everywhere_with_ctrl_c(
     tpujob: Tpujob, mine: Path
 ) -> None:

@@ -149,6 +149,7 @@ def test_a_profiler_that_writes_nothing_is_reported(tmp_path: Path) -> None:
 # -- with the real profilers -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 @needs_xla
 def test_torch_xla_writes_the_traced_steps_and_their_programs_as_xprof_reads_them(tmp_path: Path) -> None:
     run = play(tmp_path, {**CONFIG, "profile": {"start": 13, "steps": 5}})

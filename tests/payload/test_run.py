@@ -110,6 +110,7 @@ def test_the_checkpoint_loads_on_any_machine(emulated: Run) -> None:
     assert all(tensor.device.type == "cpu" for tensor in state["model"].values())
 
 
+@pytest.mark.ci
 def test_one_and_two_processes_have_the_same_loss_curve(tmp_path: Path, data: Path, request: Any) -> None:
     curves, steps = {}, {}
     for processes in (1, 2):

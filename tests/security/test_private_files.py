@@ -35,6 +35,7 @@ def others_may(directory: Path) -> list[str]:
     return [f"{path} {path.stat().st_mode:o}" for path in found if stat.S_IMODE(path.stat().st_mode) & 0o077]
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("umask")
 def test_no_other_user_may_read_or_write_what_a_run_leaves(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
     attached = tpujob("run", tpujob.job(f"name: attached\n{ON_A_SLICE}"))

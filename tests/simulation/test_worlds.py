@@ -93,6 +93,7 @@ def test_every_family_of_faults_of_a_cluster_occurs_within_300_worlds() -> None:
     assert met == {*clusters.FAMILIES, *clusters.OF_THIS_SIDE, "clock_steps"}
 
 
+@pytest.mark.ci
 def test_worlds_with_a_cluster_see_every_end_of_a_job() -> None:
     """The exit codes of docs/gke.md, and jobs that a machine left to the control plane, which ended them."""
     missing: set[Any] = {0, 1, 7, 64, 65, 69, 71, 75, 77, 124, 130, "left"}

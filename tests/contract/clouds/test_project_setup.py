@@ -90,6 +90,7 @@ def test_a_permission_that_is_missing_is_not_an_api_that_is_not_enabled(
     assert project_setup.disabled_api(caught.value) is None
 
 
+@pytest.mark.ci
 @pytest.mark.gcloud
 @pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")
 def test_gcloud_reads_the_same(emulator: Emulator, tmp_path: Path) -> None:

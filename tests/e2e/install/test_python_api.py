@@ -141,6 +141,7 @@ finally:
 """
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("inside", "code", "error"),
     [

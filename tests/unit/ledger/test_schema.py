@@ -110,6 +110,7 @@ def test_of_two_first_commands_at_once_both_open_the_ledger(old: Path, there: bo
         assert [*pool.map(nodes, [old] * 8)] == [[OPEN] if there else []] * 8
 
 
+@pytest.mark.ci
 def test_a_death_at_any_statement_leaves_the_old_ledger_or_the_new_one(old: Path, forward: list[object]) -> None:
     before = dump(old)
     seen = []

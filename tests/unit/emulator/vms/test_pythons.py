@@ -131,6 +131,7 @@ def test_workers_with_another_python_than_the_daemons_get_new_ones(worker: Path,
     assert python.exists()
 
 
+@pytest.mark.ci
 def test_an_environment_without_pip_lends_the_one_that_python_bundles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

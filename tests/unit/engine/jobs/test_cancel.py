@@ -69,6 +69,7 @@ def canceled_after(world: VirtualWorld, make: Callable[[VirtualWorld], JobRun], 
     return outcome, after - creates[0] if creates else 0
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("make", [in_order, in_a_race, restarted])
 def test_after_each_step_it_ends_and_leaves_nothing(make: Callable[[VirtualWorld], JobRun], tmp_path: Path) -> None:
     states = set()

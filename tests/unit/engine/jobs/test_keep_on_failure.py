@@ -111,6 +111,7 @@ def test_the_next_run_takes_the_slice_over_and_releases_it(world: VirtualWorld) 
     assert [node for call, node in world.cloud.calls if call == "create"] == [NODE]
 
 
+@pytest.mark.ci
 def test_a_long_job_on_it_is_not_cut_off_by_the_end_of_the_hold(world: VirtualWorld) -> None:
     lease = failed(world)
     world.time += 600

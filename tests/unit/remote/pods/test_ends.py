@@ -80,6 +80,7 @@ class _Pieces:
         """It has ended."""
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("first", [b"150000", b'::tpujob {"n": '])
 def test_a_setup_whose_end_is_gone_has_succeeded_where_main_has_begun(node: Node, followed: Make, first: bytes) -> None:
     pod = node.run(request(("setup", "echo s"), ("main", "seq 1 200000")))
