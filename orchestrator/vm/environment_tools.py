@@ -70,7 +70,7 @@ class Tool:
         return self._call(argv, "created")
 
     def _install_venv(self) -> None:
-        """Wait for the process that installs packages. Raises Failed if that takes too long; the next call tells what else is wrong."""
+        """Wait until no other process installs packages. Raises Failed if that takes too long; the next call says the rest."""
         give_up_at, waits_for = time.monotonic() + APT_LOCK_S, ""
         while True:
             done = ask(["bash", "-c", APT])
