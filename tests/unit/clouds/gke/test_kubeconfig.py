@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -184,23 +185,29 @@ def test_the_location_of_a_cluster_is_that_of_its_name_or_of_the_context_that_gc
     assert clusters.location("kind-kind@https://127.0.0.1:6443") is None
 
 
+class Answer(BaseHTTPRequestHandler):
+    """Answers as an API server does."""
+
+    def __init__(self, asked: list[bytes], *request: Any) -> None:
+        self.asked = asked
+        super().__init__(*request)
+
+    def do_GET(self) -> None:
+        self.asked.append(self.requestline.encode())
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
 @pytest.fixture
 def peer() -> Iterator[tuple[str, list[bytes]]]:
     """A server, or a proxy: its URL, and the first line of what it was asked, to which it answers as an API server does."""
     asked: list[bytes] = []
-
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.requestline.encode())
-            self.send_response(200)
-            self.send_header("Content-Length", "2")
-            self.end_headers()
-            self.wfile.write(b"{}")
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Answer, asked)) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}", asked
@@ -234,17 +241,7 @@ def test_a_certificate_is_compared_with_the_name_that_the_kubeconfig_gives(tmp_p
         environ = {"KUBECONFIG": str(path)}
         return clusters.open_api(clusters.identity(None, None, environ), environ)
 
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", "2")
-            self.end_headers()
-            self.wfile.write(b"{}")
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Answer, [])) as server:
         context = certified(tmp_path / "ca.pem", "api.internal")
         server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
