@@ -1,7 +1,7 @@
 """What a name means, for every command and the API; and which run a slice still serves.
 
 Exactly an id comes before exactly a name, and that before the beginning of an id, among all runs, sweeps and open slices: no
-command takes the beginning of one's id where another one is called so.
+command takes the beginning of one's id where another one is called so. A slice that is called as an id is meant beside it.
 """
 
 from collections.abc import Collection
@@ -41,7 +41,7 @@ def meant(session: Session, text: str, *, begins: bool = True) -> Meant:
         return Meant(
             [run for run, _ in runs if run in wanted],
             [sweep for sweep in sweeps if sweep.id in wanted],
-            [lease for lease in leases if lease.id in wanted or lease.run in wanted or lease.name.node in wanted],
+            [lease for lease in leases if {lease.id, lease.run, lease.name.node, lease.handle} & {*wanted}],
         )
 
     if text in ids or any(lease.name.node == text for lease in leases):

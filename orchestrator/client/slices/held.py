@@ -74,9 +74,12 @@ def _lease_to_extend(session: Session, name: str) -> Lease:
         run, attempt = lookup.live_run(session, name)
     except UnknownRun:
         return lookup.require(session, name)
-    if (lease := lookup.lease_of_run(session, run.id)) is not None:
+    other = (
+        lookup.held(session, name) if attempt.state.ended else None
+    )  # a living slice of the name comes before an ended run
+    if other is None and (lease := lookup.lease_of_run(session, run.id)) is not None:
         lookup.refuse_cluster(lease)
         return lease
-    if attempt.state.ended and lookup.held(session, name) is None:
+    if attempt.state.ended and other is None:
         raise UserError(f"{run.id} has ended: {attempt.state}", hint=f"`tpujob show {run.id}` says what became of it")
     return lookup.require(session, name)

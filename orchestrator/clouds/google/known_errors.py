@@ -141,6 +141,7 @@ def fill(hint: str | None, message: str, metadata: Mapping[str, Any], asked: str
     found = {name: pattern.search(text) for name, pattern in _FACTS.items()}
     facts = {name: match[1] if match else _UNKNOWN[name] for name, match in found.items()}
     typed = project_in(str(metadata.get("consumer", ""))) or metadata.get("project")
+    typed = typed if isinstance(typed, str) else ""
     return hint.format_map(
         {**facts, "project": typed or asked or project_in(message) or "PROJECT", "asked": asked or "PROJECT"}
     )

@@ -193,16 +193,22 @@ class _SearchState:
 
     def failure(self, drafts: tuple[Draft, ...]) -> CloudError:
         """The error of a search without result: what the user can change is named, beside a stockout, too."""
-        errors = list(self.refusals.values())
-        if not any(isinstance(error, CapacityError | Preempted) for error in errors):
+        full = [error for error in self.refusals.values() if isinstance(error, CapacityError | Preempted)]
+        others = {error.message: error for error in self.refusals.values() if error not in full}
+        if not full:
+            errors = list(others.values())
             return ([error for error in errors if error.scope != "place"] or errors)[-1]
-        quotas = {error.message: error for error in errors if isinstance(error, QuotaError)}
-        places = ", ".join(dict.fromkeys(draft.request.name.zone for draft in drafts))
-        full = f"no capacity in any zone that was asked for ({places})"
+        asked = [draft.request for draft in drafts if self.refusals.get(describe_candidate(draft.request)) in full]
+        places = ", ".join(dict.fromkeys(request.name.zone for request in asked))
+        text = f"no capacity in {places}" if others else f"no capacity in any zone that was asked for ({places})"
+        if any(request.reserved for request in asked):  # the words tell a wrong reservation from a full one
+            text += f": {', '.join(dict.fromkeys(error.message for error in full))}"
         more = "name more zones or `zone: any`, try spot, or wait: `wait: 6h` in a job's `tpu:`, `up --wait 6h`"
         return CapacityError(
-            "; ".join((full, *map(refusals.describe, quotas.values()))),
-            hint="; or ".join((*filter(None, {error.hint for error in quotas.values()}), more)),
+            "; ".join((text, *map(refusals.describe, others.values()))),
+            hint="; or ".join(
+                (*dict.fromkeys(e.hint for e in others.values() if isinstance(e, QuotaError) and e.hint), more)
+            ),
             details={where: error.message for where, error in self.refusals.items()},
         )
 

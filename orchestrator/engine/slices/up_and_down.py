@@ -75,7 +75,7 @@ async def _restore_or_release(lease: Lease, request: UpRequest, capabilities: Ca
             outcome.lease = await ReadLease(lease.id)
             return "already ready"
         if view.state in (SliceState.QUEUED, SliceState.CREATING, SliceState.READY):
-            return await _wait_for(lease, outcome, capabilities)
+            return await _wait_for(lease, view, outcome, capabilities)
         if view.state in (SliceState.STOPPED, SliceState.STOPPING):
             await start(lease, capabilities)
             outcome.lease = await ReadLease(lease.id)
@@ -107,11 +107,11 @@ async def _renew_hold(lease: Lease, hold_s: float, capabilities: Capabilities) -
     return await move_claim(lease, Held(lease.id, now, now + hold_s), capabilities)
 
 
-async def _wait_for(lease: Lease, outcome: UpOutcome, capabilities: Capabilities) -> str:
-    """Wait for a slice that another `up` creates; if that process died, take over its obligation."""
-    if await Lock(lease.id):
+async def _wait_for(lease: Lease, view: SliceView, outcome: UpOutcome, capabilities: Capabilities) -> str:
+    """Wait for a slice that another `up` creates; if that process died before the slice was held, take over its obligation."""
+    if lease.hold_until is None and await Lock(lease.id):
         outcome.owed.lease = lease
-    await Report("create", f"{lease.name.node} is being created already; waiting for it")
+    await Report("create", f"{lease.name.node} is there already, {view.native_state}; waiting for it")
     waits_until = max(lease.ready_by or 0.0, await Now())
     ready = await wait_until_ready(lease, capabilities, give_up_at=waits_until + capabilities.timings.provision_s)
     outcome.lease = ready

@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.client import lookup
 from orchestrator.client.session import Session
+from orchestrator.client.slices.held import _lease_to_extend
 from orchestrator.core.lease.lease import Intent, Lease, LeaseState, Purpose
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, RunRecord
 from orchestrator.errors import UnknownRun, UserError
@@ -31,7 +32,12 @@ def session(directory: Path, *leases: Lease, cloud: str = "emulated") -> Session
 @pytest.fixture
 def known(tmp_path: Path) -> Session:
     """Runs whose ids begin alike, one of them named by the beginning of another's id, a sweep and a slice."""
-    made = session(tmp_path, replace(lease_and_request()[0], id="abf1111111", handle="abe", run="abc1111111"))
+    leases = lease_and_request()[0], lease_and_request(1)[0]
+    made = session(
+        tmp_path,
+        replace(leases[0], id="abf1111111", handle="abe", run="abc1111111"),
+        replace(leases[1], id="eee1111111", handle="abc2222222"),
+    )
     for identity, name, ended in (
         ("abc1111111", "mnist", False),
         ("abc2222222", "mnist", True),
@@ -78,13 +84,29 @@ def test_a_run_is_named_by_its_id_else_by_its_name_else_by_the_beginning_of_its_
 
 @pytest.mark.parametrize(
     ("text", "found"),
-    [("abe", "abf1111111"), ("abf", "abf1111111"), ("abc1", "abf1111111"), ("abc", None), ("mnist", None)],
+    [
+        ("abe", "abf1111111"),
+        ("abf", "abf1111111"),
+        ("abc1", "abf1111111"),
+        ("abc", None),
+        ("mnist", None),
+        ("abc2222222", "eee1111111"),  # called as the id of a run that has ended
+    ],
 )
 def test_a_slice_is_named_by_its_name_and_by_the_ids_of_its_lease_and_its_run(
     known: Session, text: str, found: str | None
 ) -> None:
     assert [lease.id for lease in lookup.named(known, text)] == ([found] if found else [])
     assert lookup.held(known, text[:3]) is None or text == "abe"  # `up` takes no beginning of an id for a name
+
+
+def test_a_slice_of_the_name_is_extended_and_not_the_one_that_an_ended_run_of_that_name_used(tmp_path: Path) -> None:
+    used, wanted = (lease_and_request(n, purpose=Purpose.HOLD)[0] for n in (0, 1))
+    made = session(tmp_path, replace(used, handle="dev", hold_until=2e9), replace(wanted, handle="train"))
+    run = RunRecord("abc1111111", "train", "j.yaml", "emulated", 0.0, str(tmp_path))
+    made.ledger.record(Began(run, Attempt("abc1111111-1", run.id, lease_id=used.id)))
+    made.ledger.record(AttemptEnded("abc1111111-1", 2.0, AttemptState.SUCCEEDED))
+    assert [_lease_to_extend(made, name).id for name in ("train", run.id)] == [wanted.id, used.id]
 
 
 def test_the_newest_of_a_name_is_a_sweep_or_a_run(known: Session) -> None:

@@ -193,8 +193,9 @@ NOT_THERE, USED_UP = BadRequest("v5litepod-8 was not found in zone", scope="plac
         ({A: NOT_THERE, B: NOT_THERE}, BadRequest, "was not found in zone"),
         ({A: NOT_THERE, B: USED_UP}, QuotaError, "Quota 'X' exhausted"),
         ({A: USED_UP, B: NOT_THERE}, QuotaError, "Quota 'X' exhausted"),
-        ({A: NOT_THERE}, CapacityError, "no capacity"),
-        ({A: USED_UP}, CapacityError, "no capacity in .*; quota: Quota 'X' exhausted"),
+        ({A: NOT_THERE}, CapacityError, f"no capacity in {B}; refused: {NOT_THERE.message}\n"),
+        ({A: USED_UP}, CapacityError, f"no capacity in {B}; quota: Quota 'X' exhausted\n"),
+        ({}, CapacityError, "no capacity in any zone that was asked for"),
     ],
 )
 def test_the_last_word_is_what_the_user_can_change_and_not_that_one_place_lacks_it(

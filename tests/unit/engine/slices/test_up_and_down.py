@@ -1,5 +1,7 @@
 """`up`, `stop`, `start`, `down`: from every state of a slice, and twice has the effect of once."""
 
+import math
+
 import pytest
 
 from orchestrator.core.lease.lease import DOWN, Down, Lease, LeaseState, Purpose
@@ -53,6 +55,13 @@ def test_up_waits_for_a_slice_that_another_up_is_creating(world: VirtualWorld) -
     outcome = bring(world, world.ledger.lease(lease.id), n=1)
     assert outcome.action == "waited" and outcome.lease is not None and outcome.lease.id == lease.id
     assert outcome.lease.hold_until is not None
+
+
+def test_a_held_slice_that_is_not_ready_stays_however_the_wait_for_it_ends(world: VirtualWorld) -> None:
+    lease = held(world)
+    world.cloud.nodes[lease.name.node].ready_at = math.inf
+    assert "still CREATING" in str(bring(world, lease, n=1).error)
+    assert lease.name.node in world.cloud.nodes and world.ledger.open_leases() == [lease]
 
 
 def test_a_preempted_slice_is_only_replaced_with_consent(world: VirtualWorld) -> None:
