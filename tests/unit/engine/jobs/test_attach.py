@@ -79,6 +79,7 @@ def test_a_slice_that_its_watchdog_deleted_is_settled_by_the_next_command_that_l
 
 @pytest.mark.parametrize("step", range(2))
 def test_recovery_ends_no_attempt_whose_process_leaves_it_to_the_job_meanwhile(world: VirtualWorld, step: int) -> None:
+    """Of one that it finds detached it never takes the lock either: an `attach` would read along, and then show all again."""
     made = job(world)
     (lease, _), locked = made.drafts[0], made.attempt.id
     start = (Intent(lease), Sent(lease.id, 1.0), Ready(lease.id, 2.0), Began(made.run, made.attempt))
@@ -93,6 +94,7 @@ def test_recovery_ends_no_attempt_whose_process_leaves_it_to_the_job_meanwhile(w
 
     world.drive(close_attempts(), between=detach)
     assert not attempt_of(world).state.ended
+    assert ("Lock" in world.effects) == (step > 0)
 
 
 def test_a_detached_slice_that_was_preempted_is_released_by_attach(world: VirtualWorld) -> None:
