@@ -3,14 +3,16 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from orchestrator.client import lookup
 from orchestrator.client.session import Session
-from orchestrator.core.lease.lease import Intent, Lease, LeaseState, Purpose
+from orchestrator.client.slices import down, up
+from orchestrator.core.lease.lease import Down, Intent, Lease, LeaseState, Purpose
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, RunRecord
-from orchestrator.errors import UnknownRun, UserError
+from orchestrator.errors import Interrupted, UnknownRun, UserError
 from orchestrator.ledger.rows import SweepRecord, VariantRecord
 from orchestrator.settings import GKE, Target
 from tests.unit.engine.virtual import lease_and_request
@@ -85,6 +87,17 @@ def test_a_slice_is_named_by_its_name_and_by_the_ids_of_its_lease_and_its_run(
 ) -> None:
     assert [lease.id for lease in lookup.named(known, text)] == ([found] if found else [])
     assert lookup.held(known, text[:3]) is None or text == "abe"  # `up` takes no beginning of an id for a name
+
+
+def test_up_and_down_of_a_name_wait_for_no_slice_whose_id_begins_so(
+    known: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known.ledger.record(Down("abf1111111", 3.0, "its end"))
+    monkeypatch.setattr(known, "on_cloud", Mock(side_effect=Interrupted(2)))
+    up._finish_ending(known, "abf")
+    assert down._in_ledger(known, "abf") == []
+    with pytest.raises(Interrupted):
+        up._finish_ending(known, "abe")
 
 
 def test_the_newest_of_a_name_is_a_sweep_or_a_run(known: Session) -> None:
