@@ -52,6 +52,16 @@ def test_a_progress_bar_shows_its_last_state_only() -> None:
     assert lines(b"done\r\n", b"next\r\n") == ["done", "next"]
 
 
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_of_nested_bars_the_lower_one_is_no_line_each_time(size: int) -> None:
+    """As tqdm draws them: a newline leads down to the inner bar, and the end of its state up again."""
+    epoch = b"\repoch %d" + b"".join(b"\n\rstep %d\x1b[A" % step for step in range(9)) + b"\n\r     \r\x1b[A"
+    raw = epoch % 1 + epoch % 2 + b"\repoch 2\nend\x1b[A\n\rbar"
+    splitter = LineSplitter()
+    found = [line for at in range(0, len(raw), size) for line in splitter.feed(raw[at : at + size])]
+    assert found == ["epoch 1", "epoch 2", "epoch 2"] and splitter.bar() == "bar"
+
+
 def test_a_character_cut_between_two_pieces_is_whole() -> None:
     assert lines("é".encode()[:1], "é".encode()[1:] + b"\n") == ["é"]
 
