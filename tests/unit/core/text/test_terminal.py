@@ -87,29 +87,9 @@ def test_how_the_bytes_were_cut_makes_no_difference(pieces: list[bytes]) -> None
 
 PARTS = st.sampled_from(
     [
-        *(
-            b"plain text",
-            b"\ttab",
-            b"   ",
-            b"\r",
-            b"\r\n",
-            b"50%\r",
-            b"\x1b[31m",
-            b"\x1b[0m",
-            b"\x1b",
-            b"\x1b]0;title",
-            b"\x07",
-        ),
-        *(
-            b"\x1b\\",
-            b"\x1b[2J",
-            b"\x00\x08",
-            "é·█".encode(),
-            "\u202e\u2028".encode(),
-            "\x9b31m\x9d".encode(),
-            b"\xff\xc3",
-        ),
-        *(b"y" * (LINE_CHARS - 3), b"\x1b[1m" * 4000, b"\n", b"\n", b"\n"),
+        *(b"plain text", b"\ttab", b"   ", b"\r", b"\r\n", b"50%\r", b"\x1b[31m", b"\x1b[0m", b"\x1b", b"\x1b]0;title"),
+        *(b"\x07", b"\x1b\\", b"\x1b[2J", b"\x00\x08", "é·█".encode(), "\u202e\u2028".encode(), "\x9b31m\x9d".encode()),
+        *(b"\xff\xc3", b"y" * (LINE_CHARS - 3), b"\x1b[1m" * 4000, b"\n", b"\n", b"\n"),
     ]
 )
 
