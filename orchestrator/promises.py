@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 EMULATED_SPEED = 30.0  # by default, claims of the emulated cloud are this much faster
-EMULATED_READY_S = 2.0  # and by default, this is its time from create to READY
 LOOK_S = 30.0  # the longest pause between two reads during a teardown; at first it is a quarter of the time waited
 
 

@@ -31,7 +31,8 @@ def replace(path: Path, content: str | bytes, mode: int | None = 0o600) -> None:
 
     `mode`: by default for this user only; None as the umask says.
     """
-    draft = path.with_name(f".{path.name[:100]}.{os.getpid()}-{threading.get_ident()}")
+    begin = os.fsencode(path.name)[:100].decode(errors="ignore")  # a name has 255 bytes at most
+    draft = path.with_name(f".{begin}.{os.getpid()}-{threading.get_ident()}")
     draft.unlink(missing_ok=True)
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

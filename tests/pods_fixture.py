@@ -212,7 +212,6 @@ class Pod:
             rc=rc if rc is None or rc >= 0 else 128 - rc,
             reason=self.reason or ("Completed" if rc == 0 else "Error") if ended else self.reason * self.deleting,
             note=note.read_text() if ended and note.exists() else "",
-            deleting=self.deleting,
         )
 
     def kill(self, number: int = signal.SIGKILL) -> None:

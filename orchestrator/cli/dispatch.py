@@ -6,6 +6,7 @@ import re
 import sys
 import traceback
 from pathlib import Path
+from typing import TypeGuard
 
 from orchestrator.cli.command_table import COMPLETION, LIGHT, load
 from orchestrator.cli.console import console
@@ -32,8 +33,7 @@ def dispatch() -> int:
     except ExitCode as end:
         code = end.code
     except TpujobError as error:
-        console().reporter.fail(error)
-        code = error.exit_code
+        code = (_is_lost(error.__cause__) and _of_the_machine(error.__cause__)) or _failed(error)
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:
@@ -58,7 +58,12 @@ def _call() -> int:
     return 0
 
 
-def _of_the_machine(error: Exception) -> int:
+def _failed(error: TpujobError) -> int:
+    console().reporter.fail(error)
+    return error.exit_code
+
+
+def _of_the_machine(error: BaseException) -> int:
     """What the user's machine refuses is no bug: report it and return the exit code. 0: it is something else."""
     number = error.errno if isinstance(error, OSError) else None
     alive = "what is alive: `tpujob status`"
@@ -72,19 +77,21 @@ def _of_the_machine(error: Exception) -> int:
         hint = "TPUJOB_STATE_DIR can name a directory on another disk"
     elif isinstance(error, MemoryError) or number == errno.ENOMEM or _MEMORY.search(str(error)):
         text, hint = "this process gets no more memory", f"raise the limit that `ulimit -v` shows; {alive}"
-    elif number == errno.ENOENT and not _is_somewhere():
+    elif _is_lost(error):
         text, hint = "the working directory does not exist any more", "change into another one"
     else:
         return 0
-    console().reporter.fail(ConfigError(text, hint=hint))
-    return ConfigError.exit_code
+    return _failed(ConfigError(text, hint=hint))
 
 
-def _is_somewhere() -> bool:
-    try:
-        return bool(Path.cwd())
-    except OSError:
+def _is_lost(error: BaseException | None) -> TypeGuard[FileNotFoundError]:
+    """Return whether a file was not found because it is relative to a working directory that was deleted."""
+    if not isinstance(error, FileNotFoundError) or Path(str(error.filename)).is_absolute():
         return False
+    try:
+        return not Path.cwd()
+    except FileNotFoundError:
+        return True
 
 
 def _bug(error: Exception) -> int:
@@ -96,5 +103,4 @@ def _bug(error: Exception) -> int:
         hint = f"the traceback is in {where}; what is alive: `tpujob status`"
     except OSError:
         hint = "what is alive: `tpujob status`"
-    console().reporter.fail(TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}", hint=hint))
-    return TpujobError.exit_code
+    return _failed(TpujobError(f"a bug in tpujob: {type(error).__name__}: {error}", hint=hint))

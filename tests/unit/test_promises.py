@@ -11,19 +11,10 @@ from orchestrator.core.lease.timings import GOOGLE, Timings
 from orchestrator.core.text.durations import parse_duration
 from orchestrator.drill.bound_text import formula, symbolic
 from orchestrator.emulator.model.records import Settings
-from orchestrator.promises import (
-    EMULATED_READY_S,
-    EMULATED_SPEED,
-    PROMISES,
-    Bound,
-    Part,
-    PromisedBound,
-    PromiseWorld,
-    bound,
-)
+from orchestrator.promises import EMULATED_SPEED, PROMISES, Bound, Part, PromisedBound, PromiseWorld, bound
 from orchestrator.vm.watchdog import FAST_FACTOR, SLOW_FACTOR
 
-EMULATED = PromiseWorld(speed=EMULATED_SPEED, ready_s=EMULATED_READY_S)
+EMULATED = PromiseWorld(speed=EMULATED_SPEED, ready_s=Settings().provision_s)
 HERE = PromiseWorld(speed=100, deletion_s=1.5, ready_s=6.0, gc_every_s=18.0)
 EVERY = [promise for promise in PROMISES.values() if promise.formula]
 
@@ -61,7 +52,6 @@ def test_the_code_s_own_times_are_those_of_the_table() -> None:
     every = inspect.signature(install_gc).parameters["every"].default
     assert promises.seconds("timer") == parse_duration(every)
     assert claim_timings.EMULATED_SPEED == EMULATED_SPEED
-    assert Settings().provision_s == EMULATED_READY_S
     assert promises.seconds("READY") == GOOGLE.provision_s and promises.seconds("D") == GOOGLE.absent_s
     longest = [pause for pause, _ in zip(pauses(first_s=0.05, growth=1.25), range(100), strict=False)][-1]
     assert longest == promises.LOOK_S

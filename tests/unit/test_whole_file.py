@@ -53,8 +53,9 @@ def test_an_open_file_without_a_name_is_written_through_its_descriptor(tmp_path:
         assert file.read() == "text" and names(tmp_path) == []
 
 
-def test_a_file_is_replaced_whole_and_keeps_its_mode(tmp_path: Path) -> None:
-    file = tmp_path / ("n" * 250)
+@pytest.mark.parametrize("char", ["n", "あ", "\udcff"])
+def test_a_file_is_replaced_whole_and_keeps_its_mode(tmp_path: Path, char: str) -> None:
+    file = tmp_path / ("nn" + char * (250 // len(os.fsencode(char))))
     file.write_text("before")
     file.chmod(0o640)
     with file.open() as reader:

@@ -24,7 +24,7 @@ from orchestrator.settings import Target
 TUNNEL_ROLE = "roles/iap.tunnelResourceAccessor"
 LOGIN_ROLE, SUDO_ROLE = "roles/compute.osLogin", "roles/compute.osAdminLogin"
 LOGIN, SUDO = "compute.instances.osLogin", "compute.instances.osAdminLogin"
-IAP, OS_LOGIN = "iap.googleapis.com", "oslogin.googleapis.com"
+IAP = "iap.googleapis.com"
 NO_INSTANCE = "tpujob-doctor"  # no VM has this name: who may ask for it is told that it does not exist
 ASK_S = 10.0
 

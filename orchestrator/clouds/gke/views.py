@@ -18,7 +18,6 @@ from orchestrator.core.text import names
 from orchestrator.errors import BadRequest, CloudError, Preempted, SliceLost
 
 SLICE_LABEL, HOST_LABEL = "jobset.sigs.k8s.io/job-index", "batch.kubernetes.io/job-completion-index"
-JOBSET_LABEL, ATTEMPT_LABEL = "jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/restart-attempt"
 # Why the container of a pod waits, where waiting longer does not help.
 _BAD_IMAGE = ("InvalidImageName", "ErrImageNeverPull")
 _BAD_CONFIG = "CreateContainerConfigError"  # the image runs as root where it must not, or a Secret is not there (yet)
@@ -117,7 +116,6 @@ def pod_view(pod: Mapping[str, Any], hosts: int) -> PodView:
         note=str(ended.get("message") or ""),
         started_at=time_of(ended.get("startedAt") or running.get("startedAt")),
         ended_at=time_of(ended.get("finishedAt")),
-        deleting=bool(_at(pod, "metadata", "deletionTimestamp")),
     )
 
 

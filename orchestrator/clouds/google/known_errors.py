@@ -39,16 +39,16 @@ class Denied(KnownError):
 
 
 TABLE: tuple[KnownError, ...] = (
-    KnownError(errors.ExternalAddressRefused, text=r"compute\.vmExternalIpAccess",
+    KnownError(errors.ExternalAddressRefused, text=r"compute\.(managed\.)?vmExternalIpAccess",
         hint="the job or the settings ask for one: `via: iap` or `via: internal` in `access:` does not, `auto` "
         "finds out"),
-    KnownError(errors.OsLoginRequired, text=r"compute\.requireOsLogin",
+    KnownError(errors.OsLoginRequired, text=r"compute\.(managed\.)?requireOsLogin",
         hint="the job or the settings rule it out: `os_login: on` in `access:` uses it, `auto` finds out"),
     Denied(text=r"compute\.requireShieldedVm",
         hint="{constraint} requires secure boot: `secure_boot: true` in `access:` of the job or the settings"),
     KnownError(errors.AuthError, text=r"gcp\.resourceLocations",  # it forbids places, and another one may be allowed
         hint="{constraint}, a policy of your organization, forbids that zone; " + OTHER_ZONE),
-    Denied(text=r"\bconstraints/",
+    Denied(text=r"\b(custom)?constraints/", reasons=("CUSTOM_ORG_POLICY_VIOLATION",),
         hint="{constraint}, a policy of your organization, forbids it in every zone; ask its administrators"),
     KnownError(errors.Preempted, text=r"while in state (PREEMPTED|TERMINATED)"),
     KnownError(errors.WrongState, text=r"not supported while in state"),  # also where the API calls it an invalid argument
@@ -116,7 +116,7 @@ _FACTS = {
     "account": re.compile(r"([\w.-]+@[\w.-]+\.gserviceaccount\.com)"),
     "service": re.compile(r"\b([a-z]+\.googleapis\.com)"),
     "permission": re.compile(r"\b((?:tpu|iam|serviceusage|resourcemanager)\.[\w.]*\w)"),
-    "constraint": re.compile(r"(constraints/[\w.]*\w)"),
+    "constraint": re.compile(r"\b((?:customC|c)onstraints/[\w.]*\w)"),
 }
 _UNKNOWN = {
     "link": "https://console.cloud.google.com/apis/library/tpu.googleapis.com",
@@ -137,11 +137,11 @@ def fill(hint: str | None, message: str, metadata: Mapping[str, Any], asked: str
     """Return the hint with the facts of the refusal, else with placeholders. `asked`: the project; empty: not known."""
     if hint is None:
         return None
-    text = " ".join(str(metadata.get(key, "")) for key in ("consumer", "activationUrl", "service")) + f" {message}"
+    typed = [str(metadata.get(key, "")) for key in ("consumer", "activationUrl", "service", "customConstraints")]
+    text = " ".join([*typed, message])
     found = {name: pattern.search(text) for name, pattern in _FACTS.items()}
     facts = {name: match[1] if match else _UNKNOWN[name] for name, match in found.items()}
-    typed = project_in(str(metadata.get("consumer", ""))) or metadata.get("project")
-    typed = typed if isinstance(typed, str) else ""
-    return hint.format_map(
-        {**facts, "project": typed or asked or project_in(message) or "PROJECT", "asked": asked or "PROJECT"}
-    )
+    typed_project = project_in(typed[0]) or metadata.get("project")
+    told = typed_project if isinstance(typed_project, str) else ""
+    project = told or asked or project_in(message) or "PROJECT"
+    return hint.format_map({**facts, "project": project, "asked": asked or "PROJECT"})

@@ -45,7 +45,6 @@ class PodView:
     note: str = ""  # the termination message that the program in the pod left
     started_at: float | None = None  # of its container
     ended_at: float | None = None
-    deleting: bool = False
 
 
 class LogStream(Protocol):

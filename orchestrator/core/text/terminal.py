@@ -20,6 +20,7 @@ ESCAPES = re.compile(
     """,
     re.VERBOSE,
 )
+UP = b"\x1b[A"
 COLORS = re.compile(r"\x1b\[[0-9;]*m")  # nearly all that jobs print, and found faster
 # Control characters but tab and newline; line and paragraph separators; those that reorder or hide text.
 _UNPRINTABLE = (
@@ -80,11 +81,16 @@ class LineSplitter:
         if end < 0:
             self._add(data)
             return []
-        begin, lines = 0, []
-        if self._line or self._redrawn:
-            begin = data.find(b"\n") + 1
-            self._add(data[: begin - 1])
-            lines.append(self._take())
+        begin, lines, has_nested = 0, [], UP + b"\n" in data
+        while begin <= end and (self._line or self._redrawn or has_nested):
+            after = data.find(b"\n", begin) + 1
+            self._add(data[begin : after - 1])
+            begin = after
+            if self._line.endswith(UP):  # of two progress bars the lower one: this leads from the upper one to it again
+                del self._line[-len(UP) :]
+                self._redrawn = True
+            else:
+                lines.append(self._take())
         if begin <= end:
             lines += self._whole(data[begin:end])
         self._add(data[end + 1 :])

@@ -124,7 +124,9 @@ async def _record_end(lease: Lease, error: CloudError) -> None:
 async def close_attempts() -> None:
     """Close every attempt whose process is gone, whatever happens to its slice, unless its job continues detached."""
     for attempt in await OpenAttempts():
-        if await _lock(attempt):
+        # A detached job's is read without the lock: held even for a moment, it would tell an `attach` that another one follows.
+        lease = await _lease_of(attempt)
+        if (lease is None or not lease.runs_detached) and await _lock(attempt):
             await _close(await ReadAttempt(attempt.id))  # as the last holder of its lock left it
             await Unlock(attempt.id)
 

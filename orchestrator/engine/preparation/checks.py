@@ -86,8 +86,8 @@ def _why_not_there(needed: Needed, spec: JobSpec, found: Survey | None) -> str |
     path, entries = posixpath.normpath(needed.path), found.entries if found is not None else {}
     entry, has_blanks = entries.get(path), any(map(str.isspace, needed.path))
     if needed.is_program and "/" not in needed.path and not has_blanks:  # such as a script of an installed package
-        start = {".py": "python ", ".sh": "bash "}[posixpath.splitext(path)[1]]
-        return None if entry is None else f"is not in the PATH; write `{start}{path}`"
+        start = "bash" if path.endswith(".sh") else "python"
+        return None if entry is None else f"is not in the PATH; write `{start} {path}`"
     if entry is not None:
         is_closed = needed.is_program and isinstance(entry.content, Path) and not entry.executable
         return f"is not executable; `chmod +x {path}` makes it so" if is_closed else None

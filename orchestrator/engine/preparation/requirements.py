@@ -28,8 +28,8 @@ def read(spec: JobSpec, job_path: Path, *, code_sha256: str | None = None) -> En
     directory = job_path.parent.absolute()
     code = (directory / spec.code).resolve() if spec.code is not None else None
 
-    def is_only_here(path: str) -> bool:
-        return spec.on != "local" and (path.startswith(_BUILT_BY_CONDA) or Path(path).exists())
+    def is_only_here(path: str) -> bool:  # what the image of a job on a cluster has is not known here
+        return spec.on != "local" and (path.startswith(_BUILT_BY_CONDA) or (spec.on == "tpu" and Path(path).exists()))
 
     reader = Reader(lambda path: _text(Path(path)), lambda path: _in_code(Path(path), code), is_only_here)
     try:

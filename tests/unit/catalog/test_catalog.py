@@ -70,30 +70,16 @@ def test_only_tpu7x_is_in_no_zone_of_the_cloud_tpu_api() -> None:
 @pytest.mark.parametrize(
     ("written", "name"),
     [
-        ("v5e-8", "v5litepod-8"),
-        ("tpu-v5e-8", "v5litepod-8"),
-        ("v5litepod-8", "v5litepod-8"),
-        ("tpu-v5litepod-8", "v5litepod-8"),
-        (" V5E-16 ", "v5litepod-16"),
-        ("tpu-v6e-8", "v6e-8"),
-        ("tpu-v5p-8", "v5p-8"),
-        ("tpu-v4-8", "v4-8"),
-        ("TPU7x-8", "tpu7x-8"),
-        ("tpu-7x-8", "tpu7x-8"),
-        ("v7x-8", "tpu7x-8"),
+        *((name, "v5litepod-8") for name in ("v5e-8", "tpu-v5e-8", "v5litepod-8", "tpu-v5litepod-8")),
+        *((name, "tpu7x-8") for name in ("TPU7x-8", "tpu-7x-8", "v7x-8")),
+        *((" V5E-16 ", "v5litepod-16"), ("tpu-v6e-8", "v6e-8"), ("tpu-v5p-8", "v5p-8"), ("tpu-v4-8", "v4-8")),
         *(("v5e8", "v5litepod-8"), ("V5LITE_POD-8", "v5litepod-8"), ("tpuv6e8", "v6e-8"), ("trillium-4", "v6e-4")),
         *(("v5e-4x4", "v5litepod-16"), ("v4-2x2x1", "v4-8"), ("v4-2x2", "v4-8"), ("v5p-2x2x2", "v5p-16")),
         *(("tpu-v5-lite-podslice-2x4", "v5litepod-8"), ("tpu-v4-podslice-2x2x4", "v4-32"), ("tpu7x-2x2x1", "tpu7x-8")),
         *(("ct6e-standard-4t", "v6e-4"), ("ct5lp-hightpu-8t", "v5litepod-8"), ("ct5p-hightpu-4t-tpu", "v5p-8")),
         *(("ct3p-hightpu-4t", "v3-8"), ("ct4p-hightpu-4t", "v4-8"), ("tpu7x-standard-4t", "tpu7x-8")),
-        *(
-            (name, name)
-            for name in ("v4-4x4x16", "v5e-8x2x2", "ct6e-standard-3t", "tpu-v6e-slice", "v5e", "v5ex-8", "v5e-٨")
-        ),
-        ("v5e-7", "v5e-7"),
-        ("tpu-v9z-8", "tpu-v9z-8"),
-        ("tpu-", "tpu-"),
-        ("", ""),
+        *((name, name) for name in ("v4-4x4x16", "v5e-8x2x2", "ct6e-standard-3t", "tpu-v6e-slice", "v5e", "v5ex-8")),
+        *((name, name) for name in ("v5e-٨", "v5e-7", "tpu-v9z-8", "tpu-", "", f"v4-{'1x' * 40}1", f"v4-{9**60}")),
     ],
 )
 def test_common_names_of_a_type_map_to_the_name_of_the_api(written: str, name: str) -> None:
@@ -103,13 +89,11 @@ def test_common_names_of_a_type_map_to_the_name_of_the_api(written: str, name: s
 @pytest.mark.parametrize(
     ("written", "generation", "whole"),
     [
-        *(
-            (name, "v5e", False)
-            for name in ("tpu-v5e-7", "v5e7", "v5lite-7", "v5e-3x3", "ct5lp-hightpu-3t", "my-v5e-pool")
-        ),
+        *((name, "v5e", False) for name in ("tpu-v5e-7", "v5e7", "v5lite-7", "v5e-3x3", "ct5lp-hightpu-3t")),
         *((name, "v5e", True) for name in ("v5e", "v5litepod", "tpu-v5-lite-podslice")),
         *(("ct6e-standard-3t", "v6e", False), ("tpu-v6e-slice", "v6e", True), ("ct5p-hightpu-1t", "v5p", False)),
         *(("tpu-v4-podslice", "v4", True), ("tpu7x-9", "tpu7x", False), ("ironwood", "tpu7x", True)),
+        ("my-v5e-pool", "v5e", False),
     ],
 )
 def test_the_types_nearest_to_a_size_that_does_not_exist_are_of_the_same_chip(

@@ -3,15 +3,16 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from orchestrator.client import lookup
 from orchestrator.client.session import Session
-from orchestrator.client.slices.held import _lease_to_extend
-from orchestrator.core.lease.lease import Intent, Lease, LeaseState, Purpose
+from orchestrator.client.slices import down, held, up
+from orchestrator.core.lease.lease import Down, Intent, Lease, LeaseState, Purpose
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, RunRecord
-from orchestrator.errors import UnknownRun, UserError
+from orchestrator.errors import Interrupted, UnknownRun, UserError
 from orchestrator.ledger.rows import SweepRecord, VariantRecord
 from orchestrator.settings import GKE, Target
 from tests.unit.engine.virtual import lease_and_request
@@ -106,7 +107,18 @@ def test_a_slice_of_the_name_is_extended_and_not_the_one_that_an_ended_run_of_th
     run = RunRecord("abc1111111", "train", "j.yaml", "emulated", 0.0, str(tmp_path))
     made.ledger.record(Began(run, Attempt("abc1111111-1", run.id, lease_id=used.id)))
     made.ledger.record(AttemptEnded("abc1111111-1", 2.0, AttemptState.SUCCEEDED))
-    assert [_lease_to_extend(made, name).id for name in ("train", run.id)] == [wanted.id, used.id]
+    assert [held._lease_to_extend(made, name).id for name in ("train", run.id)] == [wanted.id, used.id]
+
+
+def test_up_and_down_of_a_name_wait_for_no_slice_whose_id_begins_so(
+    known: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known.ledger.record(Down("abf1111111", 3.0, "its end"))
+    monkeypatch.setattr(known, "on_cloud", Mock(side_effect=Interrupted(2)))
+    up._finish_ending(known, "abf")
+    assert down._in_ledger(known, "abf") == []
+    with pytest.raises(Interrupted):
+        up._finish_ending(known, "abe")
 
 
 def test_the_newest_of_a_name_is_a_sweep_or_a_run(known: Session) -> None:

@@ -52,6 +52,16 @@ def test_a_progress_bar_shows_its_last_state_only() -> None:
     assert lines(b"done\r\n", b"next\r\n") == ["done", "next"]
 
 
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_of_nested_bars_the_lower_one_is_no_line_each_time(size: int) -> None:
+    """As tqdm draws them: a newline leads down to the inner bar, and the end of its state up again."""
+    epoch = b"\repoch %d" + b"".join(b"\n\rstep %d\x1b[A" % step for step in range(9)) + b"\n\r     \r\x1b[A"
+    raw = epoch % 1 + epoch % 2 + b"\repoch 2\nend\x1b[A\n\rbar"
+    splitter = LineSplitter()
+    found = [line for at in range(0, len(raw), size) for line in splitter.feed(raw[at : at + size])]
+    assert found == ["epoch 1", "epoch 2", "epoch 2"] and splitter.bar() == "bar"
+
+
 def test_a_character_cut_between_two_pieces_is_whole() -> None:
     assert lines("é".encode()[:1], "é".encode()[1:] + b"\n") == ["é"]
 
@@ -77,29 +87,9 @@ def test_how_the_bytes_were_cut_makes_no_difference(pieces: list[bytes]) -> None
 
 PARTS = st.sampled_from(
     [
-        *(
-            b"plain text",
-            b"\ttab",
-            b"   ",
-            b"\r",
-            b"\r\n",
-            b"50%\r",
-            b"\x1b[31m",
-            b"\x1b[0m",
-            b"\x1b",
-            b"\x1b]0;title",
-            b"\x07",
-        ),
-        *(
-            b"\x1b\\",
-            b"\x1b[2J",
-            b"\x00\x08",
-            "é·█".encode(),
-            "\u202e\u2028".encode(),
-            "\x9b31m\x9d".encode(),
-            b"\xff\xc3",
-        ),
-        *(b"y" * (LINE_CHARS - 3), b"\x1b[1m" * 4000, b"\n", b"\n", b"\n"),
+        *(b"plain text", b"\ttab", b"   ", b"\r", b"\r\n", b"50%\r", b"\x1b[31m", b"\x1b[0m", b"\x1b", b"\x1b]0;title"),
+        *(b"\x07", b"\x1b\\", b"\x1b[2J", b"\x00\x08", "é·█".encode(), "\u202e\u2028".encode(), "\x9b31m\x9d".encode()),
+        *(b"\xff\xc3", b"y" * (LINE_CHARS - 3), b"\x1b[1m" * 4000, b"\n", b"\n", b"\n"),
     ]
 )
 

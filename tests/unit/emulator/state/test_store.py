@@ -1,9 +1,11 @@
 """The state directory: the next daemon reads what each change wrote, however much is archived by then."""
 
+import errno
 import fcntl
 import json
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -74,6 +76,19 @@ def test_each_row_is_archived_once_and_a_new_archive_begins_when_it_is_too_long(
     assert len(lines) == len(set(lines))
     assert path.name != "archive-1.jsonl"
     assert path.stat().st_mode & 0o777 == 0o600
+    assert reopened(store).load().dump() == cloud.state.dump()
+
+
+def test_an_archive_that_cannot_begin_is_an_error_and_the_present_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud, store = QueueCloud(), Store(tmp_path)
+    live(cloud, store, 1)
+    with monkeypatch.context() as full_disk, pytest.raises(OSError, match="No space"):
+        full_disk.setattr(archive, "MOST_LINES", 0)
+        full_disk.setattr("os.open", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+        store.save(cloud.state)
+    store.save(cloud.state)
     assert reopened(store).load().dump() == cloud.state.dump()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.lease.lease import CANCEL, Detached, Intent, LeaseState, Ready, Sent
-from orchestrator.core.lease.run_and_attempt import AttemptState, Began, Leased
+from orchestrator.core.lease.run_and_attempt import AttemptEnded, AttemptState, Began, Leased
 from orchestrator.engine.jobs.attach import Attachment, attach
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.recover import close_attempts, recover
@@ -78,7 +78,11 @@ def test_a_slice_that_its_watchdog_deleted_is_settled_by_the_next_command_that_l
 
 
 @pytest.mark.parametrize("step", range(2))
-def test_recovery_ends_no_attempt_whose_process_leaves_it_to_the_job_meanwhile(world: VirtualWorld, step: int) -> None:
+@pytest.mark.parametrize("ends", [False, True])
+def test_recovery_ends_no_attempt_that_its_process_ends_or_leaves_to_the_job_meanwhile(
+    world: VirtualWorld, step: int, ends: bool
+) -> None:
+    """Of one that it finds detached it never takes the lock either: an `attach` would read along, and then show all again."""
     made = job(world)
     (lease, _), locked = made.drafts[0], made.attempt.id
     start = (Intent(lease), Sent(lease.id, 1.0), Ready(lease.id, 2.0), Began(made.run, made.attempt))
@@ -88,11 +92,13 @@ def test_recovery_ends_no_attempt_whose_process_leaves_it_to_the_job_meanwhile(w
 
     def detach(world: VirtualWorld) -> None:
         if next(effects) == step:
-            world.ledger.record(Detached(lease.id, 3.0))
+            end = AttemptEnded.by(locked, 3.0, AttemptState.SUCCEEDED, None)
+            world.ledger.record(end if ends else Detached(lease.id, 3.0))
             world.locks.unlock(locked)
 
     world.drive(close_attempts(), between=detach)
-    assert not attempt_of(world).state.ended
+    assert attempt_of(world).state is (AttemptState.SUCCEEDED if ends else made.attempt.state)
+    assert ("Lock" in world.effects) == (ends or step > 0) and "Record" not in world.effects
 
 
 def test_a_detached_slice_that_was_preempted_is_released_by_attach(world: VirtualWorld) -> None:

@@ -76,8 +76,8 @@ def test_a_job_that_ships_no_code_has_no_files_of_its_own(job: Path) -> None:
     [
         *("command: python train.py", "command: python ./pkg/../train.py", "command: python pkg", "command: ./run.sh"),
         *("command: python .", "command: bash plain.sh", "command: [my tool, x]", "command: python link/__main__.py"),
-        *("command: python /opt/missing.py", "command: rst2html.py x", "command: python missing.py || true"),
-        *("command: python missing.py\nsetup: git clone x .", "command: python -m missing", "train: {}"),
+        *("command: python /opt/missing.py", "command: rst2html.py x", "command: .py x", "command: ..sh", "train: {}"),
+        *("command: python missing.py\nsetup: git clone x .", "command: python -m x", "command: python x.py || true"),
     ],
 )
 def test_what_is_there_or_may_be_there_is_not_refused(job: Path, text: str) -> None:

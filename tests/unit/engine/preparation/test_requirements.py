@@ -73,14 +73,14 @@ def test_mistakes_name_the_line_of_the_job_file_and_that_of_the_requirements(tmp
 @pytest.mark.parametrize(
     "line", ["{}", "-e {}", "x @ file://{}", "{}[extra] ; python_version > '3'", "-f {}", "--find-links=file://{}"]
 )
-def test_a_path_of_this_machine_is_refused_but_where_the_job_runs_here(tmp_path: Path, line: str) -> None:
+def test_a_path_of_this_machine_is_refused_but_on_it_and_in_an_image(tmp_path: Path, line: str) -> None:
     (tmp_path / "w").mkdir()
     (tmp_path / "requirements.txt").write_text(f"numpy\n{line.format(tmp_path / 'w')}\n")
     (mistake,) = refused(tmp_path, "requirements: requirements.txt\ncode: .")
-    assert (
-        mistake.startswith("job.yaml:2: requirements: requirements.txt:2: names /") and "which no worker has" in mistake
-    )
-    assert str(tmp_path) in read(tmp_path, "requirements: requirements.txt\non: local").requirements
+    assert mistake.startswith("job.yaml:2: requirements: requirements.txt:2: names /")
+    assert "which no worker has" in mistake
+    for on in ("local", "gke"):
+        assert str(tmp_path) in read(tmp_path, f"requirements: requirements.txt\non: {on}").requirements
     (tmp_path / "w").rmdir()
     read(tmp_path, "requirements: requirements.txt"), "perhaps one of the worker"
 
