@@ -144,8 +144,8 @@ class _Walk:
                 children = sorted(scan, key=lambda child: child.name)
         except OSError as error:
             if directory == root or not isinstance(error, FileNotFoundError):  # else it has just vanished
-                hint = f"or {NAME_IT}"
-                self.found.refused.append(UserError(f"{directory} cannot be read: {error.strerror}", hint=hint))
+                refusal = UserError(f"{directory} cannot be read: {error.strerror}", hint=f"or {NAME_IT}")
+                self.found.refused.append(refusal)
             return
         if rules is not None and below:
             rules = rules.entered(directory, below)
