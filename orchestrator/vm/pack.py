@@ -208,29 +208,27 @@ def _walk(top: str, looked: Callable[[int], None]) -> Iterator[str]:
         yield from sorted(set(paths) - set(inner))
 
 
-def _matches(top: str, pattern: str, looked: Callable[[int], None], is_named: bool = True) -> Iterator[str]:
+def _matches(top: str, pattern: str, looked: Callable[[int], None]) -> Iterator[str]:
     """Like `Path.glob`, in a fixed order and never through a link. What cannot be read matters where the pattern names it."""
     import fnmatch
 
-    looked(0)
-    try:
-        names = sorted(os.listdir(top))
-    except NotADirectoryError:
-        return
-    except OSError as error:
-        if is_named or isinstance(error, FileNotFoundError):
-            yield top  # `_walk` names it
-        return
-    head, _, rest = pattern.partition("/")
-    if head == "**":
-        yield from _matches(top, rest or "*", looked)
-    for name in names:
-        child = os.path.join(top, name)
+    waiting = [(top, pattern, True)]
+    while waiting:
+        directory, pattern, is_named = waiting.pop()
+        looked(0)
+        try:
+            names = sorted(os.listdir(directory))
+        except OSError as error:
+            if is_named or isinstance(error, FileNotFoundError):
+                yield directory  # `_check` says why
+            continue
+        head, _, rest = pattern.partition("/")
+        found = [os.path.join(directory, name) for name in names if fnmatch.fnmatchcase(name, head)]
+        if not rest:  # `**`, too: a directory that matches is taken whole
+            yield from found
+            continue
         if head == "**":
-            if not os.path.islink(child):
-                yield from _matches(child, pattern, looked, is_named=False)
-        elif fnmatch.fnmatchcase(name, head):
-            if not rest:
-                yield child
-            elif not os.path.islink(child):
-                yield from _matches(child, rest, looked)
+            waiting += [(path, pattern, False) for path in reversed(found) if _is_directory(path)]
+            waiting.append((directory, rest, True))
+        else:
+            waiting += [(path, rest, True) for path in reversed(found) if _is_directory(path)]

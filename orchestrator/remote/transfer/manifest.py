@@ -12,7 +12,7 @@ MANIFEST_BYTES = 64 << 20
 
 
 def check_manifest(root: Path, result: Extracted) -> list[tuple[str, str]]:
-    """Return (path, why) of what `manifest.json` lists and is different, or did not come and is not in `result`.
+    """Return (path, why) of what `manifest.json` lists and is different, or did not come and is no problem in `result`.
 
     A file of that name that is no manifest of a training is a file as any other; a note says so.
     """
@@ -29,7 +29,7 @@ def check_manifest(root: Path, result: Extracted) -> list[tuple[str, str]]:
         why = printable(f"nothing was compared with it: it is not the manifest of a training ({error!r})")
         result.notes.append((MANIFEST, why))
         return []
-    known = {path for path, _ in [*result.missing, *result.refused, *result.notes]}
+    known = {path for path, _ in [*result.missing, *result.refused]}
     broken = []
     for name, entry in rows:
         path = f"artifacts/{name}"

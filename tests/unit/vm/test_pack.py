@@ -2,9 +2,11 @@
 
 import errno
 import hashlib
+import inspect
 import json
 import os
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +54,19 @@ def test_all_artifacts_and_the_matching_files_of_the_work_directory_come(worker:
 
 
 @pytest.mark.parametrize("pattern", ["**/*.png", "**", "out", "o*"])
-def test_deep_patterns_and_directories(worker: Worker, run: Path, pattern: str) -> None:
-    (run / "work" / "out" / "x" / "y").mkdir(parents=True)
-    (run / "work" / "out" / "x" / "y" / "c.png").write_text("c")
-    assert packed(worker, pattern) == ({"work/out/x/y/c.png": b"c"}, {})
+def test_deep_patterns_and_directories_deeper_than_functions_may_call_each_other(run: Path, pattern: str) -> None:
+    from orchestrator.vm import pack
+
+    deep = "work/out" + 100 * "/x"
+    (run / deep).mkdir(parents=True)
+    (run / deep / "c.png").write_text("c")
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + 60)
+    try:
+        found = list(pack.rows(str(run), [pattern]))
+    finally:
+        sys.setrecursionlimit(limit)
+    assert [row["path"] for row in found] == [f"{deep}/c.png"]
 
 
 @pytest.mark.parametrize("pattern", ["../../etc/*", "/etc/*", "a/../../*"])
