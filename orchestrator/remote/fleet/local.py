@@ -132,7 +132,7 @@ class LocalWorker:
         """End what still runs, and delete the files of the attempt."""
         self._close_pipe()
         _request_to_end(self.runs, self.attempt).unlink(missing_ok=True)
-        shutil.rmtree(self.runs / self.attempt, ignore_errors=True)
+        _remove(self.runs / self.attempt)
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._pipe is not None and not self._pipe.closed:
@@ -212,9 +212,17 @@ def remove_leftovers(runs: Path, alive: Callable[[str], bool]) -> None:
         if alive(path.name.removesuffix(".cancel")):
             continue
         if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
         else:
             path.unlink(missing_ok=True)
+
+
+def _remove(directory: Path) -> None:
+    """Remove what a job made, as far as this user may, however deep it is."""
+    try:
+        shutil.rmtree(directory, ignore_errors=True)
+    except RecursionError:  # before Python 3.13
+        subprocess.run(["rm", "-rf", "--", directory], stderr=subprocess.DEVNULL, check=False)
 
 
 def free_port() -> int:
