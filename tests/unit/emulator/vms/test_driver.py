@@ -1,6 +1,8 @@
 """Changes are on disk before their replies leave, and changes that come together share a write."""
 
 import asyncio
+import inspect
+import sys
 import time
 from pathlib import Path
 
@@ -51,6 +53,19 @@ def publish_all(store: CountingStore) -> None:
 def test_what_many_workers_publish_at_once_is_written_once(store: CountingStore) -> None:
     publish_all(store)
     assert store.writes == [WORKERS]
+
+
+def test_it_starts_whatever_tree_a_job_left(store: CountingStore) -> None:
+    driver = Driver(CloudState("key"), store, time.time)
+    deep = driver.vms / "one.deleted" / "/".join("d" * 400)
+    deep.mkdir(parents=True)
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + 300)  # as a tree of a thousand, which pytest could not remove either
+    try:
+        asyncio.run(driver.recover())
+    finally:
+        sys.setrecursionlimit(limit)
+    assert list(driver.vms.iterdir()) == []
 
 
 def test_a_write_that_fails_fails_every_reply_that_waits_for_it(
