@@ -2,16 +2,15 @@
 
 import errno
 import hashlib
-import inspect
 import json
 import os
 import socket
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.disk import calls_of_depth
 from tests.unit.vm.conftest import PREFIX, Worker
 
 
@@ -60,12 +59,8 @@ def test_deep_patterns_and_directories_deeper_than_functions_may_call_each_other
     deep = "work/out" + 100 * "/x"
     (run / deep).mkdir(parents=True)
     (run / deep / "c.png").write_text("c")
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(len(inspect.stack()) + 60)
-    try:
+    with calls_of_depth(60):
         found = list(pack.rows(str(run), [pattern]))
-    finally:
-        sys.setrecursionlimit(limit)
     assert [row["path"] for row in found] == [f"{deep}/c.png"]
 
 

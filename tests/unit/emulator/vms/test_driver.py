@@ -1,8 +1,6 @@
 """Changes are on disk before their replies leave, and changes that come together share a write."""
 
 import asyncio
-import inspect
-import sys
 import time
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 from orchestrator.emulator.model.cloud_state import CloudState
 from orchestrator.emulator.state.store import Store
 from orchestrator.emulator.vms.driver import Driver
+from tests.disk import calls_of_depth
 
 WORKERS = 64
 
@@ -59,12 +58,8 @@ def test_it_starts_whatever_tree_a_job_left(store: CountingStore) -> None:
     driver = Driver(CloudState("key"), store, time.time)
     deep = driver.vms / "one.deleted" / "/".join("d" * 400)
     deep.mkdir(parents=True)
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(len(inspect.stack()) + 300)  # as a tree of a thousand, which pytest could not remove either
-    try:
+    with calls_of_depth(300):
         asyncio.run(driver.recover())
-    finally:
-        sys.setrecursionlimit(limit)
     assert list(driver.vms.iterdir()) == []
 
 

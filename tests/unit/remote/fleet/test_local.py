@@ -1,13 +1,12 @@
 """The worker of a local job collects with the packer of a worker, and reports what it cannot collect."""
 
-import inspect
-import sys
 from pathlib import Path
 
 import pytest
 
 from orchestrator.remote.fleet.local import LocalWorker, remove_leftovers
 from orchestrator.remote.transfer import collect
+from tests.disk import calls_of_depth
 
 
 @pytest.fixture
@@ -40,14 +39,8 @@ def test_more_files_than_an_index_may_list_wait_with_the_reason(
 @pytest.mark.parametrize("left", [False, True])
 def test_a_tree_of_any_depth_that_a_job_made_is_removed(worker: LocalWorker, tmp_path: Path, left: bool) -> None:
     (worker.runs / "a1" / "work" / "/".join("d" * 100)).mkdir(parents=True)
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(
-        len(inspect.stack()) + 60
-    )  # as a tree ten times as deep, which pytest could not remove either
-    try:
+    with calls_of_depth(60):
         remove_leftovers(worker.runs, lambda attempt: False) if left else worker.close()
-    finally:
-        sys.setrecursionlimit(limit)
     assert list(worker.runs.iterdir()) == []
 
 
