@@ -1,10 +1,10 @@
 """Packs what a run made on a worker: an index, one line of JSON for each file, then the contents of those that are asked for.
 
 `remote.transfer.collect` asks for it. Taken are the regular files under `artifacts/` and those under `work/` that match the
-job's patterns. A link is packed as the file it leads to, and only if that lies in one of these two directories. What is not
-packed is named, with why; what is no file at all (a FIFO, a link to nothing or to a directory) harms nothing. The contents
-follow one another in the order of the index, each as long as it says there: nothing can be larger than it says. They are never
-on this disk a second time.
+job's patterns. A link is packed as the file it leads to, wherever that is: the job could have copied it. What is not packed is
+named, with why; what is no file at all (a FIFO, a link to nothing or to a directory) harms nothing, and what vanishes meanwhile
+is nothing. The contents follow one another in the order of the index, each as long as it says there: nothing can be larger than
+it says. They are never on this disk a second time.
 """
 
 # Paths are text, as in `phase`.
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 SAY_EVERY_S = 1.0  # a sign of life while a large file is hashed
 PIECE_BYTES = 1 << 20
+OF_THE_KERNEL = ("/proc/", "/sys/")  # no file on a disk: reading it may wait for ever, or tell secrets of the reader
 
 
 class PackRefused(Exception):
@@ -74,7 +75,10 @@ def content(path: str, size_bytes: int) -> Iterator[bytes]:
     with file:
         while size_bytes:
             size = min(size_bytes, PIECE_BYTES)
-            piece = file.read(size) or bytes(size)
+            try:
+                piece = file.read(size) or bytes(size)
+            except OSError:  # of its disk: the other files come
+                piece = bytes(size)
             size_bytes -= len(piece)
             yield piece
 
@@ -92,22 +96,29 @@ def rows(
     """The index: each file once, with its size and hash, or with why it is not packed.
 
     `hashed` hears of every piece that is read, and of every directory, with 0. `refused` returns why a file of this size is not
-    read, or None; it is asked before each piece.
+    read, or None; it is asked before each piece. If something vanishes meanwhile, what came in its place is looked for once.
     """
     seen: set[str] = set()
-    for path in _candidates(run, patterns, hashed):
-        name = path[len(run) + 1 :]
-        if name in seen:
-            continue
-        seen.add(name)
-        try:
-            if ".." in name.split("/"):
-                raise PackRefused("the pattern leads out of the work directory")
-            yield {"path": name, **_measured(path, run, hashed, refused)}
-        except PackRefused as refusal:
-            yield dict({"path": name, "why": str(refusal)}, **({"harmless": True} if refusal.harmless else {}))
-        except OSError as error:
-            yield {"path": name, "why": error.strerror or str(error)}
+    for _ in range(2):
+        has_vanished = False
+        for path in _candidates(run, patterns, hashed):
+            name = path[len(run) + 1 :]
+            if name in seen:
+                continue
+            seen.add(name)
+            try:
+                if ".." in name.split("/"):
+                    raise PackRefused("the pattern leads out of the work directory")
+                yield {"path": name, **_measured(path, hashed, refused)}
+            except PackRefused as refusal:
+                yield dict({"path": name, "why": str(refusal)}, **({"harmless": True} if refusal.harmless else {}))
+            except (FileNotFoundError, NotADirectoryError):
+                seen.discard(name)
+                has_vanished = True
+            except OSError as error:
+                yield {"path": name, "why": error.strerror or str(error)}
+        if not has_vanished:
+            return
 
 
 def _candidates(run: str, patterns: list[str], looked: Callable[[int], None]) -> Iterator[str]:
@@ -125,15 +136,13 @@ def _candidates(run: str, patterns: list[str], looked: Callable[[int], None]) ->
                 yield match
 
 
-def _measured(
-    path: str, run: str, hashed: Callable[[int], None], refused: Callable[[int], str | None]
-) -> dict[str, Any]:
-    target = _file_of(path, run)
-    found = os.lstat(target)
-    digest, size_bytes = hashing.sha256(found.st_size), 0
-    with open(target, "rb", buffering=0) as file:
+def _measured(path: str, hashed: Callable[[int], None], refused: Callable[[int], str | None]) -> dict[str, Any]:
+    _check(path)
+    with open(path, "rb", buffering=0, opener=_never_waiting) as file:
+        promised = os.fstat(file.fileno()).st_size
+        digest, size_bytes = hashing.sha256(promised), 0
         while True:
-            why = refused(max(found.st_size, size_bytes))
+            why = refused(max(promised, size_bytes))
             if why is not None:
                 raise PackRefused(why)
             piece = file.read(PIECE_BYTES)
@@ -145,8 +154,8 @@ def _measured(
     return {"size_bytes": size_bytes, "sha256": digest.hexdigest()}
 
 
-def _file_of(path: str, run: str) -> str:
-    """Return the file that is meant, not through a link. Raises PackRefused, and OSError where it cannot be found out."""
+def _check(path: str) -> None:
+    """Raise NoFile where there is nothing to pack, FileNotFoundError where another look is worth it, else OSError."""
     is_link = os.path.islink(path)
     try:
         found = os.stat(path)
@@ -155,15 +164,12 @@ def _file_of(path: str, run: str) -> str:
             raise NoFile("a link to nothing") from error
         raise
     if stat.S_ISDIR(found.st_mode):
-        if not is_link:
-            os.listdir(path)  # why `_walk` could not
-        raise NoFile("a link to a directory" if is_link else "a directory")
-    if not stat.S_ISREG(found.st_mode):  # opening a FIFO would wait for ever
-        raise NoFile("not a regular file")
-    target, home = os.path.realpath(path), os.path.realpath(run)
-    if not target.startswith((f"{home}/artifacts/", f"{home}/work/")):
-        raise PackRefused("a link that leads out of the directory")
-    return target
+        if is_link:
+            raise NoFile("a link to a directory")
+        os.listdir(path)  # why `_walk` could not
+        raise FileNotFoundError(path)  # as it was: now it can be read
+    if not stat.S_ISREG(found.st_mode) or os.path.realpath(path).startswith(OF_THE_KERNEL):
+        raise NoFile("not a regular file")  # opening a FIFO would wait for ever
 
 
 class ActivitySignal:
@@ -194,8 +200,6 @@ def _walk(top: str, looked: Callable[[int], None]) -> Iterator[str]:
         looked(0)
         try:
             paths = [os.path.join(directory, name) for name in sorted(os.listdir(directory))]
-        except FileNotFoundError:
-            continue
         except OSError:
             yield directory
             continue
@@ -205,28 +209,26 @@ def _walk(top: str, looked: Callable[[int], None]) -> Iterator[str]:
 
 
 def _matches(top: str, pattern: str, looked: Callable[[int], None]) -> Iterator[str]:
-    """Like `Path.glob`, in a fixed order and never through a link."""
+    """Like `Path.glob`, in a fixed order and never through a link. What cannot be read matters where the pattern names it."""
     import fnmatch
 
-    looked(0)
-    try:
-        names = sorted(os.listdir(top))
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except OSError:
-        yield top  # `_walk` names it
-        return
-    head, _, rest = pattern.partition("/")
-    if head == "**":
-        yield from _matches(top, rest or "*", looked)
-        for name in names:
-            if _is_directory(child := os.path.join(top, name)):
-                yield from _matches(child, pattern, looked)
-        return
-    for name in names:
-        if fnmatch.fnmatchcase(name, head):
-            child = os.path.join(top, name)
-            if not rest:
-                yield child
-            elif _is_directory(child):
-                yield from _matches(child, rest, looked)
+    waiting = [(top, pattern, True)]
+    while waiting:
+        directory, pattern, is_named = waiting.pop()
+        looked(0)
+        try:
+            names = sorted(os.listdir(directory))
+        except OSError as error:
+            if is_named or isinstance(error, FileNotFoundError):
+                yield directory  # `_check` says why
+            continue
+        head, _, rest = pattern.partition("/")
+        found = [os.path.join(directory, name) for name in names if fnmatch.fnmatchcase(name, head)]
+        if not rest:  # `**`, too: a directory that matches is taken whole
+            yield from found
+            continue
+        if head == "**":
+            waiting += [(path, pattern, False) for path in reversed(found) if _is_directory(path)]
+            waiting.append((directory, rest, True))
+        else:
+            waiting += [(path, rest, True) for path in reversed(found) if _is_directory(path)]

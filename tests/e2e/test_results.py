@@ -31,18 +31,29 @@ command: |
   exit ${RC:-0}
 """
 DEEP = "/".join("d" * 150)
-ODD = {"Model.pt": "1", "model.pt": "2", "a\\b": "3", "a\tb\nc.pt": "4", "a\udcffb": "5", f"{DEEP}/x": "6"}
+ODD = {
+    "best.pt": "0",
+    "Model.pt": "1",
+    "model.pt": "2",
+    "a\\b": "3",
+    "a\tb\nc.pt": "4",
+    "a\udcffb": "5",
+    f"{DEEP}/x": "6",
+}
 NAMED = rf"""
 name: named
 command: |
   cd "$TPUJOB_ARTIFACTS"
+  echo 0 >../best; ln -s "$PWD/../best" best.pt
   echo 1 >Model.pt; echo 2 >model.pt; echo 3 >'a\b'; echo 4 >$'a\tb\nc.pt'; echo 5 >$'a\xffb'; mkdir -p {DEEP}; echo 6 >{DEEP}/x
   mkdir run-1; ln -s run-1 latest-run; ln -s gone dangling; mkfifo pipe; python3 -c 'import socket; socket.socket(1).bind("s")'
   echo '{{"name": "an app of its own"}}' >manifest.json
   ${{LAST:-true}}
 """
 ON_TPU = "tpu: {zone: us-central1-a}\n"
-LINKED_OUT = ON_TPU + "name: linked\ncommand: 'echo 1 >$TPUJOB_ARTIFACTS/a; ln -s /etc/passwd $TPUJOB_ARTIFACTS/b'\n"
+KEPT_BACK = (
+    f"{ON_TPU}name: limited\nlimits: {{max_results: 1KB}}\ncommand: 'cd $TPUJOB_ARTIFACTS; echo 1 >a; seq 999 >b'\n"
+)
 FAILING = JOB.replace("${RC:-0}", "7")
 SMALL_DISK = 1 << 20
 
@@ -124,13 +135,13 @@ def test_results_of_any_name_come_and_what_is_no_file_is_a_note(tpujob: Tpujob, 
 def test_a_result_that_cannot_be_stored_keeps_the_slice_as_any_that_is_not_collected(tpujob: Tpujob, how: str) -> None:
     sweep = "matrix: {x: [1, 2]}\nenv: {X: '${params.x}'}\n"
     more = {"sweep": sweep, "failing sweep": sweep, "keep_on_failure": "keep_on_failure: 10m\n"}.get(how, "")
-    job = LINKED_OUT.replace("/b'", "/b; exit 7'") if how == "failing sweep" else LINKED_OUT
+    job = KEPT_BACK.replace(">b'", ">b; exit 7'") if how == "failing sweep" else KEPT_BACK
     path = tpujob.job(job + more)
     if how == "detached":
         assert tpujob("submit", path).returncode == 0
-    done = tpujob("attach", "linked") if how == "detached" else tpujob("run", path)
+    done = tpujob("attach", "limited") if how == "detached" else tpujob("run", path)
     assert done.returncode == 65, done.text
-    assert "   missing     worker0: artifacts/b: a link that leads out of the directory" in done.stderr
+    assert "   missing     worker0: artifacts/b: 4 KB more than the 1 KB of limits.max_results" in done.stderr
     assert tpujob.lived() == 1 and "tpujob collect" in done.stderr and len(tpujob.alive()) == 1
     held_until(tpujob)
     (run,) = re.findall(r"RESULTS NOT COLLECTED: (\w+)", done.stderr)
@@ -140,7 +151,7 @@ def test_a_result_that_cannot_be_stored_keeps_the_slice_as_any_that_is_not_colle
 
 
 def test_on_this_machine_it_stays_where_the_job_made_it(tpujob: Tpujob) -> None:
-    done = tpujob("run", tpujob.job(LINKED_OUT.replace(ON_TPU, "on: local\n")))
+    done = tpujob("run", tpujob.job(KEPT_BACK.replace(ON_TPU, "on: local\n")))
     assert done.returncode == 65 and "missing  worker0: artifacts/b" in done.stderr, done.text
     assert len(list(tpujob.own_state.glob("left/*/artifacts/b"))) == 1
 

@@ -34,9 +34,20 @@ MAY_IMPORT = {
     "open_files": set(),
     "private_files": set(),
     "whole_file": set(),
+    "trees": set(),
     "ledger": {"ledger", "boot_clock", "fork"} | CORE,
     "clouds": {"clouds", "settings", "peers"} | CORE,
-    "remote": {"remote", "fork", "open_files", "peers", "private_files", "vm.metrics", "vm.upload", "whole_file"}
+    "remote": {
+        "remote",
+        "fork",
+        "open_files",
+        "peers",
+        "private_files",
+        "trees",
+        "vm.metrics",
+        "vm.upload",
+        "whole_file",
+    }
     | CORE,  # a local job's metrics are read as on a worker
     "engine": ENGINE,
     "report": REPORT,
@@ -44,7 +55,7 @@ MAY_IMPORT = {
     "drill": {"drill", "promises", "emulator.daemon.control"} | CORE,
     "client": {"client", "settings", "boot_clock", "emulator.daemon.control", "whole_file"} | REPORT,
     "cli": {"cli", "client", "report", "settings"} | CORE,
-    "emulator": {"emulator", "boot_clock", "catalog", "fork", "open_files", "peers"},
+    "emulator": {"emulator", "boot_clock", "catalog", "fork", "open_files", "peers", "trees"},
     "vm": {"vm"},
 }
 

@@ -7,11 +7,11 @@ call `changed`; their replies leave after a `flush`, or once it is `saved`, so t
 import asyncio
 import functools
 import logging
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
 
+from orchestrator import trees
 from orchestrator.emulator.model.cloud_state import CloudState
 from orchestrator.emulator.model.records import HostRecord, Node, Power, startup_script_of
 from orchestrator.emulator.state.store import Store
@@ -96,7 +96,7 @@ class Driver:
         for directory in self.vms.iterdir() if self.vms.is_dir() else ():
             if directory.name not in known:
                 await asyncio.to_thread(processes.kill_all, directory.name, directory)
-                shutil.rmtree(directory, ignore_errors=True)
+                await asyncio.to_thread(trees.remove, directory)
         for uid in known:
             await asyncio.to_thread(self.worker_faults.thaw, uid, self.vms / uid)
         self._start_tasks()

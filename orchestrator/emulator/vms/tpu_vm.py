@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator import trees
 from orchestrator.emulator.model import policies
 from orchestrator.emulator.model.records import HostRecord, Node
 from orchestrator.emulator.vms import processes
@@ -168,7 +168,7 @@ class SliceHosts:
         await self.off()
         if self.directory.exists():
             deleted = self.directory.rename(self.directory.with_name(f"{self.directory.name}.deleted"))
-            asyncio.get_running_loop().run_in_executor(None, shutil.rmtree, deleted, True)
+            asyncio.get_running_loop().run_in_executor(None, trees.remove, deleted)
 
     @property
     def ports(self) -> list[int]:

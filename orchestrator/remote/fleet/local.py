@@ -8,7 +8,6 @@ the same checks and the same manifest as from a worker.
 import contextlib
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator import fork, private_files
+from orchestrator import fork, private_files, trees
 from orchestrator.errors import RemoteError
 from orchestrator.remote.shipping.shipment import Shipment
 from orchestrator.remote.ssh.call import PREFIX
@@ -132,7 +131,7 @@ class LocalWorker:
         """End what still runs, and delete the files of the attempt."""
         self._close_pipe()
         _request_to_end(self.runs, self.attempt).unlink(missing_ok=True)
-        shutil.rmtree(self.runs / self.attempt, ignore_errors=True)
+        trees.remove(self.runs / self.attempt)
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._pipe is not None and not self._pipe.closed:
@@ -212,7 +211,7 @@ def remove_leftovers(runs: Path, alive: Callable[[str], bool]) -> None:
         if alive(path.name.removesuffix(".cancel")):
             continue
         if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
+            trees.remove(path)
         else:
             path.unlink(missing_ok=True)
 

@@ -143,7 +143,9 @@ class _Walk:
             with os.scandir(directory) as scan:
                 children = sorted(scan, key=lambda child: child.name)
         except OSError as error:
-            self.found.refused.append(UserError(f"{directory} cannot be read: {error.strerror}", hint=f"or {NAME_IT}"))
+            if directory == root or not isinstance(error, FileNotFoundError):  # else it has just vanished
+                refusal = UserError(f"{directory} cannot be read: {error.strerror}", hint=f"or {NAME_IT}")
+                self.found.refused.append(refusal)
             return
         if rules is not None and below:
             rules = rules.entered(directory, below)
@@ -164,6 +166,8 @@ class _Walk:
                 nothing = False
                 try:
                     yield _entry(Path(child.path), root, prefix + child.name, None if rules is None else verdict)
+                except FileNotFoundError:  # such as an editor's draft: it has just vanished
+                    continue
                 except UserError as error:
                     self.found.refused.append(error)
         if nothing and prefix and not state.left_out:

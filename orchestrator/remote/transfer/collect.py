@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ class CollectRequest:
     most_bytes: int | None = None  # of all workers together; None: as much as fits on the disk
     passes: int = 2  # files that changed while they were packed are requested again
     runs: str | None = None  # directory of the attempts, if not that of a worker
-    # By worker: files of the destination that this process has written; they are not read again to compare them.
+    # By worker: files of the destination that this process has written; one in its place is not read again to compare it.
     known: Mapping[int, Mapping[str, IndexEntry]] = field(default_factory=dict)
 
 
@@ -146,7 +146,7 @@ class ArchivePart:
         files = sorted({**found.files}.items())
         return CollectResult(
             tuple(
-                CollectedFile(index, path, file.size_bytes, file.sha256, found.places.get(path, ""))
+                CollectedFile(index, path, file.size_bytes, file.sha256, file.place if file.place != path else "")
                 for path, file in files
             ),
             tuple(Problem(index, path, why) for path, why in found.refused),
@@ -245,16 +245,18 @@ class Collector:
         wanted: dict[str, IndexEntry] = {}
         root = open_root(self._directory(part))
         try:
-            for path, entry in index.items():
+            for path, listed in index.items():
                 try:
-                    place = _place(places, path, entry)
+                    place = _place(places, path, listed)
                 except RefusedFile as refusal:
                     part.result.refused.append((path, str(refusal)))
                     continue
-                if earlier.get(path) == entry or is_there(root, place, entry, part.hashed):
+                known = earlier.get(path)
+                if known is not None and known.place != place and known.place == places.plain(path):
+                    place = known.place  # the other one could not be had
+                entry = replace(listed, place=place)
+                if known == entry or is_there(root, place, entry, part.hashed):
                     part.result.files[path] = entry
-                    if place != path:
-                        part.result.places[path] = place
                     part.size_bytes += entry.size_bytes
                     self.space.has(part.worker, entry.size_bytes)
                 elif (why := self.space.take(part.worker, entry.size_bytes)) is not None:

@@ -11,7 +11,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator import private_files
@@ -32,14 +32,13 @@ class IndexEntry:
 
     size_bytes: int
     sha256: str
+    place: str = ""  # in the directory of the worker; "": not known yet
 
 
 @dataclass(slots=True)
 class Extracted:
-    files: dict[str, IndexEntry] = field(
-        default_factory=dict
-    )  # what is on disk now, measured, by its path on the worker
-    places: dict[str, str] = field(default_factory=dict)  # where those of them lie that do not lie under that path
+    # What is on disk now, measured, and in which place, by its path on the worker.
+    files: dict[str, IndexEntry] = field(default_factory=dict)
     # Path on the worker, and why: `refused` if nothing brings the file any more, `missing` while it may come yet.
     refused: list[tuple[str, str]] = field(default_factory=list)
     missing: list[tuple[str, str]] = field(default_factory=list)
@@ -158,9 +157,7 @@ class _Extraction:
         if not came:
             self.result.missing.append((path, CHANGED))
             return
-        self.result.files[path] = promise
-        if place != path:
-            self.result.places[path] = place
+        self.result.files[path] = replace(promise, place=place)
 
     def _name(self, place: str) -> None:
         """Give the file that came its name."""

@@ -43,9 +43,6 @@ class SavedWork:
     # What lies in each worker's draft, written by this process: it is neither requested nor read again.
     _in_draft: dict[int, dict[str, IndexEntry]] = field(default_factory=dict)
     _kept: dict[int, dict[str, IndexEntry]] = field(default_factory=dict)  # of the last complete copies
-    _places: dict[tuple[int, str], str] = field(
-        default_factory=dict
-    )  # of files that lie under a safe name, by their paths
 
     @property
     def _drafts(self) -> Path:
@@ -60,8 +57,8 @@ class SavedWork:
     def keep(self, copied: CollectResult) -> tuple[int, ...]:
         """Renew the copies of the workers from which everything came; return those workers. The others keep the last copy.
 
-        A file that changed while it was read, or that was refused, stays as it was in the last copy. Raises ArtifactError if
-        this machine's disk refuses.
+        A file that changed while it was read, or that was refused, stays as it was in the last copy; where it is not in the
+        draft, that copy stays. Raises ArtifactError if this machine's disk refuses.
         """
         try:
             return self._keep(copied)
@@ -71,18 +68,21 @@ class SavedWork:
     def _keep(self, copied: CollectResult) -> tuple[int, ...]:
         came: dict[int, dict[str, IndexEntry]] = {worker: {} for worker in self._in_draft}
         for file in copied.files:
-            came.setdefault(file.worker, {})[file.path] = IndexEntry(file.size_bytes, file.sha256)
-            if file.place:
-                self._places[file.worker, file.path] = file.place
+            entry = IndexEntry(file.size_bytes, file.sha256, file.place or file.path)
+            came.setdefault(file.worker, {})[file.path] = entry
         left = {worker: {p.path for p in copied.refused + copied.waiting if p.worker == worker} for worker in came}
         renewed = []
         for worker, files in came.items():
             draft = self._drafts / f"worker{worker}"
             if not draft.is_dir():
                 continue
-            self._in_draft[worker] = files
-            if not left[worker] & {EVERYTHING, THE_REST}:
-                _remove_others(draft, {self._places.get((worker, path), path) for path in files.keys() | left[worker]})
+            before, kept = self._in_draft[worker], self._kept.get(worker, {})
+            if left[worker] & {EVERYTHING, THE_REST} or left[worker] & kept.keys() - before.keys():
+                self._in_draft[worker] = before | files
+            else:
+                files |= {path: before[path] for path in left[worker] & before.keys()}
+                self._in_draft[worker] = files
+                _remove_others(draft, {entry.place for entry in files.values()})
                 self._put_in_place(worker, draft)
                 self._kept[worker] = files
                 renewed.append(worker)
@@ -174,9 +174,9 @@ class SavedWork:
         if not parts:
             return None
         found = survey(parts, max_bytes=MAX_BYTES)
-        for (whose, path), place in self._places.items():
-            if whose == worker and place in found.entries:
-                found.entries[path] = replace(found.entries.pop(place), path=path)
+        for path, entry in self._kept.get(worker, {}).items():
+            if entry.place != path and entry.place in found.entries:
+                found.entries[path] = replace(found.entries.pop(entry.place), path=path)
         return shipment_in_place(found, self.directory / "hashes", on_progress)
 
 

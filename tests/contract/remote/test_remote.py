@@ -421,12 +421,12 @@ def test_a_content_that_this_machine_holds_damaged_is_removed_so_that_the_next_r
 def test_hostile_artifacts_are_refused_and_the_others_come(one: Slice, tmp_path: Path) -> None:
     script = r"""
         cd $TPUJOB_ARTIFACTS
-        echo fine > fine; ln -s /etc/passwd leak; mkfifo pipe; echo a > Same; echo b > same; echo x > $'ev\033]0;il'
+        echo fine > fine; ln -s /proc/self/environ leak; mkfifo pipe; echo a > Same; echo b > same; echo x > $'ev\033]0;il'
         ln -s fine/ nothing; ln -s deep latest; ln -s "$PWD/fine" ../work/linked
         mkdir deep; echo y > 'deep/back\slash'
         row() { printf '{"path": "%s", "size_bytes": %s, "sha256": "%s"}' $1 $2 $3; }
         true=$(sha256sum fine | cut -d" " -f1)
-        echo "{\"schema\": 1, \"files\": [$(row fine 5 $true), $(row missing 1 00), $(row Same 2 00)]}" > manifest.json
+        echo "{\"schema\": 1, \"files\": [$(row fine 5 $true), $(row missing 1 00), $(row Same 2 00), $(row nothing 1 00)]}" > manifest.json
     """
     fleet = one.fleet()
     fleet.start(request("hostile", script))
@@ -441,11 +441,12 @@ def test_hostile_artifacts_are_refused_and_the_others_come(one: Slice, tmp_path:
         "work/linked",
         *(f"artifacts/{n}" for n in there),
     }
-    assert {each.path for each in collected.notes} == {f"artifacts/{name}" for name in ("latest", "nothing", "pipe")}
-    assert [each.path for each in collected.waiting] == ["artifacts/leak"] and collected.refused == ()
+    assert {each.path for each in collected.notes} == {f"artifacts/{n}" for n in ("latest", "leak", "nothing", "pipe")}
+    assert collected.waiting == collected.refused == ()
     assert [(problem.path, problem.why) for problem in collected.broken] == [
         ("artifacts/missing", "the manifest promises it, but it did not come"),
         ("artifacts/Same", "its content is not what the manifest says"),
+        ("artifacts/nothing", "the manifest promises it, but it did not come"),
     ]
     assert str(collected.broken[0]) == "worker0: artifacts/missing: the manifest promises it, but it did not come"
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.disk import calls_of_depth
 from tests.unit.vm.conftest import PREFIX, Worker
 
 
@@ -52,10 +53,15 @@ def test_all_artifacts_and_the_matching_files_of_the_work_directory_come(worker:
 
 
 @pytest.mark.parametrize("pattern", ["**/*.png", "**", "out", "o*"])
-def test_deep_patterns_and_directories(worker: Worker, run: Path, pattern: str) -> None:
-    (run / "work" / "out" / "x" / "y").mkdir(parents=True)
-    (run / "work" / "out" / "x" / "y" / "c.png").write_text("c")
-    assert packed(worker, pattern) == ({"work/out/x/y/c.png": b"c"}, {})
+def test_deep_patterns_and_directories_deeper_than_functions_may_call_each_other(run: Path, pattern: str) -> None:
+    from orchestrator.vm import pack
+
+    deep = "work/out" + 100 * "/x"
+    (run / deep).mkdir(parents=True)
+    (run / deep / "c.png").write_text("c")
+    with calls_of_depth(60):
+        found = list(pack.rows(str(run), [pattern]))
+    assert [row["path"] for row in found] == [f"{deep}/c.png"]
 
 
 @pytest.mark.parametrize("pattern", ["../../etc/*", "/etc/*", "a/../../*"])
@@ -65,34 +71,48 @@ def test_patterns_that_lead_out_are_refused(worker: Worker, run: Path, pattern: 
     assert list(refused.values()) == ["the pattern leads out of the work directory"]
 
 
-def test_a_link_within_comes_as_its_file_one_to_a_file_elsewhere_stays_and_any_other_harms_nothing(
-    run: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_link_comes_as_the_file_that_it_names_wherever_that_is_and_any_other_harms_nothing(
+    worker: Worker, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from orchestrator.vm import pack
 
     artifacts = run / "artifacts"
-    (artifacts / "step9.pt").write_bytes(b"weights")
-    (run / "work" / "step8.pt").write_bytes(b"weights")
+    for file in (artifacts / "step9.pt", run / "work" / "step8.pt", tmp_path / "outside"):
+        file.write_bytes(b"weights")
     os.mkfifo(artifacts / "pipe")
-    links = {"latest.pt": "step9.pt", "of work": run / "work" / "step8.pt", "passwd": "/etc/passwd"}
-    links |= {"loop": "loop", "etc": "/etc", "run": ".", "nothing": "gone", "file/": "step9.pt/x", "null": "/dev/null"}
-    for name, target in (links | {"to pipe": "pipe"}).items():
+    files = {"latest.pt": "step9.pt", "of work": run / "work" / "step8.pt", "best.pt": tmp_path / "outside"}
+    links = {"loop": "loop", "etc": "/etc", "run": ".", "nothing": "gone", "file/": "step9.pt/x", "null": "/dev/null"}
+    links |= {"to pipe": "pipe", "environ": "/proc/self/environ", "kernel": "/sys/kernel/notes"}
+    for name, target in (files | links).items():
         (artifacts / name).symlink_to(target)
     with socket.socket(socket.AF_UNIX) as server:
         monkeypatch.chdir(artifacts)  # a longer path is no address
         server.bind("socket")
+    assert packed(worker)[0] == {f"artifacts/{name}": b"weights" for name in (*files, "step9.pt")}
     rows = {row["path"].removeprefix("artifacts/"): row for row in pack.rows(str(run), [])}
-    assert {name for name, row in rows.items() if "sha256" in row} == {"latest.pt", "of work", "step9.pt"}
     assert {name: row["why"] for name, row in rows.items() if row.get("harmless")} == {
         **dict.fromkeys(("loop", "nothing", "file"), "a link to nothing"),
         **dict.fromkeys(("etc", "run"), "a link to a directory"),
-        **dict.fromkeys(("pipe", "to pipe", "socket", "null"), "not a regular file"),
+        **dict.fromkeys(("pipe", "to pipe", "socket", "null", "environ", "kernel"), "not a regular file"),
     }
-    assert rows["passwd"] == {"path": "artifacts/passwd", "why": "a link that leads out of the directory"}
 
 
-@pytest.mark.parametrize("place", ["artifacts/deep", "work/out/deep"])
-def test_a_directory_that_cannot_be_read_is_named(run: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("pattern", "place", "is_named"),
+    [
+        ("", "artifacts/deep", True),
+        ("out", "work/out/deep", True),
+        ("**", "work/out/deep", True),
+        ("**/deep", "work/out/deep", True),
+        ("out/deep/**/*.pt", "work/out/deep", True),
+        ("**/deep/*.pt", "work/out/deep", True),
+        ("out/**/*.pt", "work/out/deep", False),
+        ("**/*.pt", "work/deep", False),
+    ],
+)
+def test_a_directory_that_cannot_be_read_counts_where_a_pattern_names_it_or_takes_it_whole(
+    run: Path, pattern: str, place: str, is_named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from orchestrator.vm import pack
 
     (run / place).mkdir(parents=True)
@@ -104,7 +124,32 @@ def test_a_directory_that_cannot_be_read_is_named(run: Path, place: str, monkeyp
         return listed(directory)
 
     monkeypatch.setattr(os, "listdir", refusing)
-    assert list(pack.rows(str(run), ["out/**/*.pt"])) == [{"path": place, "why": "Permission denied"}]
+    named = [{"path": place, "why": "Permission denied"}]
+    assert list(pack.rows(str(run), [pattern])) == (named if is_named else [])
+
+
+@pytest.mark.parametrize("gone", ["0/b", "1"])
+@pytest.mark.parametrize("pattern", ["artifacts", "work/*", "work/*/*", "work/**/[a-z]"])
+def test_what_vanishes_while_it_is_looked_at_is_nothing_and_what_came_in_its_place_is_found(
+    run: Path, pattern: str, gone: str
+) -> None:
+    from orchestrator.vm import pack
+
+    top, _, inside = pattern.partition("/")
+    for name in ("0/a", "0/b", "1/a"):
+        (run / top / name).parent.mkdir(exist_ok=True)
+        (run / top / name).write_bytes(b"x")
+
+    def rotate(count: int) -> None:
+        if count and (run / top / gone).exists():  # 0/a was read; what is to vanish was listed before
+            (run / top / gone).rename(run / "elsewhere")
+            (run / top / "2").mkdir()
+            (run / top / "2" / "a").write_bytes(b"x")
+
+    rows = list(pack.rows(str(run), [inside], rotate))
+    left = {"0/b": ["0/a", "1/a", "2/a"], "1": ["0/a", "0/b", "2/a"]}[gone]
+    assert sorted(row["path"] for row in rows if "sha256" in row) == [f"{top}/{name}" for name in left]
+    assert len(rows) == 3, rows
 
 
 @pytest.mark.parametrize("name", [b"Model.pt", b"a\\b", b"a\tb\nc", b"\xff\xfe", b"/".join([b"d" * 50] * 60)], ids=repr)
@@ -157,12 +202,13 @@ def test_a_file_that_is_refused_for_its_size_is_not_read(run: Path) -> None:
 def test_a_file_that_is_gone_or_shorter_when_its_turn_comes_is_filled_up_and_its_hash_tells(run: Path) -> None:
     from orchestrator.vm import pack
 
-    for name in ("gone", "longer", "pipe", "short"):
+    for name in ("gone", "longer", "pipe", "short", "unreadable"):
         (run / "artifacts" / name).write_bytes(b"x" * 1000)
     files = list(pack.rows(str(run), []))
-    for name in ("gone", "pipe"):
+    for name in ("gone", "pipe", "unreadable"):
         (run / "artifacts" / name).unlink()
     os.mkfifo(run / "artifacts" / "pipe")
+    (run / "artifacts" / "unreadable").symlink_to("/proc/self/mem")  # EIO, as from a damaged disk
     (run / "artifacts" / "short").write_bytes(b"x")
     (run / "artifacts" / "longer").write_bytes(b"x" * 1001)
     came = {row["path"]: b"".join(pack.content(str(run / row["path"]), row["size_bytes"])) for row in files}
@@ -171,6 +217,7 @@ def test_a_file_that_is_gone_or_shorter_when_its_turn_comes_is_filled_up_and_its
         "artifacts/longer": b"x" * 1000,
         "artifacts/pipe": bytes(1000),
         "artifacts/short": b"x" + bytes(999),
+        "artifacts/unreadable": bytes(1000),
     }
 
 

@@ -9,6 +9,7 @@ import pytest
 from orchestrator.emulator.model.cloud_state import CloudState
 from orchestrator.emulator.state.store import Store
 from orchestrator.emulator.vms.driver import Driver
+from tests.disk import calls_of_depth
 
 WORKERS = 64
 
@@ -51,6 +52,15 @@ def publish_all(store: CountingStore) -> None:
 def test_what_many_workers_publish_at_once_is_written_once(store: CountingStore) -> None:
     publish_all(store)
     assert store.writes == [WORKERS]
+
+
+def test_it_starts_whatever_tree_a_job_left(store: CountingStore) -> None:
+    driver = Driver(CloudState("key"), store, time.time)
+    deep = driver.vms / "one.deleted" / "/".join("d" * 400)
+    deep.mkdir(parents=True)
+    with calls_of_depth(300):
+        asyncio.run(driver.recover())
+    assert list(driver.vms.iterdir()) == []
 
 
 def test_a_write_that_fails_fails_every_reply_that_waits_for_it(

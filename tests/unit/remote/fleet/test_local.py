@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.remote.fleet.local import LocalWorker
+from orchestrator.remote.fleet.local import LocalWorker, remove_leftovers
 from orchestrator.remote.transfer import collect
+from tests.disk import calls_of_depth
 
 
 @pytest.fixture
@@ -33,6 +34,14 @@ def test_more_files_than_an_index_may_list_wait_with_the_reason(
     [waiting] = collected.waiting
     assert (waiting.path, collected.files) == (collect.EVERYTHING, ())
     assert "one archive" in waiting.why
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_a_tree_of_any_depth_that_a_job_made_is_removed(worker: LocalWorker, tmp_path: Path, left: bool) -> None:
+    (worker.runs / "a1" / "work" / "/".join("d" * 100)).mkdir(parents=True)
+    with calls_of_depth(60):
+        remove_leftovers(worker.runs, lambda attempt: False) if left else worker.close()
+    assert list(worker.runs.iterdir()) == []
 
 
 def test_a_packer_that_ends_early_is_the_reason(

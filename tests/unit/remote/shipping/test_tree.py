@@ -4,10 +4,12 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.errors import UserError
+from orchestrator.remote.shipping.ignore import Rules
 from orchestrator.remote.shipping.tree import Source, Survey, check_content, left_out_text, survey
 
 
@@ -82,6 +84,21 @@ def test_a_directory_that_is_empty_anyway_is_not_blamed_on_what_another_source_l
     (tree / ".venv" / "x").write_text("1")
     (tmp_path / "data").mkdir()
     assert "pkg/a.py" in survey({".": Source(tree), "data": Source(tmp_path / "data")}).entries
+
+
+@pytest.mark.parametrize("gone", ["pkg", "run.sh"])
+def test_what_vanishes_while_it_is_looked_at_is_not_shipped(
+    tree: Path, gone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdict = Rules.verdict
+
+    def vanishing(rules: Rules, path: str, **how: Any) -> Any:
+        if path.rstrip("/") == gone:
+            (tree / gone).rename(tree.parent / "elsewhere")
+        return verdict(rules, path, **how)
+
+    monkeypatch.setattr(Rules, "verdict", vanishing)
+    assert of(tree).entries.keys() == {"pkg/a.py", "run.sh"} - {gone, f"{gone}/a.py"}
 
 
 def test_an_unreadable_file_is_refused(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

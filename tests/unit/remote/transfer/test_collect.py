@@ -44,16 +44,13 @@ def test_all_that_is_not_there_is_asked_for(tmp_path: Path) -> None:
     assert (part.hashed_bytes, part.total_files) == (5, 2)
 
 
-def test_an_index_without_end_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("refusal", [{}, {"why": "y"}])
+def test_an_index_or_refusals_without_end_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: dict[str, str]
+) -> None:
     monkeypatch.setattr(collect, "INDEX_BYTES", 100_000)
     with pytest.raises(TooManyFiles, match="one archive"):
-        heard(tmp_path, (row(number) for number in itertools.count()))
-
-
-def test_refusals_without_end_are_left_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect, "INDEX_BYTES", 100_000)
-    with pytest.raises(TooManyFiles):
-        heard(tmp_path, ({"path": "x", "why": "y"} for _ in itertools.count()))
+        heard(tmp_path, (row(number, **refusal) for number in itertools.count()))
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,15 @@
 
 import errno
 import hashlib
+import io
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.core.lease.saved_state import SavedState
@@ -15,18 +18,19 @@ from orchestrator.errors import ArtifactError
 from orchestrator.remote.transfer.collect import (
     EVERYTHING,
     THE_REST,
-    CollectedFile,
+    ArchivePart,
+    Collector,
     CollectRequest,
     CollectResult,
-    Problem,
 )
 from orchestrator.remote.transfer.saved_work import SavedWork
 
 Files = dict[str, str | None]  # path → content; None: it did not come
+A, ODD, CUT = "worker0/artifacts/a", "worker0/artifacts/b\t\udcff", f"worker0/{THE_REST}"
 
 
 class Workers:
-    """A fleet of which only the collecting matters: each time it has the next of `copies`, and sends what is not known."""
+    """A fleet of which only the collecting matters: each time it has the next of `copies`, and sends what is asked for."""
 
     workers = tuple(WorkerAddress(index, "127.0.0.1", 22, "") for index in range(2))
 
@@ -35,39 +39,46 @@ class Workers:
         self.sent: list[list[str]] = []
 
     def collect(self, request: CollectRequest) -> CollectResult:
-        files, waiting, sent = [], [], []
-        for path, content in self._copies.pop(0).items():
-            worker, _, inside = path.partition("/")
-            index = int(worker.removeprefix("worker"))
-            if content is None:
-                waiting.append(Problem(index, inside, "it did not come"))
-                continue
-            place = inside.replace("\t", "_")
-            sha256 = hashlib.sha256(content.encode()).hexdigest()
-            file = CollectedFile(index, inside, len(content), sha256, place if place != inside else "")
-            known = request.known[index].get(inside)
-            if known is None or known.sha256 != file.sha256:
-                sent.append(path)
-                target = request.destination / worker / place
-                target.parent.mkdir(parents=True, exist_ok=True)
-                draft = target.with_name(".draft")  # a file gets its name when it is complete
-                draft.write_text(content)
-                draft.rename(target)
-            assert (request.destination / worker / place).read_text() == content
-            files.append(file)
-        self.sent.append(sent)
-        return CollectResult(tuple(files), waiting=tuple(waiting))
+        copy, collector = self._copies.pop(0), Collector(request)
+        self.sent.append([])
+        return CollectResult.of([self._collected(collector, index, copy) for index in range(2)])
+
+    def _collected(self, collector: Collector, index: int, copy: Files) -> CollectResult:
+        top = f"worker{index}/"
+        files = {path.removeprefix(top): content for path, content in copy.items() if path.startswith(top)}
+        cut = [files.pop(path) for path in (EVERYTHING, THE_REST) if path in files]
+        rows = [
+            {"path": path, "size_bytes": len(content), "sha256": hashlib.sha256(content.encode()).hexdigest()}
+            for path, content in files.items()
+            if content is not None
+        ]
+        left = [{"path": path, "why": "it did not come"} for path, content in files.items() if content is None]
+        part, contents, answers = ArchivePart(index), io.BytesIO(), iter([*rows, *left, {"end": len(rows)}])
+        part.result.files |= collector.request.known.get(index, {})
+
+        def send(data: bytes) -> None:
+            said = json.loads(data)
+            for row in [row for first, after in said for row in rows[first:after]] if isinstance(said, list) else []:
+                self.sent[-1].append(top + row["path"])
+                contents.write((files[row["path"]] or "").encode())
+            contents.seek(0)
+
+        result = collector.collect(part, lambda: collector.receive(part, lambda: next(answers), send, contents.read))
+        for file in result.files:  # each is where it is said to be
+            place = collector.request.destination / top / (file.place or file.path)
+            assert place.read_text() == files[file.path]
+        return part.incomplete("the connection was cut") if cut else result
 
 
 def saved(saved_work: SavedWork) -> dict[str, str]:
     """The files that the next attempt gets."""
-    found = {}
-    for worker in range(2):
-        top = saved_work.of(worker)
-        for path in top.rglob("*"):
-            if path.is_file():
-                found[f"worker{worker}/{path.relative_to(top)}"] = path.read_text()
-    return found
+    shipments = saved_work.shipments(2, lambda done, total: None)
+    return {
+        f"worker{worker}/{file.path}": shipment.contents[file.sha256].read_text()
+        for worker, shipment in enumerate(shipments)
+        if shipment is not None
+        for file in shipment.manifest.files
+    }
 
 
 def save(saved_work: SavedWork, *copies: Files) -> list[list[str]]:
@@ -77,13 +88,6 @@ def save(saved_work: SavedWork, *copies: Files) -> list[list[str]]:
         copied: Any = saved_work.start(fleet)
         saved_work.keep(copied)
     return list(fleet.sent)
-
-
-def test_a_checkpoint_that_could_not_be_read_whole_is_kept_from_before(tmp_path: Path) -> None:
-    saved_work = SavedWork(tmp_path, ())
-    first: Files = {"worker0/artifacts/checkpoint.pt": "one", "worker0/artifacts/log": "a"}
-    save(saved_work, first, {"worker0/artifacts/checkpoint.pt": None, "worker0/artifacts/log": "b"})
-    assert saved(saved_work) == {"worker0/artifacts/checkpoint.pt": "one", "worker0/artifacts/log": "b"}
 
 
 def test_a_disk_that_refuses_the_new_copy_leaves_the_last_one_and_is_one_line(
@@ -108,41 +112,11 @@ def test_a_disk_that_refuses_the_new_copy_leaves_the_last_one_and_is_one_line(
     assert saved(saved_work) == {"worker0/artifacts/log": "a"}
 
 
-def test_what_the_job_deleted_is_not_saved_any_more(tmp_path: Path) -> None:
-    saved_work = SavedWork(tmp_path, ())
-    save(saved_work, {"worker0/artifacts/old/1": "1", "worker0/artifacts/new": "2"}, {"worker0/artifacts/new": "3"})
-    assert saved(saved_work) == {"worker0/artifacts/new": "3"} and not (saved_work.of(0) / "artifacts/old").exists()
-
-
 def test_a_worker_that_does_not_answer_keeps_what_it_had(tmp_path: Path) -> None:
     saved_work = SavedWork(tmp_path, ())
     both: Files = {"worker0/artifacts/a": "1", "worker1/artifacts/a": "1"}
     save(saved_work, both, {"worker0/artifacts/a": "2", f"worker1/{EVERYTHING}": None})
     assert saved(saved_work) == {"worker0/artifacts/a": "2", "worker1/artifacts/a": "1"}
-
-
-def test_a_copy_that_was_cut_off_changes_nothing_because_its_files_belong_together(tmp_path: Path) -> None:
-    saved_work = SavedWork(tmp_path, ())
-    both: Files = {"worker0/artifacts/a": "1", "worker0/artifacts/b": "1"}
-    save(saved_work, both, {"worker0/artifacts/a": "2", f"worker0/{THE_REST}": None})
-    assert saved(saved_work) == {"worker0/artifacts/a": "1", "worker0/artifacts/b": "1"}
-
-
-def test_the_copy_after_one_that_was_cut_off_asks_only_for_the_rest(tmp_path: Path) -> None:
-    """Otherwise work that takes longer to copy than a slice lives would never be saved."""
-    saved_work = SavedWork(tmp_path, ())
-    cut: Files = {"worker0/artifacts/a": "1", f"worker0/{THE_REST}": None}
-    whole: Files = {"worker0/artifacts/a": "1", "worker0/artifacts/b": "1"}
-    assert save(saved_work, cut, whole) == [["worker0/artifacts/a"], ["worker0/artifacts/b"]]
-    assert saved(saved_work) == {"worker0/artifacts/a": "1", "worker0/artifacts/b": "1"}
-
-
-def test_only_what_changed_since_the_last_copy_is_sent(tmp_path: Path) -> None:
-    saved_work = SavedWork(tmp_path, ())
-    first: Files = {"worker0/artifacts/big": "1", "worker0/artifacts/step": "1"}
-    second: Files = {"worker0/artifacts/big": "1", "worker0/artifacts/step": "2"}
-    assert save(saved_work, first, second, second)[1:] == [["worker0/artifacts/step"], []]
-    assert saved(saved_work) == {"worker0/artifacts/big": "1", "worker0/artifacts/step": "2"}
 
 
 @pytest.mark.parametrize("at", [1, 2])
@@ -167,7 +141,9 @@ def test_a_complete_copy_is_there_whenever_this_process_is_killed(
     assert saved(SavedWork(tmp_path, ())) == {"worker0/artifacts/a": "1"}
 
 
-def test_a_disk_without_hard_links_gets_everything_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_without_hard_links_gets_everything_again_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*args: object, **options: object) -> None:
         raise OSError("not supported")
 
@@ -175,6 +151,9 @@ def test_a_disk_without_hard_links_gets_everything_again(tmp_path: Path, monkeyp
     saved_work = SavedWork(tmp_path, ())
     both: Files = {"worker0/artifacts/a": "1", "worker0/artifacts/b": "1"}
     assert save(saved_work, both, both) == [list(both), list(both)] and saved(saved_work) == both
+    save(saved_work, {**both, "worker0/artifacts/a": None})
+    assert saved(saved_work) == both
+    assert save(saved_work, both) == [["worker0/artifacts/a"]] and saved(saved_work) == both
 
 
 def test_only_workers_that_left_something_get_something(tmp_path: Path) -> None:
@@ -184,13 +163,39 @@ def test_only_workers_that_left_something_get_something(tmp_path: Path) -> None:
     assert first is None and second is not None and second.files == 1
 
 
-def test_the_next_attempt_gets_a_file_of_any_name_under_its_own(tmp_path: Path) -> None:
-    saved_work, odd = SavedWork(tmp_path / "saved", ()), "worker0/artifacts/a\t\udcff"
-    save(saved_work, {odd: "one", "worker0/artifacts/x": "a"}, {odd: None, "worker0/artifacts/x": "b"})
-    shipment, _ = saved_work.shipments(2, lambda done, total: None)
-    assert shipment is not None
-    files = {file.path: file.size_bytes for file in shipment.manifest.files}
-    assert files == {"artifacts/a\t\udcff": 3, "artifacts/x": 1}
+COPY = st.sampled_from([[], [A], [f"{A}/x"], [f"{A}/x/y", f"{A}/z"]]).flatmap(
+    lambda names: st.fixed_dictionaries(
+        {name: st.sampled_from(["1", "2", None]) for name in [*names, ODD]}, optional={CUT: st.none()}
+    )
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(copies=st.lists(COPY, min_size=2, max_size=6))
+@example(copies=[{A: "1", ODD: "1"}, {A: None, ODD: "2"}])  # a checkpoint that could not be read whole
+@example(copies=[{f"{A}/x": "1", ODD: "2"}, {ODD: "3"}])  # what the job deleted
+@example(copies=[{A: "1", ODD: "1"}, {A: "2", CUT: None}])  # the files of a copy belong together
+@example(
+    copies=[{A: "1", CUT: None}, {A: "1", ODD: "1"}]
+)  # or what takes longer to copy than a slice lives would never come
+@example(copies=[{A: "1", ODD: "1"}, {A: "1", ODD: "2"}, {A: "1", ODD: "2"}])
+@example(copies=[{A: "1"}, {f"{A}/x": "2"}, {f"{A}/x": "2"}, {f"{A}/x": "3"}])  # a directory where a file was
+def test_the_next_attempt_gets_of_each_file_of_any_name_the_last_that_came_whole_and_that_is_sent_once(
+    tmp_path_factory: pytest.TempPathFactory, copies: list[Files]
+) -> None:
+    saved_work = SavedWork(tmp_path_factory.mktemp("saved"), ())
+    there: dict[str, str] = {}
+    last: dict[str, str] = {}
+    for copy in copies:
+        files = {path: text for path, text in copy.items() if path != CUT}
+        assert set(*save(saved_work, copy)) == {
+            path for path, text in files.items() if text not in (None, there.get(path))
+        }
+        came = {path: text or there.get(path) for path, text in files.items()}
+        there = (there if CUT in copy else {}) | {path: text for path, text in came.items() if text is not None}
+        last = last if CUT in copy else there
+        assert saved(saved_work) == last and saved_work.state().files == len(last)
+        assert all(path.is_file() or any(path.iterdir()) for path in saved_work.of(0).rglob("*"))
 
 
 def state(tmp_path: Path, *copies: Files) -> SavedState:
