@@ -24,7 +24,7 @@ from .phase import PhaseFiles
 
 TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
 SAY_EVERY_S = 1.0  # a sign of life while a large file is hashed
@@ -122,18 +122,38 @@ def rows(
 
 
 def _candidates(run: str, patterns: list[str], looked: Callable[[int], None]) -> Iterator[str]:
-    """A directory that matches is taken whole. A pattern that is relative to no place below `work/` is itself a candidate."""
-    work = f"{run}/work"
-    yield from _walk(f"{run}/artifacts", looked)
+    """A directory that matches is taken whole. A pattern that is relative to no place below `work/` is itself a candidate.
+
+    So is a link to a directory, unless that one lies in `work/` and its files come by no other way: they come by the link.
+    """
+    work, taken, links = f"{run}/work", [f"{run}/artifacts"], []
+
+    def files(paths: Iterable[str]) -> Iterator[str]:
+        for path in paths:
+            if os.path.islink(path) and os.path.isdir(path):
+                links.append(path)
+            else:
+                yield path
+
+    yield from files(_walk(taken[0], looked))
     for pattern in patterns:
         if pattern.startswith("/") or ".." in pattern.split("/"):
             yield f"{work}/../{pattern.lstrip('/')}"
             continue
         for match in _matches(work, pattern, looked):
             if _is_directory(match):
-                yield from _walk(match, looked)
+                taken.append(match)
+                yield from files(_walk(match, looked))
             else:
-                yield match
+                yield from files([match])
+    home, *whole = (os.path.realpath(path) + "/" for path in (work, *taken))
+    for link in links:  # to which those that such a directory has are added
+        target = os.path.realpath(link) + "/"
+        if target.startswith(home) and target != home and not target.startswith(tuple(whole)):
+            whole.append(target)
+            yield from files(_walk(link, looked))
+        else:
+            yield link
 
 
 def _measured(path: str, hashed: Callable[[int], None], refused: Callable[[int], str | None]) -> dict[str, Any]:

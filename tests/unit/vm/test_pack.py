@@ -97,6 +97,20 @@ def test_a_link_comes_as_the_file_that_it_names_wherever_that_is_and_any_other_h
     }
 
 
+def test_a_link_to_a_directory_of_the_job_brings_what_comes_by_no_other_way(worker: Worker, run: Path) -> None:
+    artifacts, work = run / "artifacts", run / "work"
+    for directory in (work / "out", work / "wandb" / "run-1", artifacts / "v1"):
+        directory.mkdir(parents=True)
+        (directory / "file").write_bytes(b"weights")
+    links = [(artifacts / "out", work / "out"), (work / "out" / "again", work / "out"), (artifacts / "all", work)]
+    links += [(work / "wandb" / "latest", work / "wandb" / "run-1"), (artifacts / "v", artifacts / "v1")]
+    for link, target in links:
+        link.symlink_to(target)
+    came, left = packed(worker, "wandb")
+    assert came == dict.fromkeys(("artifacts/out/file", "artifacts/v1/file", "work/wandb/run-1/file"), b"weights")
+    assert {*left} == {"artifacts/out/again", "artifacts/all", "work/wandb/latest", "artifacts/v"}
+
+
 @pytest.mark.parametrize(
     ("pattern", "place", "is_named"),
     [
