@@ -26,14 +26,14 @@ class LedgerUnavailable(TpujobError):
 
 
 class LedgerIsNewer(LedgerUnavailable):
-    """The ledger was written by a newer tpujob: it is read, for what may be billed, and not written."""
+    """The ledger was written by a newer tpujob: it is read, for what may be billed, and takes ends only, no promises."""
 
     exit_code = 64
 
     def __init__(self, path: Path, version: int, by: str) -> None:
         super().__init__(
             f"the ledger {path} was written by a newer tpujob, {by} (schema {version}, this one has {schema.VERSION})",
-            hint=f"install tpujob {by}; until then `tpujob status`, `down` and `gc` work, and nothing new is created",
+            hint=f"install tpujob {by}; until then `tpujob status`, `cancel`, `down` and `gc` work, and nothing new is created",
         )
 
 
@@ -52,7 +52,7 @@ class LedgerFile:
         self._busy = False  # the thread with the lock is in a call
         self._connection: sqlite3.Connection | None = None
         self._refusal = ""  # why it is not opened again
-        self.newer: LedgerIsNewer | None = None  # why it is only read
+        self.newer: LedgerIsNewer | None = None  # why nothing is promised in it
         self._from_parent: sqlite3.Connection | None = None  # never to be used, nor closed
         # Before the first use of the lock: a fork takes the lock after it held off other forks, so never the other way round.
         fork.register(self)
@@ -133,9 +133,10 @@ class LedgerFile:
             self._db.execute("delete from event where 0")
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _transaction(self, *, ends: bool = False) -> Iterator[None]:
+        """`ends`: it only ends what is there already, which the ledger of a newer tpujob takes, too."""
         with self._reading():
-            if self.newer is not None:
+            if self.newer is not None and not ends:
                 raise self.newer
             self._db.execute("begin immediate")
             try:
