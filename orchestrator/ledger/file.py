@@ -128,7 +128,10 @@ class LedgerFile:
         self._lock.release()
 
     def check_writable(self) -> None:
-        """Raise LedgerUnavailable if nothing can be recorded: the disk is read-only, or a newer tpujob wrote the ledger."""
+        """Raise LedgerUnavailable if nothing can be recorded: the disk is read-only, or a newer tpujob wrote the ledger.
+
+        Commands call it whose first effect on a slice comes before its record.
+        """
         with self._transaction():
             self._db.execute("delete from event where 0")
 

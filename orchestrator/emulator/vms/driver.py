@@ -97,8 +97,12 @@ class Driver:
             if directory.name not in known:
                 await asyncio.to_thread(processes.kill_all, directory.name, directory)
                 shutil.rmtree(directory, ignore_errors=True)
-        for uid in known:
-            await asyncio.to_thread(self.worker_faults.thaw, uid, self.vms / uid)
+        for node in self.state.nodes.values():
+            directory = self.vms / node.uid
+            await asyncio.to_thread(self.worker_faults.thaw, node.uid, directory)
+            if node.state == "READY" and node.target_power is Power.ON and startup_script_of(node.spec):
+                # All its processes were ended, or this machine was restarted: its VMs boot, and with them the watchdog.
+                node.boot_pending |= not await asyncio.to_thread(processes.find, node.uid, directory)
         self._start_tasks()
         await asyncio.gather(*self._tasks.values())
         self.changed()

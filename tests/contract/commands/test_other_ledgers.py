@@ -54,7 +54,6 @@ def test_a_newer_ledger_is_read_and_nothing_new_is_promised(tpujob: Tpujob, ledg
             ("run", "job.yaml"),
             ("submit", "job.yaml"),
             ("up", "bob", "--zone", ZONE),
-            ("extend", "alice", "--by", "1h"),
         ):
             said = tpujob(*words)
             assert said.returncode == 64 and "hint: install tpujob 9.9.9" in said.stderr, said.text
@@ -63,6 +62,18 @@ def test_a_newer_ledger_is_read_and_nothing_new_is_promised(tpujob: Tpujob, ledg
     assert said.returncode == 64 and "9.9.9" in checks["state"]["text"] and checks["watchdog"]["live"] is not None
     assert len(tpujob.alive()) == 1 and dump(ledger) == before
     assert tpujob("down", "alice").returncode == 0 and tpujob.alive() == []
+
+
+@pytest.mark.parametrize("words", [("extend", "alice", "--by", "1h"), ("start", "alice"), ("up", "alice")])
+def test_in_a_newer_ledger_nothing_is_prolonged_or_started_before_it_is_refused(
+    tpujob: Tpujob, ledger: Path, words: tuple[str, ...]
+) -> None:
+    assert tpujob("stop", "alice").returncode == 0
+    execute(ledger, *NEWER[:3], *NEWER[-2:])
+    before = {name: len(tpujob.requests(f"nodes.{name}")) for name in ("create", "patch", "start")}
+    said = tpujob(*words)
+    assert said.returncode == 64 and "hint: install tpujob 9.9.9" in said.stderr, said.text
+    assert {name: len(tpujob.requests(f"nodes.{name}")) for name in before} == before
 
 
 @pytest.mark.parametrize("words", [("gc", "--local"), ("list",)])
