@@ -60,7 +60,7 @@ class Connections:
             self._reporter.secrets.add(token)
             if not (self._light or token.startswith("tpujob-")):
                 hint = "unless the emulator runs all startup-scripts; copy its file tpujob-token, too, or name that one"
-                text = f"with {target.token_file}, the token of all clients, no watchdog starts on a slice that is created"
+                text = f"with {target.token_file}, the token of all clients, no watchdog starts on what is created"
                 self._reporter.notice("warning", f"{text}, {hint}")
         return connector(target)
 

@@ -260,7 +260,8 @@ class Session:
         Interrupted.
         """
         if self.ledger.newer is not None and not self._told_of_newer:
-            self.reporter.notice("warning", f"{self.ledger.newer.message}; what is over is ended, and nothing new is created")
+            text = f"{self.ledger.newer.message}; what is over is ended, and nothing new is created"
+            self.reporter.notice("warning", text)
             self._told_of_newer = True
         open_before = {attempt.run_id for attempt in self.ledger.attempts_open()}
         if open_before or self.ledger.open_leases():

@@ -214,9 +214,9 @@ class Ledger(LedgerFile):
             return self._attempt(attempt_id)
 
     def attempts_open(self) -> list[Attempt]:
-        """Return the attempts that have not ended."""
+        """Return the attempts that have not ended; those in a state of a newer tpujob are for that one to judge."""
         self._record_kept()
-        words = [state.value for state in AttemptState if not state.ended]  # another one is a newer tpujob's, to judge by it
+        words = [state.value for state in AttemptState if not state.ended]
         with self._reading():
             return self._attempts(f"where state in ({marks(words)})", *words)
 

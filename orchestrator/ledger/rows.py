@@ -76,7 +76,7 @@ def lease_of(row: tuple[Any, ...]) -> Lease:
     # A word of a newer tpujob reads as what may be billed, and is not to be touched but by the user.
     words = {"purpose": Purpose.HOLD, "state": LeaseState.READY, "held_for": HeldFor.USER if data["held_for"] else None}
     read_as = {column: otherwise and _word(data[column], otherwise) for column, otherwise in words.items()}
-    understood = all(data[column] == word for column, word in read_as.items())
+    understood = data["state"] == LeaseState.DOWN or all(data[column] == word for column, word in read_as.items())
     data |= read_as | {"spot": bool(data["spot"]), "settled": bool(data["settled"])}
     data["route"] = read(Route, _values(data["route"]))
     return Lease(name=name, understood=understood, **data)

@@ -184,7 +184,12 @@ def test_a_newer_ledger_is_read_takes_ends_and_refuses_the_rest_with_the_version
     before = dump(old)
     ledger = Ledger(old)
     (lease,) = ledger.open_leases()
-    assert (lease.name.node, lease.purpose, lease.held_for, lease.understood) == (OPEN, Purpose.HOLD, HeldFor.USER, False)
+    assert (lease.name.node, lease.purpose, lease.held_for, lease.understood) == (
+        OPEN,
+        Purpose.HOLD,
+        HeldFor.USER,
+        False,
+    )
     run, attempt = ledger.run(DONE)
     assert (attempt.state, run.spec.ports, run.spec.artifacts) == (AttemptState.SUCCEEDED, (), ("kept.txt",))
     down = Down(lease.id, 2e9, "tpujob down")
@@ -193,7 +198,9 @@ def test_a_newer_ledger_is_read_takes_ends_and_refuses_the_rest_with_the_version
             ledger.record(*events)
         assert (refused.value.exit_code, "install tpujob 9.9.9;" in str(refused.value.hint)) == (64, True)
     assert Clocks(ledger).now("emulated") > 0 and dump(old) == before
-    ledger.record(down, Gone(lease.id, 2e9, "seen"), ResultsCollected(attempt.id, 2e9, AttemptState.FAILED))
+    ledger.record(down)
+    assert ledger.lease(lease.id).understood, "what is to be deleted is deleted by every tpujob"
+    ledger.record(Gone(lease.id, 2e9, "seen"), ResultsCollected(attempt.id, 2e9, AttemptState.FAILED))
     assert (ledger.lease(lease.id).state, ledger.attempt(attempt.id).state) == (LeaseState.GONE, AttemptState.FAILED)
     ledger.close()
     with closing(sqlite3.connect(old)) as database:  # where it has words of its own, it keeps them

@@ -114,7 +114,7 @@ def test_a_node_of_an_emulator_that_marked_none_boots_without_its_script_and_thi
     """It ran the scripts of every client, so nobody knows whose this one is."""
     ran = emulator.state_dir / "ran"
     created(emulator.trusted, "old", f"echo boot >> {ran}; exec sleep 600")
-    until(lambda: ran.exists())
+    until(ran.exists)
     assert control.stop(emulator.state_dir)
     saved = emulator.state_dir / "state.json"
     nodes = json.loads(saved.read_text())
