@@ -91,18 +91,17 @@ class Driver:
 
     async def recover(self) -> None:
         """Restore the hosts of known nodes after a start, and end the processes of unknown ones."""
-        self.state.forget_power()
         known = {node.uid for node in self.state.nodes.values()}
         for directory in self.vms.iterdir() if self.vms.is_dir() else ():
             if directory.name not in known:
                 await asyncio.to_thread(processes.kill_all, directory.name, directory)
                 shutil.rmtree(directory, ignore_errors=True)
-        for node in self.state.nodes.values():
-            directory = self.vms / node.uid
-            await asyncio.to_thread(self.worker_faults.thaw, node.uid, directory)
-            if node.state == "READY" and node.target_power is Power.ON and startup_script_of(node.spec):
-                # All its processes were ended, or this machine was restarted: its VMs boot, and with them the watchdog.
-                node.boot_pending |= not await asyncio.to_thread(processes.find, node.uid, directory)
+        for uid in known:
+            await asyncio.to_thread(self.worker_faults.thaw, uid, self.vms / uid)
+        with_script = [node.uid for node in self.state.nodes.values() if startup_script_of(node.spec)]
+        self.state.forget_power(
+            {uid for uid in with_script if not await asyncio.to_thread(processes.find, uid, self.vms / uid)}
+        )
         self._start_tasks()
         await asyncio.gather(*self._tasks.values())
         self.changed()
