@@ -247,7 +247,7 @@ class CloudState(ProviderEvents):
         self.advance(now)
 
     def forget_power(self, ended: Collection[str] = ()) -> None:
-        """Report that the driver restarted: the power of all hosts is unknown. Of the nodes (uid) in `ended` no process is left:
+        """Report that the driver restarted: the power of all hosts is unknown. No process is left of those in `ended` (uid):
         their hosts boot again, if they were on."""
         for node in self.nodes.values():
             node.power = Power.UNKNOWN
