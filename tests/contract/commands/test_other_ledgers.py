@@ -86,10 +86,12 @@ def test_what_a_newer_ledger_owes_is_deleted_by_the_next_command(
     assert said.returncode == 0 and tpujob.alive() == [] and "alice" not in tpujob("status").stdout, said.text
 
 
-def test_a_run_in_a_newer_ledger_is_canceled(tpujob: Tpujob, ledger: Path) -> None:
+def test_a_run_in_a_newer_ledger_is_not_taken_over_and_can_be_canceled(tpujob: Tpujob, ledger: Path) -> None:
+    """Who follows it to its end may have to hold the slice for its results, which is a promise."""
     tpujob.job(f"name: sleeper\ncommand: sleep 600\ntpu: {{zone: {ZONE}}}\n")
     assert tpujob("submit", "job.yaml").returncode == 0
     execute(ledger, *NEWER[:3], *NEWER[-2:])
+    assert tpujob("attach", "sleeper").returncode == 64
     said = tpujob("cancel", "sleeper")
     assert said.returncode == 0 and len(tpujob.alive()) == 1, said.text
     assert "sleeper\tcanceled" in tpujob("list").stdout
