@@ -128,19 +128,21 @@ class LedgerFile:
         self._lock.release()
 
     def check_writable(self) -> None:
-        """Raise LedgerUnavailable if nothing can be recorded: the disk is read-only, or a newer tpujob wrote the ledger.
-
-        Commands call it whose first effect on a slice comes before its record.
-        """
+        """Raise LedgerUnavailable if nothing can be recorded: the disk is read-only, or a newer tpujob wrote the ledger."""
         with self._transaction():
             self._db.execute("delete from event where 0")
+
+    def check_not_newer(self) -> None:
+        """Raise LedgerIsNewer if it is: for what acts on a slice before it records what it promises."""
+        if self.newer is not None:
+            raise self.newer
 
     @contextmanager
     def _transaction(self, *, ends: bool = False) -> Iterator[None]:
         """`ends`: it only ends what is there already, which the ledger of a newer tpujob takes, too."""
         with self._reading():
-            if self.newer is not None and not ends:
-                raise self.newer
+            if not ends:
+                self.check_not_newer()
             self._db.execute("begin immediate")
             try:
                 yield
