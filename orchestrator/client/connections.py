@@ -56,7 +56,12 @@ class Connections:
                 self._reporter.secrets.add(token)
             return connector(target, endpoint.url, endpoint.tpujob_token)
         if kind == EMULATED:
-            self._reporter.secrets.add(read_token(target.token_file))
+            token = read_token(target.token_file)
+            self._reporter.secrets.add(token)
+            if not (self._light or token.startswith("tpujob-")):
+                hint = "unless the emulator runs all startup-scripts; copy its file tpujob-token, too, or name that one"
+                text = f"with {target.token_file}, the token of all clients, no watchdog starts on what is created"
+                self._reporter.notice("warning", f"{text}, {hint}")
         return connector(target)
 
     def emulator(self, kind: str) -> Emulator | None:

@@ -259,12 +259,10 @@ class Session:
         watchdog may have deleted them. Waits `budget_s` at most for proofs; a cloud that fails is reported, not raised. Raises
         Interrupted.
         """
-        if self.ledger.newer is not None:
-            # What its leases and locks mean by now is for that tpujob to say.
-            if not self._told_of_newer:
-                self.reporter.notice("warning", f"{self.ledger.newer.message}; it is read, and not written")
+        if self.ledger.newer is not None and not self._told_of_newer:
+            text = f"{self.ledger.newer.message}; what is over is ended, and nothing new is created"
+            self.reporter.notice("warning", text)
             self._told_of_newer = True
-            return
         open_before = {attempt.run_id for attempt in self.ledger.attempts_open()}
         if open_before or self.ledger.open_leases():
             self._recover(budget_s, spare, look)

@@ -26,14 +26,14 @@ class LedgerUnavailable(TpujobError):
 
 
 class LedgerIsNewer(LedgerUnavailable):
-    """The ledger was written by a newer tpujob: it is read, for what may be billed, and not written."""
+    """The ledger was written by a newer tpujob: it is read, for what may be billed, and takes ends only, no promises."""
 
     exit_code = 64
 
     def __init__(self, path: Path, version: int, by: str) -> None:
         super().__init__(
             f"the ledger {path} was written by a newer tpujob, {by} (schema {version}, this one has {schema.VERSION})",
-            hint=f"install tpujob {by}; until then `tpujob status`, `down` and `gc` work, and nothing new is created",
+            hint=f"install tpujob {by}; until then `tpujob status`, `cancel`, `down` and `gc` work, and nothing new is created",
         )
 
 
@@ -52,7 +52,7 @@ class LedgerFile:
         self._busy = False  # the thread with the lock is in a call
         self._connection: sqlite3.Connection | None = None
         self._refusal = ""  # why it is not opened again
-        self.newer: LedgerIsNewer | None = None  # why it is only read
+        self.newer: LedgerIsNewer | None = None  # why nothing is promised in it
         self._from_parent: sqlite3.Connection | None = None  # never to be used, nor closed
         # Before the first use of the lock: a fork takes the lock after it held off other forks, so never the other way round.
         fork.register(self)
@@ -132,11 +132,17 @@ class LedgerFile:
         with self._transaction():
             self._db.execute("delete from event where 0")
 
+    def check_not_newer(self) -> None:
+        """Raise LedgerIsNewer if it is: for what acts on a slice before it records what it promises."""
+        if self.newer is not None:
+            raise self.newer
+
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _transaction(self, *, ends: bool = False) -> Iterator[None]:
+        """`ends`: it only ends what is there already, which the ledger of a newer tpujob takes, too."""
         with self._reading():
-            if self.newer is not None:
-                raise self.newer
+            if not ends:
+                self.check_not_newer()
             self._db.execute("begin immediate")
             try:
                 yield

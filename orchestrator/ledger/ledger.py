@@ -27,6 +27,7 @@ KEPT_GC_RUNS = 100
 SWEEP_CANCELED = "sweep_canceled"
 
 _OPEN = "state not in ('gone', 'forgotten')"
+_ENDS = (leases.Down, leases.Settled, leases.Gone, attempts.AttemptEnded, attempts.ResultsCollected, RunCanceled)
 
 
 class Ledger(LedgerFile):
@@ -48,7 +49,7 @@ class Ledger(LedgerFile):
         self._ends.follow(*events)
 
     def _record(self, *events: LeaseEvent | AttemptEvent) -> None:
-        with self._transaction():
+        with self._transaction(ends=all(isinstance(event, _ENDS) for event in events)):
             for event in events:
                 self._apply(event)
 
@@ -84,7 +85,7 @@ class Ledger(LedgerFile):
 
     def cancel_sweep(self, sweep_id: str, at: float) -> None:
         """Record that the user ended the sweep: from here on it begins no run. `at`: ledger time."""
-        with self._transaction():
+        with self._transaction(ends=True):
             self._insert("event", {"at": at, "subject": sweep_id, "kind": SWEEP_CANCELED, "data": "{}"})
 
     def anchor(self, cloud: str, change: Callable[[Anchor | None, list[Lease]], Anchor]) -> Anchor:
@@ -128,11 +129,11 @@ class Ledger(LedgerFile):
                     self._apply(each)
             case attempts.AttemptChange():
                 before = self._attempt(event.attempt_id)
-                self._put("attempt", "id", asdict(attempts.apply(before, event)))
+                self._change("attempt", asdict(before), asdict(attempts.apply(before, event)))
                 self._append(event.at, event.attempt_id, event)
             case _:
                 lease = self._lease(event.lease_id)
-                self._put("lease", "id", rows.lease_row(leases.apply(lease, event)))
+                self._change("lease", rows.lease_row(lease), rows.lease_row(leases.apply(lease, event)))
                 self._append(event.at, event.lease_id, event)
 
     def _check_sweep(self, run: RunRecord) -> None:
@@ -143,6 +144,13 @@ class Ledger(LedgerFile):
     def _is_canceled(self, sweep_id: str) -> bool:
         query = "select 1 from event where subject = ? and kind = ? limit 1"
         return self._db.execute(query, (sweep_id, SWEEP_CANCELED)).fetchone() is not None
+
+    def _change(self, table: str, before: dict[str, Any], after: dict[str, Any]) -> None:
+        """Update what differs in the row of this id: in the other columns a newer tpujob may have words of its own."""
+        changed = {column: value for column, value in after.items() if value != before[column]}
+        if changed:
+            sets = ", ".join(f"{column} = ?" for column in changed)
+            self._db.execute(f"update {table} set {sets} where id = ?", (*changed.values(), after["id"]))  # noqa: S608
 
     def _put(self, table: str, key: str, row: dict[str, Any]) -> None:
         """Insert the row, or give the one with its key these values."""
@@ -206,11 +214,11 @@ class Ledger(LedgerFile):
             return self._attempt(attempt_id)
 
     def attempts_open(self) -> list[Attempt]:
-        """Return the attempts that have not ended."""
+        """Return the attempts that have not ended; those in a state of a newer tpujob are for that one to judge."""
         self._record_kept()
-        ended = [state.value for state in AttemptState if state.ended]
+        words = [state.value for state in AttemptState if not state.ended]
         with self._reading():
-            return self._attempts(f"where state not in ({marks(ended)})", *ended)
+            return self._attempts(f"where state in ({marks(words)})", *words)
 
     def attempts_of(self, run_id: str) -> list[Attempt]:
         """Return the attempts of a run, in the order in which they were made."""

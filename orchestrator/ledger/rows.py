@@ -17,7 +17,7 @@ T = TypeVar("T", bound=StrEnum)
 _NAME_COLUMNS = ("project", "zone", "node", "queued")
 RUN_COLUMNS = tuple(each.name for each in fields(RunRecord))
 ATTEMPT_COLUMNS = tuple(each.name for each in fields(Attempt))
-LEASE_COLUMNS = (*(each.name for each in fields(Lease) if each.name != "name"), *_NAME_COLUMNS)
+LEASE_COLUMNS = (*(each.name for each in fields(Lease) if each.name not in ("name", "understood")), *_NAME_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +73,13 @@ def lease_of(row: tuple[Any, ...]) -> Lease:
     data = dict(zip(LEASE_COLUMNS, row, strict=True))
     project, zone, node, queued = (data.pop(column) for column in _NAME_COLUMNS)
     name = SliceName(project, zone, node, bool(queued))
-    # A word of a newer tpujob reads as what may be billed, and is not to be touched.
-    data |= {"purpose": _word(data["purpose"], Purpose.HOLD), "state": _word(data["state"], LeaseState.READY)}
-    data |= {"spot": bool(data["spot"]), "settled": bool(data["settled"])}
+    # A word of a newer tpujob reads as what may be billed, and is not to be touched but by the user.
+    words = {"purpose": Purpose.HOLD, "state": LeaseState.READY, "held_for": HeldFor.USER if data["held_for"] else None}
+    read_as = {column: otherwise and _word(data[column], otherwise) for column, otherwise in words.items()}
+    understood = data["state"] == LeaseState.DOWN or all(data[column] == word for column, word in read_as.items())
+    data |= read_as | {"spot": bool(data["spot"]), "settled": bool(data["settled"])}
     data["route"] = read(Route, _values(data["route"]))
-    data["held_for"] = _word(data["held_for"], HeldFor.USER) if data["held_for"] else None
-    return Lease(name=name, **data)
+    return Lease(name=name, understood=understood, **data)
 
 
 def run_of(row: tuple[Any, ...]) -> RunRecord:

@@ -1,6 +1,7 @@
 -- The ledger: intent and decisions, in one file. A state changes only in the transaction that appends its event.
 -- A change of this file takes the next VERSION in schema.py, which adds to an older ledger what it lacks: tables, indexes, columns
--- with a default. No column goes, and none changes what it means: an older tpujob still has to find what is billed.
+-- with a default. No column goes, and none changes what it means: an older tpujob still finds what is billed, and ends what is over.
+-- What it must leave alone gets a new word in `purpose`, `state` or `held_for`.
 create table lease (
   id text primary key,
   handle text not null,

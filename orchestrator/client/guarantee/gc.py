@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,7 +24,7 @@ from orchestrator.engine.leases import gc as engine
 from orchestrator.engine.runtime.interpreter import Interpreter
 from orchestrator.errors import ConfigError, UserError
 from orchestrator.exit_codes import NOT_PROVEN
-from orchestrator.ledger.file import LedgerUnavailable
+from orchestrator.ledger.file import LedgerIsNewer, LedgerUnavailable
 from orchestrator.ledger.rows import GcRun
 from orchestrator.settings import EMULATED, GKE
 
@@ -253,7 +253,8 @@ def _record_run(
     session: Session, scope: str, *, complete: bool, found: int, deleted: int, place: tuple[str, str] | None = None
 ) -> None:
     cloud, project = place or (session.target.kind, session.target.project)
-    session.ledger.record_gc(GcRun(session.now(cloud), cloud, project, scope, complete, found, deleted))
+    with suppress(LedgerIsNewer):  # what is owed is ended all the same
+        session.ledger.record_gc(GcRun(session.now(cloud), cloud, project, scope, complete, found, deleted))
 
 
 def _found(view: SliceView, **fields: Any) -> FoundSlice:

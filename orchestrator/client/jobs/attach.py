@@ -55,6 +55,7 @@ def attach(session: Session, run: str, *, logs: Choice = None) -> RunResult:
     attempt, lease = _after_lock(session, found)
     if lease is None:
         return _ended(session, found, attempt)
+    session.ledger.check_not_newer()  # at the end the slice may have to be held for the results
     outcome = _follow(session, found, attempt, lease)
     if outcome.detached:
         return results.left_again(session, outcome)

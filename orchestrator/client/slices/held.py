@@ -54,6 +54,7 @@ def stop(session: Session, name: str | None = None) -> SliceStatus:
 def start(session: Session, name: str | None = None) -> SliceStatus:
     """Start a stopped slice and wait until it is READY. Raises UserError where there is none."""
     lease = _required(session, name)
+    session.ledger.check_not_newer()
     started = session.on_cloud(partial(up_and_down.start, lease))
     write_down(session, started)
     return SliceStatus(lease.handle, lease.name.node, "READY", lease.ends_at)
@@ -64,6 +65,7 @@ def extend(session: Session, name: str, by_s: float) -> SliceEnd:
     session.announce()
     session.recover(look=True)
     lease = _lease_to_extend(session, name)
+    session.ledger.check_not_newer()  # the labels come first
     extended = session.on_cloud(partial(extension.extend, lease, by_s))
     return SliceEnd(extended.handle, extended.name.node, extended.ends_at)
 

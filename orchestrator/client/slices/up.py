@@ -65,6 +65,7 @@ def bring_up(session: Session, options: UpOptions) -> UpResult:
     """
     handle = _handle(options)
     drafter = _drafter(session, options, handle)
+    session.ledger.check_not_newer()  # the slice that there is would be started first
     request = up_and_down.UpRequest(
         handle,
         drafter.make(),

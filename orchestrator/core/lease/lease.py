@@ -90,6 +90,7 @@ class Lease:
     run: str | None = None  # the id of its run; None: created by `up`
     route: Route = DIRECT  # to its workers
     slices: int = 1  # of this type; a job on a cluster may have several
+    understood: bool = True  # False: it has a word of a newer tpujob, which alone says when its claim is over
 
     @property
     def billed_from(self) -> float | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
@@ -23,6 +24,7 @@ from orchestrator.emulator.model.provider_events import ProviderEvent, ProviderE
 from orchestrator.emulator.model.queue import ResourceQueue
 from orchestrator.emulator.model.queue_records import load_queued
 from orchestrator.emulator.model.records import (
+    SETTLED_POWER,
     VERBS,
     HostRecord,
     Node,
@@ -244,10 +246,13 @@ class CloudState(ProviderEvents):
                 node.hosts = hosts
         self.advance(now)
 
-    def forget_power(self) -> None:
-        """Report that the driver restarted: the power of all hosts is unknown."""
+    def forget_power(self, ended: Collection[str] = ()) -> None:
+        """Report that the driver restarted: the power of all hosts is unknown. No process is left of those in `ended` (uid):
+        their hosts boot again, if they were on."""
         for node in self.nodes.values():
             node.power = Power.UNKNOWN
+            was_on = (node.resume or node).state in SETTLED_POWER and node.target_power is Power.ON
+            node.boot_pending |= was_on and node.uid in ended
 
     # --- as plain data ------------------------------------------------------------------------------------------------
 

@@ -47,7 +47,8 @@ class Store:
         self.directory.chmod(0o700)
         self._lock = os.open(self.directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         self._acquire_lock()
-        self.token, self.tpujob_token = self._token(TOKEN), self._token(TPUJOB_TOKEN)
+        # By its beginning tpujob's client knows which of them it has, wherever the file was copied.
+        self.token, self.tpujob_token = self._token(TOKEN), self._token(TPUJOB_TOKEN, "tpujob-")
         self._archive = Archive(self.directory)
 
     def _acquire_lock(self) -> None:
@@ -72,10 +73,10 @@ class Store:
         except OSError:
             return False
 
-    def _token(self, name: str) -> str:
+    def _token(self, name: str, begins: str = "") -> str:
         path = self.directory / name
-        if not path.exists():
-            self._write(name, secrets.token_urlsafe(32))
+        if not path.exists() or not path.read_text().startswith(begins):
+            self._write(name, begins + secrets.token_urlsafe(32))
         path.chmod(0o600)
         return path.read_text().strip()
 

@@ -91,7 +91,6 @@ class Driver:
 
     async def recover(self) -> None:
         """Restore the hosts of known nodes after a start, and end the processes of unknown ones."""
-        self.state.forget_power()
         known = {node.uid for node in self.state.nodes.values()}
         for directory in self.vms.iterdir() if self.vms.is_dir() else ():
             if directory.name not in known:
@@ -99,6 +98,10 @@ class Driver:
                 await asyncio.to_thread(trees.remove, directory)
         for uid in known:
             await asyncio.to_thread(self.worker_faults.thaw, uid, self.vms / uid)
+        with_script = [node.uid for node in self.state.nodes.values() if startup_script_of(node.spec)]
+        self.state.forget_power(
+            {uid for uid in with_script if not await asyncio.to_thread(processes.find, uid, self.vms / uid)}
+        )
         self._start_tasks()
         await asyncio.gather(*self._tasks.values())
         self.changed()

@@ -249,10 +249,10 @@ class ReadLease(LeaseEffect[Lease]):
 
 @dataclass(frozen=True, slots=True)
 class OpenLeases(QuickEffect[list[Lease]]):
-    """Every lease that is neither proven gone nor forgotten, of every cloud."""
+    """Every lease that is neither proven gone nor forgotten, of every cloud; none that only a newer tpujob can judge."""
 
     def perform(self, world: World) -> list[Lease]:
-        return world.ledger.open_leases()
+        return [lease for lease in world.ledger.open_leases() if lease.understood]
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,7 @@ async def _lock(attempt: Attempt) -> bool:
 
 async def _close(attempt: Attempt) -> None:
     lease = await _lease_of(attempt)
-    if attempt.state.ended or (lease is not None and lease.runs_detached):
+    if attempt.state.ended or (lease is not None and (lease.runs_detached or not lease.understood)):
         return
     ended_at = await Now(None if lease is None else lease.cloud)
     # A ledger that cannot be written must not delay the releases that follow.

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,15 @@ from unittest.mock import patch
 import pytest
 
 from orchestrator import __version__
-from orchestrator.core.lease.lease import Down, Gone, HeldFor, Intent, LeaseState, Purpose
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, RunRecord
+from orchestrator.core.lease.lease import Down, Extended, Gone, HeldFor, Intent, LeaseState, Purpose
+from orchestrator.core.lease.run_and_attempt import (
+    Attempt,
+    AttemptEnded,
+    AttemptState,
+    Began,
+    ResultsCollected,
+    RunRecord,
+)
 from orchestrator.ledger import schema
 from orchestrator.ledger.clocks import Clocks
 from orchestrator.ledger.file import LedgerIsNewer, LedgerUnavailable
@@ -170,22 +178,35 @@ def test_on_a_disk_that_is_full_an_older_ledger_is_read_and_stays_as_it_is(old: 
     assert said[0] != str([OPEN]) == said[-1], said
 
 
-def test_a_newer_ledger_is_read_and_what_would_write_it_is_refused_with_the_version_to_install(old: Path) -> None:
+def test_a_newer_ledger_is_read_takes_ends_and_refuses_the_rest_with_the_version_to_install(old: Path) -> None:
     Ledger(old).close()
     execute(old, *NEWER)
     before = dump(old)
     ledger = Ledger(old)
     (lease,) = ledger.open_leases()
-    assert (lease.name.node, lease.purpose, lease.held_for) == (OPEN, Purpose.HOLD, HeldFor.USER)
+    assert (lease.name.node, lease.purpose, lease.held_for, lease.understood) == (
+        OPEN,
+        Purpose.HOLD,
+        HeldFor.USER,
+        False,
+    )
     run, attempt = ledger.run(DONE)
     assert (attempt.state, run.spec.ports, run.spec.artifacts) == (AttemptState.SUCCEEDED, (), ("kept.txt",))
-    for event in (Down(lease.id, 2e9, "tpujob down"), AttemptEnded(attempt.id, 2e9, AttemptState.FAILED)):
+    down = Down(lease.id, 2e9, "tpujob down")
+    for events in ([Extended(lease.id, 2e9, 3e9)], [down, Began(run, replace(attempt, id="k928dt4bg4-9"))]):
         with pytest.raises(LedgerIsNewer, match=r"by a newer tpujob, 9\.9\.9") as refused:
-            ledger.record(event)
+            ledger.record(*events)
         assert (refused.value.exit_code, "install tpujob 9.9.9;" in str(refused.value.hint)) == (64, True)
-    assert Clocks(ledger).now("emulated") > 0
+    assert Clocks(ledger).now("emulated") > 0 and dump(old) == before
+    ledger.record(down)
+    assert ledger.lease(lease.id).understood, "what is to be deleted is deleted by every tpujob"
+    ledger.record(Gone(lease.id, 2e9, "seen"), ResultsCollected(attempt.id, 2e9, AttemptState.FAILED))
+    assert (ledger.lease(lease.id).state, ledger.attempt(attempt.id).state) == (LeaseState.GONE, AttemptState.FAILED)
     ledger.close()
-    assert dump(old) == before
+    with closing(sqlite3.connect(old)) as database:  # where it has words of its own, it keeps them
+        assert database.execute("select purpose, held_for, colour from lease where id = ?", (lease.id,)).fetchall() == [
+            ("lent", "a party", "blue")
+        ]
 
 
 def test_a_process_goes_on_while_a_newer_tpujob_brings_its_ledger_forward(old: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -85,14 +86,40 @@ def test_all_run_once_up_is_told_so(tpujob: Tpujob, start: Start) -> None:
     assert "run on this machine" not in tpujob("emulator", "up", "--no-startup-scripts").stderr
 
 
-@pytest.mark.parametrize("name", ["token", "tpujob-token"])
-def test_tpujob_on_an_emulator_that_its_environment_names_has_its_watchdog(
-    tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch, name: str
+@pytest.mark.parametrize(
+    ("name", "copied_as", "starts"),
+    [
+        ("token", None, True),
+        ("tpujob-token", None, True),
+        ("tpujob-token", "elsewhere", True),
+        ("token", "token", False),
+    ],
+)
+def test_on_an_emulator_that_its_environment_names_tpujob_has_its_watchdog_or_says_that_none_starts(
+    tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch, name: str, copied_as: str | None, starts: bool
 ) -> None:
+    file = tpujob.state_dir / name
     monkeypatch.setenv("TPUJOB_ENDPOINT", tpujob.emulator.url)
-    monkeypatch.setenv("TPUJOB_TOKEN_FILE", str(tpujob.state_dir / name))
+    copy = shutil.copy(file, tpujob.directory / copied_as) if copied_as else file
+    monkeypatch.setenv("TPUJOB_TOKEN_FILE", str(copy))
     with tpujob.starting_no_emulator():
         done = tpujob("up", "held", "--accelerator", "v5e-8", "--zone", "us-central1-a", "--ttl", "10m")
-        assert done.returncode == 0, done.text
-        until(lambda: [*tpujob.state_dir.glob("vms/*/worker0/watchdog/watchdog.py")], "the watchdog")
+        assert done.returncode == 0 and ("no watchdog starts" in done.stderr) is not starts, done.text
+        log, watchdog = tpujob.state_dir / "daemon.log", "vms/*/worker0/watchdog/watchdog.py"
+        until(lambda: [*tpujob.state_dir.glob(watchdog)] if starts else SCRIPT_OFF in log.read_text(), "the boot")
         assert tpujob("down", "held").returncode == 0
+
+
+def test_a_node_of_an_emulator_that_marked_none_boots_without_its_script_and_this_is_said(emulator: Emulator) -> None:
+    """It ran the scripts of every client, so nobody knows whose this one is."""
+    ran = emulator.state_dir / "ran"
+    created(emulator.trusted, "old", f"echo boot >> {ran}; exec sleep 600")
+    until(ran.exists)
+    assert control.stop(emulator.state_dir)
+    saved = emulator.state_dir / "state.json"
+    nodes = json.loads(saved.read_text())
+    del nodes["nodes"][0]["trusted"]
+    saved.write_text(json.dumps(nodes))
+    again = emulator.restarted()
+    until(lambda: SCRIPT_OFF in (emulator.state_dir / "daemon.log").read_text(), "the boot of the VM")
+    assert ran.read_text() == "boot\n" and again.status()["nodes"][0]["startup_script"] == SCRIPT_OFF

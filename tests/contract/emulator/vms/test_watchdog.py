@@ -322,13 +322,24 @@ def test_a_watchdog_that_a_job_killed_restarts(make: Make) -> None:
     until(lambda: running() - {killed})
 
 
-@pytest.mark.exhaustive
-def test_the_watchdog_survives_a_kill_of_the_daemon(make: Make, emulator: Emulator) -> None:
-    node = make(emulator=emulator)
-    until(lambda: armed(node))
+def kill(emulator: Emulator) -> None:
     daemon = psutil.Process(emulator.endpoint.pid)
     daemon.kill()
     daemon.wait(HANG_S)
+
+
+def stop(emulator: Emulator) -> None:
+    """Every process of the VM ends: after it, and after a restart of this machine, the VM boots again."""
+    assert control.stop(emulator.state_dir)
+
+
+@pytest.mark.parametrize("end", [pytest.param(kill, marks=pytest.mark.exhaustive), stop])
+def test_the_watchdog_runs_on_after_the_end_of_the_daemon(
+    make: Make, emulator: Emulator, end: Callable[[Emulator], None]
+) -> None:
+    node = make(emulator=emulator)
+    until(lambda: armed(node))
+    end(emulator)
     again = emulator.restarted()
     assert again.url == emulator.url
     node.emulator = again

@@ -290,10 +290,12 @@ def test_a_forgotten_change_is_done_without_error_or_result_and_nothing_happened
 
 def test_a_stop_whose_operation_fails_leaves_a_node_that_is_ready() -> None:
     cloud = ready({"kind": "operation_fails", "operation": "nodes.stop", "seconds": 2})
-    operation = cloud.power("stop")
+    operation, cloud.node.boot_pending = cloud.power("stop"), False
     assert cloud.seen() == "STOPPING"
+    cloud.state.forget_power({cloud.node.uid})
+    cloud.follow()
     cloud.wait(2)
-    assert (cloud.seen(), operation.done, cloud.node.power) == ("READY", True, Power.ON)
+    assert (cloud.seen(), operation.done, cloud.node.power, cloud.node.boot_pending) == ("READY", True, Power.ON, True)
     assert operation.error is not None
 
 
@@ -439,6 +441,8 @@ def test_a_node_keeps_a_set_state_and_boots_again_when_it_is_set_back(state: str
     cloud.state.set_state(cloud.node.name, state, cloud.now)
     cloud.wait(1000)
     assert (cloud.seen(), cloud.node.power, cloud.node.boot_pending) == (state, SETTLED_POWER[state], False)
+    cloud.state.forget_power({cloud.node.uid})
+    assert cloud.node.boot_pending is (SETTLED_POWER[state] is Power.ON), "what was on boots when the emulator starts"
     cloud.state.set_state(cloud.node.name, "READY", cloud.now)
     cloud.follow()
     assert (cloud.seen(), cloud.node.power, cloud.node.boot_pending) == ("READY", Power.ON, True)

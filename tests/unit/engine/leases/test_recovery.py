@@ -52,10 +52,16 @@ def test_recovery_skips_leases_that_were_held_since_they_were_judged(
     assert len(world.cloud.nodes) == 1
 
 
-def test_recovery_never_touches_a_lease_of_another_cloud(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("cloud", "purpose"), [("google", "run"), ("emulated", "lent")])
+def test_recovery_never_touches_a_lease_of_another_cloud_or_with_a_word_of_a_newer_tpujob(
+    tmp_path: Path, cloud: str, purpose: str
+) -> None:
     world = quick(tmp_path)
     with pytest.raises(Crash):
-        world.drive(plain(world), crash_at=24)
+        world.drive(plain(world), crash_at=114)
     world.locks.held.clear()
-    assert world.drive(recover("google", CAN, budget_s=60)) == []
+    world.ledger._db.execute("update lease set purpose = ?", (purpose,))
+    world.drive(close_attempts())
+    assert bool(world.ledger.attempts_open()) is (purpose == "lent"), "that one says how its attempt ends, too"
+    assert world.drive(recover(cloud, CAN, budget_s=60)) == []
     assert len(world.cloud.nodes) == 1
