@@ -85,8 +85,8 @@ def test_a_link_comes_as_the_file_that_it_names_wherever_that_is_and_any_other_h
     links |= {"to pipe": "pipe", "environ": "/proc/self/environ", "kernel": "/sys/kernel/notes"}
     for name, target in (files | links).items():
         (artifacts / name).symlink_to(target)
-    with socket.socket(socket.AF_UNIX) as server:
-        monkeypatch.chdir(artifacts)  # a longer path is no address
+    with socket.socket(socket.AF_UNIX) as server, monkeypatch.context() as there:
+        there.chdir(artifacts)  # a longer path is no address
         server.bind("socket")
     assert packed(worker)[0] == {f"artifacts/{name}": b"weights" for name in (*files, "step9.pt")}
     rows = {row["path"].removeprefix("artifacts/"): row for row in pack.rows(str(run), [])}
