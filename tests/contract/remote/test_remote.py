@@ -426,7 +426,8 @@ def test_hostile_artifacts_are_refused_and_the_others_come(one: Slice, tmp_path:
         mkdir deep; echo y > 'deep/back\slash'
         row() { printf '{"path": "%s", "size_bytes": %s, "sha256": "%s"}' $1 $2 $3; }
         true=$(sha256sum fine | cut -d" " -f1)
-        echo "{\"schema\": 1, \"files\": [$(row fine 5 $true), $(row missing 1 00), $(row Same 2 00), $(row nothing 1 00)]}" > manifest.json
+        rows="$(row fine 5 $true), $(row missing 1 00), $(row Same 2 00), $(row nothing 1 00)"
+        echo "{\"schema\": 1, \"files\": [$rows]}" > manifest.json
     """
     fleet = one.fleet()
     fleet.start(request("hostile", script))
