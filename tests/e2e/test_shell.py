@@ -175,7 +175,7 @@ def test_a_command_on_all_workers_is_shown_by_worker_and_ends_everywhere_with_ct
     press(process)
     process.communicate()
     assert process.returncode == 130
-    assert not any((home / "began").exists() for home in homes)
+    until(lambda: not any((home / "began").exists() for home in homes), "its end on each worker")
 
 
 @pytest.mark.ci
