@@ -24,7 +24,7 @@ from orchestrator.core.lease.watchdog_report import ATTRIBUTE, problem, read_wat
 from orchestrator.core.text import names
 from orchestrator.emulator.daemon import control
 from orchestrator.engine.provision.startup_script import startup_script, watchdog_config, watchdog_sha256
-from orchestrator.remote.fleet.fleet import Fleet, StartRequest
+from orchestrator.remote.fleet.fleet import Fleet
 from orchestrator.remote.ssh.keys import KeyPair, create_key, ssh_keys_metadata
 from orchestrator.vm.watchdog import PROVERS
 from tests.emulator_fixture import Emulator
@@ -194,32 +194,6 @@ def test_the_watchdog_on_every_worker_is_armed_soon_after_ready(make: Make, shar
     assert {(call["operation"], call["caller"]) for call in calls} == {("nodes.delete", "vm")}
 
 
-def test_a_slice_without_heartbeats_deletes_itself(make: Make) -> None:
-    node = make(ttl_s=1.0)
-    until(lambda: is_absent(node))
-    assert node.bill()["until"] - node.bill()["since"] >= 1.0
-    assert node.processes("") == []
-
-
-@pytest.mark.exhaustive
-def test_a_slice_whose_heartbeats_end_deletes_itself_but_not_early(make: Make) -> None:
-    """On a machine so slow that heartbeats are late it goes before they end, but never before its time to live."""
-    node = make(ttl_s=TIMINGS.ttl_s)
-    heartbeats, uid = [0.0], node.uid
-
-    def poll() -> bool:
-        heartbeats.append(node.heartbeat_at())
-        return is_absent(node)
-
-    fleet = node.fleet()
-    fleet.send_heartbeats(TIMINGS.heartbeat_s)
-    until(lambda: poll() or max(heartbeats) - node.bill()["since"] > 2 * TIMINGS.ttl_s)
-    fleet.cancel()
-    until(poll)
-    assert uid == node.uid
-    assert node.bill()["until"] - max(heartbeats) >= TIMINGS.ttl_s - 0.1
-
-
 def test_past_its_deadline_a_slice_deletes_itself_despite_heartbeats(make: Make) -> None:
     node = make()
     fleet = node.fleet()
@@ -230,25 +204,6 @@ def test_past_its_deadline_a_slice_deletes_itself_despite_heartbeats(make: Make)
     until(lambda: is_absent(node))
     assert node.bill()["until"] >= deadline
     fleet.cancel()
-
-
-def test_a_detached_slice_deletes_itself_a_linger_time_after_its_job(make: Make) -> None:
-    node = make(linger_s=1.0)
-    fleet = node.fleet()
-    script = "until test -e ../done; do sleep 0.05; done; exit 3"
-    fleet.start(StartRequest("a1", "main", script, [{}]))
-    node.set_labels(mode="detached")
-    until(lambda: [output and output["mode"] for output in node.reports()] == ["detached"])
-    polls = len(node.calls("nodes.get"))
-    fleet.run(0, ["true"])
-    fleet.cancel()
-    until(lambda: len(node.calls("nodes.get")) > polls + 5, "polls of the watchdog while the job runs")
-    other = node.fleet()
-    ended_at = time.time()
-    other.run(0, ["touch", "tpujob/runs/a1/done"])
-    other.cancel()
-    until(lambda: is_absent(node))
-    assert node.bill()["until"] - ended_at >= 1.0
 
 
 def test_an_idle_held_slice_deletes_itself(make: Make) -> None:
@@ -268,35 +223,6 @@ def test_a_login_is_not_idle(make: Make) -> None:
     assert node.bill()["until"] - ended_at >= 6.0 - 3 * TIMINGS.heartbeat_s
 
 
-@pytest.mark.parametrize(
-    "may", [["get"], *(pytest.param(may, marks=pytest.mark.exhaustive) for may in (["delete"], []))]
-)
-def test_the_watchdog_reports_a_missing_permission_and_is_armed_once_it_has_it(
-    make: Make, shared_emulator: Emulator, may: list[str]
-) -> None:
-    with shared_emulator.settings(vm_may=may):
-        node = make()
-        output = until(lambda: node.reports()[0])
-    assert (output["route"], output["permission"], output["armed"]) == (True, False, False)
-    until(lambda: armed(node))
-
-
-def test_the_watchdog_reports_a_missing_route(make: Make, shared_emulator: Emulator) -> None:
-    with shared_emulator.settings(vm_route=False):
-        node = make()
-        output = until(lambda: node.reports()[0])
-    assert (output["route"], output["permission"], output["armed"]) == (False, None, False)
-    until(lambda: armed(node))
-
-
-def test_a_startup_script_that_never_runs_publishes_nothing(make: Make, shared_emulator: Emulator) -> None:
-    with shared_emulator.settings(startup_script=False):
-        node = make()
-        assert node.fleet().run(0, ["true"]).rc == 0
-    assert node.reports() == [None]
-    assert node.processes("watchdog.py") == []
-
-
 def test_the_watchdog_ends_with_its_vm_and_runs_after_the_next_boot(make: Make, shared_emulator: Emulator) -> None:
     node = make()
     until(lambda: armed(node))
@@ -308,18 +234,6 @@ def test_the_watchdog_ends_with_its_vm_and_runs_after_the_next_boot(make: Make, 
     until(lambda: node.get()["state"] == "READY")
     node.set_labels(claimed_until=int(time.time()) + 500)
     until(lambda: node.reports()[0]["claimed_until"] == int(node.get()["labels"]["tpujob-claimed-until"]))  # type: ignore[index]
-
-
-def test_a_watchdog_that_a_job_killed_restarts(make: Make) -> None:
-    node = make()
-    until(lambda: armed(node))
-
-    def running() -> set[int]:
-        return {process.pid for process in node.processes("watchdog.py") if process.name().startswith("python")}
-
-    (killed,) = running()
-    psutil.Process(killed).kill()
-    until(lambda: running() - {killed})
 
 
 def kill(emulator: Emulator) -> None:
