@@ -76,12 +76,3 @@ def test_killed_up_is_adopted_by_the_next_up(tpujob: Tpujob) -> None:
     assert len(tpujob.alive()) == 1 and tpujob.lived() == 1
     assert tpujob("down", "alice").returncode == 0
     assert tpujob.alive() == []
-
-
-@pytest.mark.exhaustive
-def test_a_down_that_was_killed_is_finished_by_the_next_command(tpujob: Tpujob) -> None:
-    assert tpujob("up", "alice", "--zone", "us-central1-a").returncode == 0
-    killed(tpujob, "Delete:1:before", "down", "alice")
-    after = tpujob("list")
-    assert after.returncode == 0 and "absent (checked" in after.stderr
-    assert tpujob.alive() == []
