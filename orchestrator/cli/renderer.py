@@ -17,23 +17,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.terminal import ESCAPES, HANG, RESET, color_of, has_color, is_terminal, wrapped
-from orchestrator.client.events import (
-    Alert,
-    Bar,
-    Event,
-    Failure,
-    LogLines,
-    Metrics,
-    Notice,
-    Progress,
-    Reporter,
-    Running,
-    RunResult,
-    SweepResult,
-    WorkerEnded,
-    Workers,
-    relative,
-)
+from orchestrator.client import events
 from orchestrator.core.text.durations import format_duration
 
 if TYPE_CHECKING:
@@ -58,7 +42,7 @@ class Console:
     """Renders the client's events. One per process, called from any thread."""
 
     def __init__(self) -> None:
-        self.reporter = Reporter(self.show)
+        self.reporter = events.Reporter(self.show)
         self.secrets = self.reporter.secrets
         self._lock = threading.RLock()
         self._live_view: LiveView | None = None  # made for the first progress
@@ -106,64 +90,66 @@ class Console:
         """Show the logs of these workers from now on. `option`: the option of the command that says which."""
         self._logs_option, self._chosen_logs = option, chosen
 
-    def show(self, event: Event) -> None:
+    def show(self, event: events.Event) -> None:
         """Render one event. Called by `reporter`, from any thread."""
         with self._lock:
             if self._streams_json:
                 self.out(self.json_text(event.as_json()))
             self._explain_failure(event)
             match event:
-                case Progress():
+                case events.Progress():
                     self._progress(event)
-                case Running() if not self._quiet:
+                case events.Running() if not self._quiet:
                     self._announce_logs(event)
                     self._live().job_runs(event)
-                case Workers():
+                case events.Workers():
                     self._logs_of(event).begin(event)
-                case WorkerEnded():
+                case events.WorkerEnded():
                     self._logs_of(event).end(event)
-                case Metrics() if not self._quiet:
+                case events.Metrics() if not self._quiet:
                     self._live().job_reports(event)
-                case Notice():
+                case events.Notice():
                     self.notice(event.stage, event.text, event.variant)
-                case Alert():
+                case events.Alert():
                     self.alert(event.text)
-                case Failure():
+                case events.Failure():
                     self._fail(event)
-                case LogLines() | Bar() if not self._streams_json and not self._quiet:
+                case events.LogLines() | events.Bar() if not self._streams_json and not self._quiet:
                     self._announce_logs(event)
                     if self._logs_of(event).takes(event):
                         self._show_log(event)
-                case RunResult():
+                case events.RunResult():
                     self._show_result(event)
-                case SweepResult():
+                case events.SweepResult():
                     self._show_sweep(event)
 
-    def _logs_of(self, event: Event) -> ShownLogs:
+    def _logs_of(self, event: events.Event) -> ShownLogs:
         if event.variant not in self._logs:
             from orchestrator.client.shown_logs import ShownLogs
 
             self._logs[event.variant] = ShownLogs(self._chosen_logs, self._logs_option)
         return self._logs[event.variant]
 
-    def _announce_logs(self, event: Event) -> None:
+    def _announce_logs(self, event: events.Event) -> None:
         """Before the first output, say whose log is shown and where the others are."""
         if not self._streams_json and (text := self._logs_of(event).announce()):
             self.notice("logs", text, event.variant)
 
-    def _explain_failure(self, event: Event) -> None:
+    def _explain_failure(self, event: events.Event) -> None:
         """Before the next step after a failure, show why a worker failed whose log is hidden."""
-        if event.variant not in self._logs or not isinstance(event, Progress | Notice | Failure | RunResult):
+        if event.variant not in self._logs or not isinstance(
+            event, events.Progress | events.Notice | events.Failure | events.RunResult
+        ):
             return
         tail = self._logs[event.variant].explanation()
         if tail is not None and not self._streams_json and not self._quiet:
             self.notice("failed", tail.heading, event.variant)
-            self._show_log(LogLines(tail.worker, tail.lines, variant=event.variant))
+            self._show_log(events.LogLines(tail.worker, tail.lines, variant=event.variant))
 
-    def _show_log(self, event: LogLines | Bar) -> None:
+    def _show_log(self, event: events.LogLines | events.Bar) -> None:
         """Show lines of a log, which are clean and without secrets, or one below it that is redrawn."""
         begin = f"{_whose(event)}worker{event.worker} | "
-        if isinstance(event, Bar):
+        if isinstance(event, events.Bar):
             self._live().bar(begin, event.line)
             return
         self.bar_ended(begin)
@@ -184,7 +170,7 @@ class Console:
         others = self._logs[""].others() if "" in self._logs else None
         return others_text(others, width) if others else ""
 
-    def _show_result(self, result: RunResult) -> None:
+    def _show_result(self, result: events.RunResult) -> None:
         if self._live_view is not None:
             self._live_view.job_ends(result.variant)
         if result.variant:  # one of several: the table says the rest
@@ -194,12 +180,12 @@ class Console:
             self._show_lines(result.lines, result.state, data=result.detached)
         if result.ended_at is not None:
             took = format_duration(result.ended_at - result.started_at)
-            where = relative(result.report or result.directory)
+            where = events.relative(result.report or result.directory)
             self.notice("run", f"{result.run} · {took} · {where} · tpujob show {result.run}")
 
-    def _show_sweep(self, result: SweepResult) -> None:
+    def _show_sweep(self, result: events.SweepResult) -> None:
         if result.report is not None:
-            self.notice("report", str(relative(result.report)))
+            self.notice("report", str(events.relative(result.report)))
         if result.stopped:
             left = sum(not each.succeeded for each in result.variants)
             advice = "the same command goes on with them, without `--again`"
@@ -229,7 +215,7 @@ class Console:
         """Write what must not be overlooked, in red on a terminal."""
         self._write(text, color=BOLD_RED)
 
-    def _fail(self, event: Failure) -> None:
+    def _fail(self, event: events.Failure) -> None:
         if not event.variant:
             self.quiet()
         elif self._live_view is not None:  # the other jobs of the sweep go on
@@ -252,7 +238,7 @@ class Console:
                 self._live_view.erase()
             yield
 
-    def _progress(self, event: Progress) -> None:
+    def _progress(self, event: events.Progress) -> None:
         if self._verbose:
             self.notice(event.stage, event.text, event.variant)
         elif not self._quiet:
@@ -317,7 +303,7 @@ class Console:
             state = ""
 
 
-def _whose(event: Event) -> str:
+def _whose(event: events.Event) -> str:
     """Return how a line begins that is of one job of a sweep."""
     return f"{event.variant} " if event.variant else ""
 

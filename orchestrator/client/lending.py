@@ -17,7 +17,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
-from orchestrator import catalog
+from orchestrator import catalog, errors
 from orchestrator.client import plans
 from orchestrator.client.jobs.sleep_inhibitor import inhibit_sleep
 from orchestrator.core.lease.access import AccessWish, Via
@@ -30,16 +30,6 @@ from orchestrator.engine.jobs.monitor import check_slice
 from orchestrator.engine.provision.candidate_search import Search
 from orchestrator.engine.runtime.interpreter import HEARD_WITHIN_S
 from orchestrator.engine.slices.lend import LendRequest, Loan, lend
-from orchestrator.errors import (
-    CommandFailed,
-    RemoteError,
-    SliceLost,
-    TeardownUnproven,
-    TpujobError,
-    Unreachable,
-    UserError,
-    Vanished,
-)
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned
 from orchestrator.settings import EMULATED
 
@@ -137,20 +127,20 @@ class Slice:
         """
         words = ["bash", "-c", argv] if isinstance(argv, str) else list(argv)
         if not words:
-            raise UserError("there is no command")
+            raise errors.UserError("there is no command")
         fleet = self._there[1]
         indexes = [worker.index for worker in fleet.workers] if workers == "all" else [workers]
         try:
             with ThreadPoolExecutor(min(len(indexes), AT_ONCE), thread_name_prefix="exec") as pool:
                 done = list(pool.map(partial(_run, fleet, words, timeout_s), indexes))
-        except (Unreachable, FanOutAbandoned) as error:
+        except (errors.Unreachable, FanOutAbandoned) as error:
             raise self._loss(error) from error
         failed = next((each for each in done if each.exit_code != 0), None)
         if check and failed is not None:
-            raise CommandFailed(words, failed.exit_code, failed.errors or failed.output, worker=failed.worker)
+            raise errors.CommandFailed(words, failed.exit_code, failed.errors or failed.output, worker=failed.worker)
         return done
 
-    def _loss(self, error: RemoteError) -> BaseException:
+    def _loss(self, error: errors.RemoteError) -> BaseException:
         """Return why a worker does not answer: how the slice was lost, where it was, else the error itself."""
         if isinstance(error, FanOutAbandoned):  # by the end of the lending, which knows
             assert self._thread is not None
@@ -159,27 +149,27 @@ class Slice:
         try:
             with self._open_session() as session:
                 session.run(check_slice(self._there[0]))
-        except (SliceLost, Vanished) as lost:
+        except (errors.SliceLost, errors.Vanished) as lost:
             return lost
-        except TpujobError:
+        except errors.TpujobError:
             pass
         return error
 
     @property
     def _there(self) -> tuple[Lease, Fleet]:
         if self._lease is None or self._fleet is None:
-            raise UserError("the slice exists only inside its `with` block")
+            raise errors.UserError("the slice exists only inside its `with` block")
         if os.getpid() != self._pid:
-            raise UserError("a forked child cannot use the slice of its parent")
+            raise errors.UserError("a forked child cannot use the slice of its parent")
         if self._loan is not None:
-            raise self._loan.error or UserError("the slice was given back")
+            raise self._loan.error or errors.UserError("the slice was given back")
         return self._lease, self._fleet
 
     # -- around the block ----------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Slice:
         if self._thread is not None:
-            raise UserError("a slice is for one `with` block; ask the client for another one")
+            raise errors.UserError("a slice is for one `with` block; ask the client for another one")
         # Not a daemon: the end of the program waits for the release. `_returned` notices that it has ended.
         self._thread = threading.Thread(target=self._serve, name="tpujob-slice")
         self._thread.start()
@@ -193,7 +183,7 @@ class Slice:
             raise
         if self._lease is None:
             self._end()
-            raise self._error() or TpujobError("there is no slice, and no error")
+            raise self._error() or errors.TpujobError("there is no slice, and no error")
         return self
 
     def __exit__(
@@ -201,7 +191,7 @@ class Slice:
     ) -> None:
         interrupted = self._end()
         own = self._error()
-        if isinstance(own, TeardownUnproven) or (own is not None and error is None and interrupted is None):
+        if isinstance(own, errors.TeardownUnproven) or (own is not None and error is None and interrupted is None):
             raise own from error
         if own is not None and error is not None:
             error.add_note(f"the slice: {own}")
@@ -231,7 +221,7 @@ class Slice:
         if self._loan.owed.unproven:
             assert self._loan.owed.released is not None
             node = self._loan.owed.released.lease.name.node
-            return TeardownUnproven(f"{node} is not proven absent, and may still be billed")
+            return errors.TeardownUnproven(f"{node} is not proven absent, and may still be billed")
         return self._loan.error
 
     # -- in the thread beside it ---------------------------------------------------------------------------------------
@@ -265,7 +255,7 @@ def _lend(
     session: Session, options: SliceOptions, lent: Callable[[Lease, Fleet], None], returned: Callable[[float], bool]
 ) -> Loan:
     if problem := names.job_name_problem(options.name):
-        raise UserError(f"{options.name!r} {problem}", hint="give another name")
+        raise errors.UserError(f"{options.name!r} {problem}", hint="give another name")
     session.announce()
     places = (options.zone,) if isinstance(options.zone, str) else tuple(options.zone or ())
     request = CapacityRequest(

@@ -8,6 +8,7 @@ project, or an error that is not understood, stops the search.
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from orchestrator import errors
 from orchestrator.core.lease import access
 from orchestrator.core.lease.cloud_api import Capabilities, SliceRequest
 from orchestrator.core.lease.lease import Lease, NotAllowed
@@ -23,16 +24,6 @@ from orchestrator.engine.provision import race
 from orchestrator.engine.provision.acquire import acquire
 from orchestrator.engine.provision.drafts import Draft, Drafter
 from orchestrator.engine.runtime import retry
-from orchestrator.errors import (
-    CapacityError,
-    CloudError,
-    ExternalAddressRefused,
-    OsLoginRequired,
-    Preempted,
-    QuotaError,
-    TeardownUnproven,
-    Vanished,
-)
 
 LEAST_VALID_S = 1.0  # the API counts whole seconds
 
@@ -83,17 +74,17 @@ class _SearchState:
     owed: Obligations
     give_up_at: float
     excluded: set[QuotaKey] = field(default_factory=set)
-    refusals: dict[str, CloudError] = field(default_factory=dict)  # candidate → its last error
+    refusals: dict[str, errors.CloudError] = field(default_factory=dict)  # candidate → its last error
 
     async def try_ways(self, drafts: tuple[Draft, ...]) -> tuple[Lease | None, tuple[Draft, ...]]:
         """Try each candidate once, again by another way where a policy refuses the first. Return the drafts that were tried."""
         while True:
             try:
                 return await self.try_all(drafts), drafts
-            except (ExternalAddressRefused, OsLoginRequired) as refusal:
+            except (errors.ExternalAddressRefused, errors.OsLoginRequired) as refusal:
                 drafts = await self._other_way(drafts, refusal)
 
-    async def _other_way(self, drafts: tuple[Draft, ...], refusal: CloudError) -> tuple[Draft, ...]:
+    async def _other_way(self, drafts: tuple[Draft, ...], refusal: errors.CloudError) -> tuple[Draft, ...]:
         """Release what was created, which may exist in spite of the refusal; return the same candidates by another way."""
         drafter, why = self.search.drafter, refusals.describe(refusal)
         found = await Make(partial(drafter.reroute, drafts[0].lease.route, refusal)) if drafter is not None else None
@@ -101,7 +92,7 @@ class _SearchState:
             raise refusal
         await release_owed(self.owed, self.capabilities, why)
         if self.owed.unproven:
-            raise TeardownUnproven(f"{why}, but the failed create is not proven gone") from refusal
+            raise errors.TeardownUnproven(f"{why}, but the failed create is not proven gone") from refusal
         await Report("access", f"{refusals.policy(refusal)}: the workers are reached {access.describe(found)}")
         await Shield(raised=False)
         made: tuple[Draft, ...] = await Make(partial(drafter.make, self.search.used_s, self.search.spent_usd))
@@ -157,24 +148,24 @@ class _SearchState:
         try:
             self.owed.lease = await acquire(*draft, self.capabilities)
         except NotAllowed as error:
-            raise Vanished(f"{node} was released by another tpujob command") from error
-        except CloudError as error:
+            raise errors.Vanished(f"{node} was released by another tpujob command") from error
+        except errors.CloudError as error:
             await self._refused(draft, error)
             return None
         await Report("ready", f"{where} in {await Now() - began:.1f} s · {node}")
         return self.owed.lease
 
-    async def _refused(self, draft: Draft, error: CloudError) -> None:
+    async def _refused(self, draft: Draft, error: errors.CloudError) -> None:
         """Release the candidate: the next one must not be tried before its create is proven to have no effect."""
         if self.record_refusal(draft.request, error) is Step.STOP:
             raise error
         where, why = describe_candidate(draft.request), refusals.describe(error)
         await release_owed(self.owed, self.capabilities, why)
         if self.owed.unproven:
-            raise TeardownUnproven(f"{where}: {why}, but the failed create is not proven gone") from error
+            raise errors.TeardownUnproven(f"{where}: {why}, but the failed create is not proven gone") from error
         reason = (await latest_lease(draft.lease)).reason
         if reason not in ("", why):  # empty: it was refused before it was recorded
-            raise Vanished(f"{draft.lease.name.node} was released meanwhile: {reason}") from error
+            raise errors.Vanished(f"{draft.lease.name.node} was released meanwhile: {reason}") from error
         await Report("create", f"{where}   {why} (released: absent) → next")
         await self.record_tried(draft, why)
         await Shield(raised=False)
@@ -184,30 +175,29 @@ class _SearchState:
             where = describe_candidate(draft.request)
             await try_record(Tried(self.search.attempt, await Now(), draft.lease.id, where, why))
 
-    def record_refusal(self, request: SliceRequest, error: CloudError) -> Step:
+    def record_refusal(self, request: SliceRequest, error: errors.CloudError) -> Step:
         self.refusals[describe_candidate(request)] = error
         step = refusals.step_after(error)
         if step is Step.SKIP and error.scope != "place":
             self.excluded.add(refusals.quota_key(request, error))
         return step
 
-    def failure(self, drafts: tuple[Draft, ...]) -> CloudError:
+    def failure(self, drafts: tuple[Draft, ...]) -> errors.CloudError:
         """The error of a search without result: what the user can change is named, beside a stockout, too."""
-        full = [error for error in self.refusals.values() if isinstance(error, CapacityError | Preempted)]
+        full = [error for error in self.refusals.values() if isinstance(error, errors.CapacityError | errors.Preempted)]
         others = {error.message: error for error in self.refusals.values() if error not in full}
         if not full:
-            errors = list(others.values())
-            return ([error for error in errors if error.scope != "place"] or errors)[-1]
+            return ([error for error in others.values() if error.scope != "place"] or list(others.values()))[-1]
         asked = [draft.request for draft in drafts if self.refusals.get(describe_candidate(draft.request)) in full]
         places = ", ".join(dict.fromkeys(request.name.zone for request in asked))
         text = f"no capacity in {places}" if others else f"no capacity in any zone that was asked for ({places})"
         if any(request.reserved for request in asked):  # the words tell a wrong reservation from a full one
             text += f": {', '.join(dict.fromkeys(error.message for error in full))}"
         more = "name more zones or `zone: any`, try spot, or wait: `wait: 6h` in a job's `tpu:`, `up --wait 6h`"
-        return CapacityError(
+        return errors.CapacityError(
             "; ".join((text, *map(refusals.describe, others.values()))),
             hint="; or ".join(
-                (*dict.fromkeys(e.hint for e in others.values() if isinstance(e, QuotaError) and e.hint), more)
+                (*dict.fromkeys(e.hint for e in others.values() if isinstance(e, errors.QuotaError) and e.hint), more)
             ),
             details={where: error.message for where, error in self.refusals.items()},
         )

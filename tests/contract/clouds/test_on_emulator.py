@@ -9,21 +9,12 @@ from typing import TypeVar
 
 import pytest
 
-from orchestrator import catalog
+from orchestrator import catalog, errors
 from orchestrator.clouds.tpu.calls import ApiCalls
 from orchestrator.clouds.tpu.client import TpuApi
 from orchestrator.clouds.tpu.connect import EmulatorToken, connect, connect_light, emulator_credentials
 from orchestrator.clouds.tpu.light_client import LightApi
 from orchestrator.core.lease.cloud_api import Cloud, Operation, SliceName, SliceRequest, SliceState
-from orchestrator.errors import (
-    AlreadyExists,
-    AuthError,
-    BadRequest,
-    CapacityError,
-    UnexpectedReply,
-    Vanished,
-    WrongState,
-)
 from orchestrator.settings import Target
 from tests.emulator_fixture import Emulator
 from tests.waiting import HANG_S, until
@@ -135,7 +126,7 @@ def test_a_create_whose_reply_was_lost_is_found_among_the_operations(api: Cloud,
     [found] = [row for row in listing.rows if row.target.endswith(f"/{wanted.name.node}")]
     assert (found.name, found.verb) == (lost.name, "create")
     finish(asking, lost)
-    with pytest.raises(AlreadyExists, match="already exists"):
+    with pytest.raises(errors.AlreadyExists, match="already exists"):
         api.create(wanted)
     delete(asking, wanted.name)
 
@@ -144,7 +135,7 @@ def test_a_stockout_arrives_inside_the_operation_and_leaves_nothing(api: Cloud, 
     wanted = request()
     with shared_emulator.settings(no_capacity=[f"{ZONE}/v5litepod-4"]):
         done = finish(api, api.create(wanted))
-    assert isinstance(done.error, CapacityError)
+    assert isinstance(done.error, errors.CapacityError)
     assert done.error.message.startswith(f'There is no more capacity in the zone "{ZONE}"')
     assert "EID" in done.error.details["message"]
     assert until(lambda: api.get(wanted.name), wanted=lambda view: view is None) is None
@@ -208,15 +199,15 @@ def shown_key(host: str, port: int) -> str:
 
 
 def test_what_is_refused_is_refused_in_our_terms(api: Cloud) -> None:
-    with pytest.raises(BadRequest, match="could not be found in the zonal accelerator configurations") as caught:
+    with pytest.raises(errors.BadRequest, match="could not be found in the zonal accelerator configurations") as caught:
         api.create(request("v4-8"))
     assert "another zone" in (caught.value.hint or "")
-    with pytest.raises(BadRequest, match="is not supported"):
+    with pytest.raises(errors.BadRequest, match="is not supported"):
         api.create(request(zone="asia-south9-a"))
-    with pytest.raises(AuthError, match="Permission denied on 'locations/asia-south9-a'") as denied:
+    with pytest.raises(errors.AuthError, match="Permission denied on 'locations/asia-south9-a'") as denied:
         api.list("emulated", "asia-south9-a")
     assert "may not use that zone" in (denied.value.hint or "")
-    with pytest.raises(Vanished):
+    with pytest.raises(errors.Vanished):
         api.stop(request().name)
 
 
@@ -224,9 +215,9 @@ def test_what_the_state_does_not_allow_is_a_wrong_state(api: Cloud) -> None:
     wanted = request()
     finish(api, api.create(wanted))
     finish(api, api.stop(wanted.name))
-    with pytest.raises(WrongState, match="while in state STOPPED"):
+    with pytest.raises(errors.WrongState, match="while in state STOPPED"):
         api.stop(wanted.name)
-    with pytest.raises(WrongState):
+    with pytest.raises(errors.WrongState):
         api.workers(wanted.name)
     delete(api, wanted.name)
 
@@ -234,7 +225,7 @@ def test_what_the_state_does_not_allow_is_a_wrong_state(api: Cloud) -> None:
 def test_a_wrong_token_is_an_auth_error_and_not_an_absence(shared_emulator: Emulator) -> None:
     for opened in (connect, connect_light):
         stranger = opened(EMULATED, shared_emulator.url, "not-the-token")
-        with pytest.raises(AuthError, match="token of this emulator") as caught:
+        with pytest.raises(errors.AuthError, match="token of this emulator") as caught:
             stranger.get(request().name)
         assert caught.value.exit_code == 77
 
@@ -247,5 +238,5 @@ def test_a_path_that_no_api_has_is_not_an_absence_either(shared_emulator: Emulat
         LightApi(nowhere, EmulatorToken(shared_emulator.token), emulated=True),
     )
     for asking in lost:
-        with pytest.raises(UnexpectedReply):
+        with pytest.raises(errors.UnexpectedReply):
             asking.get(request().name)

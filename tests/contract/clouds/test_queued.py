@@ -10,21 +10,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from orchestrator import errors
 from orchestrator.clouds.tpu import client
 from orchestrator.clouds.tpu.calls import ApiCalls
 from orchestrator.clouds.tpu.client import TpuApi
 from orchestrator.clouds.tpu.connect import EmulatorToken, emulator_credentials
 from orchestrator.clouds.tpu.light_client import LightApi
 from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceRequest, SliceState
-from orchestrator.errors import (
-    AuthError,
-    BadRequest,
-    CapacityError,
-    CloudError,
-    CloudUnavailable,
-    QuotaError,
-    UnexpectedReply,
-)
 from tests.unit.clouds.stub_api import Request, StubApi, StubReply, stub_api
 
 NAME = SliceName("acme-project", "us-central1-a", "tpujob-k3f9ab-7q2m4x1pzt", queued=True)
@@ -118,11 +110,14 @@ def test_a_create_is_refused_in_our_terms(cloud: Api, api: TpuApi) -> None:
     path = f"POST {ZONE}/queuedResources"
     closed = "User does not have permission to submit requests into this queue for accelerator type v5p-8"
     for reply, kind in (
-        (failure(403, "PERMISSION_DENIED", closed), AuthError),
-        (failure(404, "NOT_FOUND"), BadRequest),
-        (failure(429, "RESOURCE_EXHAUSTED", "Quota limit 'X' has been exceeded. Limit: 0 in zone z."), QuotaError),
-        (failure(503, "UNAVAILABLE"), CloudUnavailable),
-        (StubReply(200, "<html>"), UnexpectedReply),
+        (failure(403, "PERMISSION_DENIED", closed), errors.AuthError),
+        (failure(404, "NOT_FOUND"), errors.BadRequest),
+        (
+            failure(429, "RESOURCE_EXHAUSTED", "Quota limit 'X' has been exceeded. Limit: 0 in zone z."),
+            errors.QuotaError,
+        ),
+        (failure(503, "UNAVAILABLE"), errors.CloudUnavailable),
+        (StubReply(200, "<html>"), errors.UnexpectedReply),
     ):
         cloud.replies[path] = reply
         with pytest.raises(kind):
@@ -138,13 +133,13 @@ def test_a_token_that_no_renewal_helps_is_an_auth_error(cloud: Api) -> None:
 
     google_like = TpuApi(cloud.stub.url, Renewable(), emulated=False)
     cloud.replies[f"POST {ZONE}/queuedResources"] = failure(401, "UNAUTHENTICATED")
-    with pytest.raises(AuthError):
+    with pytest.raises(errors.AuthError):
         google_like.create(WANTED)
 
 
 def test_a_name_and_a_request_that_differ_in_being_queued_are_our_own_mistake(cloud: Api, api: TpuApi) -> None:
     for wrong in (replace(WANTED, queue=None), replace(WANTED, name=replace(NAME, queued=False))):
-        with pytest.raises(BadRequest, match="queued"):
+        with pytest.raises(errors.BadRequest, match="queued"):
             api.create(wrong)
     assert not cloud.stub.asked
 
@@ -160,8 +155,8 @@ def test_a_queued_slice_is_absent_only_when_neither_request_nor_node_is_there(cl
 @pytest.mark.parametrize("silent", [REQUEST, NODE])
 def test_an_answer_that_is_missing_is_no_absence(cloud: Api, asking: ApiCalls, silent: str) -> None:
     for reply, kind in (
-        (failure(503, "UNAVAILABLE"), CloudUnavailable),
-        (failure(403, "PERMISSION_DENIED"), AuthError),
+        (failure(503, "UNAVAILABLE"), errors.CloudUnavailable),
+        (failure(403, "PERMISSION_DENIED"), errors.AuthError),
     ):
         cloud.replies[f"GET {silent}"] = reply
         with pytest.raises(kind):
@@ -222,16 +217,16 @@ def test_every_state_of_the_queue_has_a_meaning(cloud: Api, asking: ApiCalls) ->
 @pytest.mark.parametrize(
     ("said", "kind"),
     [
-        ({"code": 4, "message": "The request could not be fulfilled in time."}, CapacityError),
-        ({"code": 9, "message": "The valid_until_time has passed."}, CapacityError),
-        ({"code": 8, "message": 'There is no more capacity in the zone "us-central1-a"'}, CapacityError),
-        ({"code": 7, "message": "permission to submit requests into this queue is denied"}, AuthError),
-        ({"code": 3, "message": "FLEX_START provisioning model is not supported"}, BadRequest),
-        (None, UnexpectedReply),
+        ({"code": 4, "message": "The request could not be fulfilled in time."}, errors.CapacityError),
+        ({"code": 9, "message": "The valid_until_time has passed."}, errors.CapacityError),
+        ({"code": 8, "message": 'There is no more capacity in the zone "us-central1-a"'}, errors.CapacityError),
+        ({"code": 7, "message": "permission to submit requests into this queue is denied"}, errors.AuthError),
+        ({"code": 3, "message": "FLEX_START provisioning model is not supported"}, errors.BadRequest),
+        (None, errors.UnexpectedReply),
     ],
 )
 def test_why_a_request_failed_is_said_in_our_terms(
-    cloud: Api, asking: ApiCalls, said: dict[str, Any] | None, kind: type[CloudError]
+    cloud: Api, asking: ApiCalls, said: dict[str, Any] | None, kind: type[errors.CloudError]
 ) -> None:
     more: dict[str, Any] = {} if said is None else {"failedData": {"error": said}}
     cloud.replies[f"GET {REQUEST}"] = StubReply(200, request("FAILED", **more))
@@ -284,7 +279,7 @@ def test_a_list_is_complete_only_if_both_are(cloud: Api, asking: ApiCalls) -> No
     lists(cloud, {}, {})
     assert asking.list(NAME.project, NAME.zone, queued=True).complete
     cloud.replies[f"GET {ZONE}/queuedResources"] = failure(403, "PERMISSION_DENIED")
-    with pytest.raises(AuthError):
+    with pytest.raises(errors.AuthError):
         asking.list(NAME.project, NAME.zone, queued=True)
 
 
@@ -292,7 +287,7 @@ def test_a_list_is_complete_only_if_both_are(cloud: Api, asking: ApiCalls) -> No
 def test_a_list_of_something_else_is_an_unexpected_reply(cloud: Api, asking: ApiCalls, rows: str) -> None:
     lists(cloud, {}, {})
     cloud.replies[f"GET {ZONE}/queuedResources"] = StubReply(200, f'{{"queuedResources": {rows}}}')
-    with pytest.raises(UnexpectedReply):
+    with pytest.raises(errors.UnexpectedReply):
         asking.list(NAME.project, NAME.zone, queued=True)
 
 
@@ -318,14 +313,14 @@ def test_a_node_whose_request_is_gone_is_deleted_by_itself(cloud: Api, asking: A
 def test_who_may_not_delete_requests_deletes_the_node_and_is_told(cloud: Api, asking: ApiCalls) -> None:
     cloud.replies[f"DELETE {REQUEST}"] = failure(403, "PERMISSION_DENIED")
     cloud.replies[f"DELETE {NODE}"] = operation(NODE)
-    with pytest.raises(AuthError):
+    with pytest.raises(errors.AuthError):
         asking.delete(NAME)
     assert cloud.asked == [("DELETE", REQUEST), ("DELETE", NODE)]
 
 
 def test_a_delete_of_which_nothing_is_known_leaves_the_node_to_the_next_one(cloud: Api, asking: ApiCalls) -> None:
     cloud.replies[f"DELETE {REQUEST}"] = failure(503, "UNAVAILABLE")
-    with pytest.raises(CloudUnavailable):
+    with pytest.raises(errors.CloudUnavailable):
         asking.delete(NAME)
     assert cloud.asked == [("DELETE", REQUEST)]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator import errors
 from orchestrator.clouds.google.error_translation import NotFound
 from orchestrator.clouds.tpu import calls, client
 from orchestrator.clouds.tpu.calls import ApiCalls
@@ -18,15 +19,6 @@ from orchestrator.clouds.tpu.client import TpuApi
 from orchestrator.clouds.tpu.connect import EmulatorToken, emulator_credentials
 from orchestrator.clouds.tpu.light_client import LightApi
 from orchestrator.core.lease.cloud_api import SliceName, SliceRequest, SliceState, WorkerAddress
-from orchestrator.errors import (
-    AlreadyExists,
-    AuthError,
-    BadRequest,
-    CloudError,
-    CloudUnavailable,
-    UnexpectedReply,
-    Vanished,
-)
 from tests.unit.clouds.stub_api import StubApi, StubReply, stub_api
 from tests.waiting import until
 
@@ -179,25 +171,27 @@ def test_a_reply_that_the_generated_parser_refuses_is_still_an_operation(stub: S
 )
 def test_a_create_answered_by_something_else_is_an_unexpected_reply(stub: StubApi, api: TpuApi, body: str) -> None:
     stub.answers(StubReply(200, body))
-    with pytest.raises(UnexpectedReply):
+    with pytest.raises(errors.UnexpectedReply):
         api.create(REQUEST)
 
 
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [
-        (failure(409, "ALREADY_EXISTS", f"Resource '{PATH}' already exists"), AlreadyExists),
-        (failure(403, "PERMISSION_DENIED", "Permission denied on 'locations/us-central1-a'."), AuthError),
-        (failure(404, "NOT_FOUND", "Project 'acme-project' not found or deleted."), BadRequest),
-        (failure(503, "UNAVAILABLE", "try later"), CloudUnavailable),
-        (StubReply(502, "<html><title>502 Bad Gateway</title></html>"), CloudUnavailable),
-        (StubReply(500, '{"error": {"code": 500, "mess'), CloudUnavailable),
-        (StubReply(403, '{"error": {"code": 403, "mess'), UnexpectedReply),
-        (StubReply(200, "[" * 200_000), UnexpectedReply),
-        (StubReply(403, "[" * 200_000), UnexpectedReply),
+        (failure(409, "ALREADY_EXISTS", f"Resource '{PATH}' already exists"), errors.AlreadyExists),
+        (failure(403, "PERMISSION_DENIED", "Permission denied on 'locations/us-central1-a'."), errors.AuthError),
+        (failure(404, "NOT_FOUND", "Project 'acme-project' not found or deleted."), errors.BadRequest),
+        (failure(503, "UNAVAILABLE", "try later"), errors.CloudUnavailable),
+        (StubReply(502, "<html><title>502 Bad Gateway</title></html>"), errors.CloudUnavailable),
+        (StubReply(500, '{"error": {"code": 500, "mess'), errors.CloudUnavailable),
+        (StubReply(403, '{"error": {"code": 403, "mess'), errors.UnexpectedReply),
+        (StubReply(200, "[" * 200_000), errors.UnexpectedReply),
+        (StubReply(403, "[" * 200_000), errors.UnexpectedReply),
     ],
 )
-def test_a_refused_create_was_sent_once(stub: StubApi, api: TpuApi, reply: StubReply, kind: type[CloudError]) -> None:
+def test_a_refused_create_was_sent_once(
+    stub: StubApi, api: TpuApi, reply: StubReply, kind: type[errors.CloudError]
+) -> None:
     stub.answers(reply)
     with pytest.raises(kind) as caught:
         api.create(REQUEST)
@@ -213,9 +207,9 @@ def test_a_name_that_would_change_the_path_never_leaves(stub: StubApi, asking: A
         SliceName("a/b", "us-central1-a", "a"),
         SliceName("acme-project", "us-central1-a", ""),
     ):
-        with pytest.raises(BadRequest):
+        with pytest.raises(errors.BadRequest):
             asking.delete(bad)
-        with pytest.raises(BadRequest):
+        with pytest.raises(errors.BadRequest):
             asking.get(bad)
     assert not stub.asked
 
@@ -233,29 +227,29 @@ def test_only_a_404_of_the_resource_itself_means_absent(stub: StubApi, asking: A
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [
-        (HTML_404, UnexpectedReply),
-        (StubReply(404, ""), UnexpectedReply),
-        (StubReply(404, {"error": {"code": 404, "message": "no status"}}), UnexpectedReply),
-        (StubReply(404, {"error": "not_found"}), UnexpectedReply),
-        (failure(404, "NOT_FOUND", "Location us-east1-d is not found or access is unauthorized."), AuthError),
+        (HTML_404, errors.UnexpectedReply),
+        (StubReply(404, ""), errors.UnexpectedReply),
+        (StubReply(404, {"error": {"code": 404, "message": "no status"}}), errors.UnexpectedReply),
+        (StubReply(404, {"error": "not_found"}), errors.UnexpectedReply),
+        (failure(404, "NOT_FOUND", "Location us-east1-d is not found or access is unauthorized."), errors.AuthError),
         (
             failure(403, "PERMISSION_DENIED", "Permission 'tpu.nodes.get' denied on 'x' (or it may not exist)."),
-            AuthError,
+            errors.AuthError,
         ),
-        (failure(403, "NOT_FOUND", "odd"), UnexpectedReply),
-        (failure(503, "UNAVAILABLE", "try later"), CloudUnavailable),
-        (failure(410, "NOT_FOUND", "odd"), UnexpectedReply),
-        (StubReply(200, ""), UnexpectedReply),
-        (StubReply(200, "[" * 200_000), UnexpectedReply),
-        (StubReply(404, "[" * 200_000), UnexpectedReply),
-        (StubReply(200, "<html>Welcome to the airport's wireless network</html>"), UnexpectedReply),
-        (StubReply(200, {}), UnexpectedReply),
-        (StubReply(200, node(name=f"{ZONE}/nodes/another")), UnexpectedReply),
-        (StubReply(204, ""), UnexpectedReply),
-        (StubReply(302, "", (("Location", "http://127.0.0.1:1/"),)), UnexpectedReply),
+        (failure(403, "NOT_FOUND", "odd"), errors.UnexpectedReply),
+        (failure(503, "UNAVAILABLE", "try later"), errors.CloudUnavailable),
+        (failure(410, "NOT_FOUND", "odd"), errors.UnexpectedReply),
+        (StubReply(200, ""), errors.UnexpectedReply),
+        (StubReply(200, "[" * 200_000), errors.UnexpectedReply),
+        (StubReply(404, "[" * 200_000), errors.UnexpectedReply),
+        (StubReply(200, "<html>Welcome to the airport's wireless network</html>"), errors.UnexpectedReply),
+        (StubReply(200, {}), errors.UnexpectedReply),
+        (StubReply(200, node(name=f"{ZONE}/nodes/another")), errors.UnexpectedReply),
+        (StubReply(204, ""), errors.UnexpectedReply),
+        (StubReply(302, "", (("Location", "http://127.0.0.1:1/"),)), errors.UnexpectedReply),
     ],
 )
-def test_nothing_else_does(stub: StubApi, asking: ApiCalls, reply: StubReply, kind: type[CloudError]) -> None:
+def test_nothing_else_does(stub: StubApi, asking: ApiCalls, reply: StubReply, kind: type[errors.CloudError]) -> None:
     stub.answers(reply)
     with pytest.raises(kind) as caught:
         asking.get(NAME)
@@ -267,22 +261,22 @@ def test_nothing_else_does(stub: StubApi, asking: ApiCalls, reply: StubReply, ki
 @pytest.mark.parametrize("reply", [HTML_404, failure(403, "PERMISSION_DENIED", "no"), StubReply(404, "")])
 def test_a_delete_is_not_taken_as_done_for_it_either(stub: StubApi, asking: ApiCalls, reply: StubReply) -> None:
     stub.answers(reply)
-    with pytest.raises(CloudError):
+    with pytest.raises(errors.CloudError):
         asking.delete(NAME)
 
 
 def test_to_start_or_stop_what_is_gone_says_so(stub: StubApi, api: TpuApi) -> None:
     stub.answers(NO_SUCH_NODE)
     for call in (api.start, api.stop, api.workers):
-        with pytest.raises(Vanished, match=NAME.node):
+        with pytest.raises(errors.Vanished, match=NAME.node):
             call(NAME)
 
 
 def test_a_list_of_a_place_that_is_not_found_proves_nothing(stub: StubApi, asking: ApiCalls) -> None:
     stub.answers(failure(404, "NOT_FOUND", f"Resource '{ZONE}' was not found"))
-    with pytest.raises(CloudError):
+    with pytest.raises(errors.CloudError):
         asking.list(NAME.project, NAME.zone)
-    with pytest.raises(CloudError):
+    with pytest.raises(errors.CloudError):
         asking.operations(NAME.project, NAME.zone)
 
 
@@ -392,7 +386,7 @@ def test_operations_are_listed_the_same_way(stub: StubApi, asking: ApiCalls) -> 
         (PATH, "create", False),
         (PATH, "create", True),
     ]
-    assert isinstance(listing.rows[1].error, CloudUnavailable)
+    assert isinstance(listing.rows[1].error, errors.CloudUnavailable)
     assert listing.unreachable == ("z",)
 
 
@@ -410,14 +404,14 @@ def test_a_list_that_goes_in_circles_is_given_up(
     for call in (asking.list, asking.operations):
         # With one token the second page names itself, with two the third names the first.
         stub.answers(*(StubReply(200, {"nextPageToken": token}) for token in pages * 3))
-        with pytest.raises(UnexpectedReply, match="does not end"):
+        with pytest.raises(errors.UnexpectedReply, match="does not end"):
             call(NAME.project, NAME.zone)
 
 
 def test_a_list_without_end_is_given_up(stub: StubApi, asking: ApiCalls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "MAX_PAGES", 5)
     stub.answers(*(StubReply(200, {"nextPageToken": str(number)}) for number in range(9)))
-    with pytest.raises(UnexpectedReply, match="more than 5 pages"):
+    with pytest.raises(errors.UnexpectedReply, match="more than 5 pages"):
         asking.list(NAME.project, NAME.zone)
 
 
@@ -426,10 +420,10 @@ def test_a_list_without_end_is_given_up(stub: StubApi, asking: ApiCalls, monkeyp
 )
 def test_a_list_of_something_else_is_an_unexpected_reply(stub: StubApi, asking: ApiCalls, page: str) -> None:
     stub.answers(StubReply(200, page))
-    with pytest.raises(UnexpectedReply):
+    with pytest.raises(errors.UnexpectedReply):
         asking.list(NAME.project, NAME.zone)
     stub.answers(StubReply(200, page.replace("nodes", "operations")))
-    with pytest.raises(UnexpectedReply):
+    with pytest.raises(errors.UnexpectedReply):
         asking.operations(NAME.project, NAME.zone)
 
 
@@ -505,7 +499,7 @@ def test_an_address_that_is_none_never_becomes_a_word_of_a_command(
     inner, outer = ("10.0.0.2", address) if kind == "external" else (address, "34.1.2.3")
     endpoint = {"ipAddress": inner, "accessConfig": {"externalIp": outer}}
     stub.answers(StubReply(200, node(networkEndpoints=[endpoint])), attributes(published(key=KEY)))
-    with pytest.raises(UnexpectedReply, match="address that is none"):
+    with pytest.raises(errors.UnexpectedReply, match="address that is none"):
         google_like.workers(NAME)
 
 
@@ -514,7 +508,7 @@ def test_a_slice_on_which_two_say_that_they_are_one_worker_is_not_connected_to(
 ) -> None:
     both = [published(key=KEY, name="t1v-n-0a-w-0"), published(key=KEY, name="t1v-n-0a-w-0")]
     stub.answers(StubReply(200, node(**endpoints("34.1.2.3", "34.1.2.4"))), attributes(*both))
-    with pytest.raises(UnexpectedReply, match="worker 0"):
+    with pytest.raises(errors.UnexpectedReply, match="worker 0"):
         google_like.workers(NAME)
 
 
@@ -522,7 +516,7 @@ def test_a_slice_on_which_two_say_that_they_are_one_worker_is_not_connected_to(
 def test_an_emulator_can_only_name_ports_of_this_machine(stub: StubApi, api: TpuApi, worker: tuple[str, str]) -> None:
     host, port = worker
     stub.answers(StubReply(200, node(**endpoints(host))), attributes(published(key=KEY, port=port)))
-    with pytest.raises(UnexpectedReply, match="no loopback address"):
+    with pytest.raises(errors.UnexpectedReply, match="no loopback address"):
         api.workers(NAME)
 
 
@@ -549,14 +543,14 @@ def test_an_api_that_does_not_answer_about_keys_is_asked_again_within_its_limit(
     stub: StubApi, google_like: TpuApi
 ) -> None:
     stub.answers(StubReply(200, node(**endpoints("34.1.2.3"))), failure(503, "UNAVAILABLE", "try later"))
-    with pytest.raises(CloudUnavailable) as raised:
+    with pytest.raises(errors.CloudUnavailable) as raised:
         google_like.workers(NAME)
     assert 60 / (raised.value.retry_after_s or 0.1) < 10, "documented are 10 queries a minute"
 
 
 def test_a_host_key_that_is_none_is_refused(stub: StubApi, google_like: TpuApi) -> None:
     stub.answers(StubReply(200, node(**endpoints("34.1.2.3"))), attributes(published(key="x\n* ssh-ed25519 AAAA")))
-    with pytest.raises(UnexpectedReply, match="host key"):
+    with pytest.raises(errors.UnexpectedReply, match="host key"):
         google_like.workers(NAME)
 
 
@@ -566,7 +560,7 @@ def test_a_node_without_all_addresses_is_not_ready_and_its_guest_attributes_are_
 ) -> None:
     slow = node(state, acceleratorType="v5litepod-16", **endpoints(*["34.1.2.3"] * hosts))
     stub.answers(StubReply(200, slow), StubReply(200, slow), attributes())
-    with pytest.raises(CloudUnavailable, match=f"has {why} addresses yet"):
+    with pytest.raises(errors.CloudUnavailable, match=f"has {why} addresses yet"):
         api.workers(NAME)
     assert [asked.method for asked in stub.asked] == ["GET"]
     view = api.get(NAME)
@@ -594,10 +588,10 @@ def test_a_server_that_does_not_answer_is_left_at_the_timeout(stub: StubApi) -> 
     ]
     try:
         for call in calls:
-            with pytest.raises(CloudUnavailable, match=r"127\.0\.0\.1:\d+ did not answer in time"):
+            with pytest.raises(errors.CloudUnavailable, match=r"127\.0\.0\.1:\d+ did not answer in time"):
                 call()
         light = LightApi(stub.url, EmulatorToken("t"), emulated=True, timeout_s=0.05)
-        with pytest.raises(CloudUnavailable, match=r"127\.0\.0\.1:\d+ did not answer in time"):
+        with pytest.raises(errors.CloudUnavailable, match=r"127\.0\.0\.1:\d+ did not answer in time"):
             light.get(NAME)
     finally:
         release.set()
@@ -607,7 +601,7 @@ def test_a_server_that_does_not_answer_is_left_at_the_timeout(stub: StubApi) -> 
 
 def test_a_reply_that_breaks_off_is_no_answer(stub: StubApi, asking: ApiCalls) -> None:
     stub.answers(StubReply(200, node(), claimed_bytes=5000))
-    with pytest.raises(CloudUnavailable, match="broke off"):
+    with pytest.raises(errors.CloudUnavailable, match="broke off"):
         asking.get(NAME)
 
 
@@ -621,14 +615,14 @@ def test_a_port_on_which_no_server_listens_is_said_in_plain_words() -> None:
             LightApi(url, EmulatorToken("t"), emulated=True),
         )
         for asking in clients:
-            with pytest.raises(CloudUnavailable) as caught:
+            with pytest.raises(errors.CloudUnavailable) as caught:
                 asking.get(NAME)
             assert caught.value.message == f"127.0.0.1:{port} cannot be reached: Connection refused"
 
 
 def test_the_emulators_token_is_sent_and_a_wrong_one_is_said_at_once(stub: StubApi, asking: ApiCalls) -> None:
     stub.answers(failure(401, "UNAUTHENTICATED", "Request is missing required authentication credential."))
-    with pytest.raises(AuthError) as caught:
+    with pytest.raises(errors.AuthError) as caught:
         asking.get(NAME)
     assert "tpujob emulator stop" in (caught.value.hint or "")
     [asked] = stub.asked
@@ -640,11 +634,11 @@ def test_an_expired_token_of_google_is_renewed_once_it_is_refused(stub: StubApi,
     stub.answers(refused, NO_SUCH_NODE)
     assert asking_google.get(NAME) is None
     stub.answers(refused)
-    with pytest.raises(AuthError) as caught:
+    with pytest.raises(errors.AuthError) as caught:
         asking_google.get(NAME)
     assert "gcloud auth application-default login" in (caught.value.hint or "")
     stub.answers(StubReply(401, {"error": "invalid_token"}))
-    with pytest.raises(AuthError):
+    with pytest.raises(errors.AuthError):
         asking_google.get(NAME)
 
 
@@ -652,7 +646,7 @@ def test_no_redirection_is_followed(stub: StubApi, asking: ApiCalls) -> None:
     with stub_api() as elsewhere:
         elsewhere.answers(NO_SUCH_NODE)
         stub.answers(StubReply(307, "", (("Location", f"{elsewhere.url}/v2/{PATH}"),)))
-        with pytest.raises(UnexpectedReply, match="redirection"):
+        with pytest.raises(errors.UnexpectedReply, match="redirection"):
             asking.get(NAME)
         assert not elsewhere.asked
 

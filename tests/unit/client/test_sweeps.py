@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from orchestrator import errors
 from orchestrator.client import lookup
 from orchestrator.client.events import Event, Failure, Notice, Reporter, RunResult, SweepResult
 from orchestrator.client.jobs.runs import RunOptions
@@ -23,21 +24,10 @@ from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, Attem
 from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.engine.jobs.lane import Lane
 from orchestrator.engine.leases.release import Released
-from orchestrator.errors import (
-    ArtifactError,
-    AuthError,
-    Canceled,
-    CapacityError,
-    Interrupted,
-    PayloadFailed,
-    TeardownUnproven,
-    TpujobError,
-    UserError,
-)
 from orchestrator.ledger.file import LedgerUnavailable
 from tests.waiting import HANG_S, until
 
-Act = Callable[[str, Session], "TpujobError | None"]
+Act = Callable[[str, Session], "errors.TpujobError | None"]
 
 
 class World:
@@ -75,23 +65,23 @@ class World:
         self.before_begin(session)
         session.locks.lock(attempt.id)
         session.ledger.record(Began(run, attempt))
-        error: TpujobError | None = None
+        error: errors.TpujobError | None = None
         try:
             error = self.act(label, session)
         finally:
             with self._lock:
                 self.at_once -= 1
-        state = {PayloadFailed: AttemptState.FAILED, Interrupted: AttemptState.INTERRUPTED}.get(
+        state = {errors.PayloadFailed: AttemptState.FAILED, errors.Interrupted: AttemptState.INTERRUPTED}.get(
             type(error), AttemptState.ERROR
         )
         state = AttemptState.SUCCEEDED if error is None else state
         session.ledger.record(AttemptEnded.by(attempt.id, 2.0, state, error))
         if error is None:
             Path(run.directory, "worker0").mkdir(parents=True)
-        if error is None or isinstance(error, PayloadFailed):
+        if error is None or isinstance(error, errors.PayloadFailed):
             self.goes_on[label] = options.lane.goes_on()
         code = error.exit_code if error is not None else 0
-        released = not (self.keeps_results and isinstance(error, ArtifactError))
+        released = not (self.keeps_results and isinstance(error, errors.ArtifactError))
         directory = Path(run.directory)
         result = RunResult(run.id, run.name, str(state), code, directory, 1.0, 2.0, released=released, error=error)
         session.reporter.emit(result)
@@ -152,7 +142,7 @@ def test_more_slices_than_variants_are_not_asked_for(world: World) -> None:
 
 
 def test_a_failure_is_its_own_and_its_code_is_that_of_the_sweep(world: World) -> None:
-    world.act = lambda label, session: PayloadFailed("no", rc=7) if label == "n=2" else None
+    world.act = lambda label, session: errors.PayloadFailed("no", rc=7) if label == "n=2" else None
     result = world.sweep(ONE_LANE)
     assert labels(result, "failed") == ["n=2"] and len(labels(result, "succeeded")) == 5
     assert (result.exit_code, result.stopped) == (7, False)
@@ -161,9 +151,15 @@ def test_a_failure_is_its_own_and_its_code_is_that_of_the_sweep(world: World) ->
 
 
 @pytest.mark.parametrize(
-    "error", [UserError("bad"), AuthError("no permission"), TeardownUnproven("who knows"), TpujobError("a bug")]
+    "error",
+    [
+        errors.UserError("bad"),
+        errors.AuthError("no permission"),
+        errors.TeardownUnproven("who knows"),
+        errors.TpujobError("a bug"),
+    ],
 )
-def test_what_cannot_get_better_stops_the_sweep(error: TpujobError, world: World) -> None:
+def test_what_cannot_get_better_stops_the_sweep(error: errors.TpujobError, world: World) -> None:
     def act(label: str, session: Session) -> None:
         if label == "n=2":
             raise error
@@ -187,11 +183,11 @@ def test_without_capacity_for_another_variant_it_waits_for_the_end_of_one_that_r
     """Here the second lane never gets a slice."""
     first: list[str] = []
 
-    def act(label: str, session: Session) -> TpujobError | None:
+    def act(label: str, session: Session) -> errors.TpujobError | None:
         lane = threading.current_thread().name
         first[:] = first or [lane]
         if lane != first[0]:
-            return CapacityError("none in this zone")
+            return errors.CapacityError("none in this zone")
         until(lambda: any(said in text for text in world.notices()), "the other lane's try")
         return None
 
@@ -203,14 +199,14 @@ def test_without_capacity_for_another_variant_it_waits_for_the_end_of_one_that_r
 
 
 def test_the_last_lane_goes_on_to_the_next_variant_without_capacity(world: World) -> None:
-    world.act = lambda label, session: CapacityError("none") if label == "n=1" else None
+    world.act = lambda label, session: errors.CapacityError("none") if label == "n=1" else None
     result = world.sweep(ONE_LANE)
     assert (result.exit_code, labels(result, "error")) == (69, ["n=1"])
 
 
 def test_a_slice_that_is_kept_for_results_counts_as_one_of_the_sweep(world: World) -> None:
     """A disk that is full for one job is full for the next one, and each would leave a slice that is billed for an hour."""
-    world.act = lambda label, session: ArtifactError("no room for 30.0 MB")
+    world.act = lambda label, session: errors.ArtifactError("no room for 30.0 MB")
     result = world.sweep(SIX)
     assert sorted(label for label, _ in world.runs) == ["n=1", "n=2"]
     assert (result.exit_code, result.stopped) == (65, True)
@@ -218,7 +214,9 @@ def test_a_slice_that_is_kept_for_results_counts_as_one_of_the_sweep(world: Worl
 
 
 def test_the_other_slices_go_on_beside_one_that_is_kept_for_results(world: World) -> None:
-    world.act = lambda label, session: ArtifactError("larger than limits.max_results") if label == "n=1" else None
+    world.act = lambda label, session: (
+        errors.ArtifactError("larger than limits.max_results") if label == "n=1" else None
+    )
     result = world.sweep(SIX)
     assert (result.exit_code, result.stopped, len(labels(result, "succeeded"))) == (65, False, 5)
     lane = dict(world.runs)["n=1"]
@@ -226,14 +224,14 @@ def test_the_other_slices_go_on_beside_one_that_is_kept_for_results(world: World
 
 
 def test_damaged_results_of_a_slice_that_is_released_stop_no_other_job(world: World) -> None:
-    world.act = lambda label, session: ArtifactError("differs from its hash") if label == "n=1" else None
+    world.act = lambda label, session: errors.ArtifactError("differs from its hash") if label == "n=1" else None
     world.keeps_results = False
     result = world.sweep(ONE_LANE)
     assert (result.exit_code, result.stopped, len(labels(result, "succeeded"))) == (65, False, 5)
 
 
 def test_what_succeeded_is_not_run_again_and_more_values_are_only_added(world: World) -> None:
-    world.act = lambda label, session: PayloadFailed("no", rc=7) if label == "n=2" else None
+    world.act = lambda label, session: errors.PayloadFailed("no", rc=7) if label == "n=2" else None
     world.sweep(ONE_LANE)
     world.act, world.runs = lambda label, session: None, []
     result = world.sweep(ONE_LANE.replace("5, 6]", "5, 6, 7]"))
@@ -264,7 +262,7 @@ def test_a_signal_reaches_every_lane_and_no_other_variant_begins(world: World) -
     heard: list[tuple[int, bool]] = []
     both_listen = threading.Barrier(2)
 
-    def act(label: str, session: Session) -> TpujobError:
+    def act(label: str, session: Session) -> errors.TpujobError:
         stopped = threading.Event()
 
         def interrupt(number: int = 2, by: str = "", *, told: bool = False) -> None:
@@ -276,13 +274,13 @@ def test_a_signal_reaches_every_lane_and_no_other_variant_begins(world: World) -
         if label == "n=2":
             os.kill(os.getpid(), signal.SIGTERM)
         assert stopped.wait(HANG_S)
-        return Interrupted(signal.SIGTERM)
+        return errors.Interrupted(signal.SIGTERM)
 
     world.act = act
     before = signal.getsignal(signal.SIGTERM)
     result = world.sweep(SIX)
     assert heard == [(signal.SIGTERM, True)] * 2
-    assert (result.exit_code, result.stopped) == (143, True) and isinstance(result.error, Interrupted)
+    assert (result.exit_code, result.stopped) == (143, True) and isinstance(result.error, errors.Interrupted)
     assert len(labels(result, "interrupted")) == 2 and len(labels(result, "queued")) == 4
     assert signal.getsignal(signal.SIGTERM) is before
     told = [text for text in world.notices() if "SIGTERM" in text]
@@ -300,7 +298,7 @@ def test_a_canceled_sweep_begins_no_other_variant_and_keeps_what_is_done(world: 
     result = world.sweep(ONE_LANE)
     assert labels(result, "succeeded") == ["n=1", "n=2"]
     assert labels(result, "queued") == ["n=3", "n=4", "n=5", "n=6"]
-    assert (result.exit_code, result.stopped) == (71, True) and isinstance(result.error, Canceled)
+    assert (result.exit_code, result.stopped) == (71, True) and isinstance(result.error, errors.Canceled)
     assert world.notices().count("canceled by `tpujob cancel`: no other run begins") == 1
     assert world.goes_on["n=2"] is True, "its slice was reserved for the next one"
 
@@ -324,7 +322,7 @@ def test_a_name_of_a_sweep_and_of_a_run_that_go_on_ends_neither(world: World) ->
         session.locks.lock("abcdefghij-1")
         session.ledger.record(Began(run, Attempt("abcdefghij-1", run.id)))
         other = Session.open()
-        with pytest.raises(UserError, match=r"several go on that are named 's': sweep .*, run abcdefghij"):
+        with pytest.raises(errors.UserError, match=r"several go on that are named 's': sweep .*, run abcdefghij"):
             ending.cancel(other, "s")
         other.close()
 
@@ -360,12 +358,12 @@ def test_a_slice_that_an_earlier_command_left_unproven_counts_though_nothing_is_
     assert world.sweep(ONE_LANE).exit_code == 0
     lease = cast(Released, object())
     monkeypatch.setattr(Session, "recover", lambda session, **_: session.unproven.update({"lease": lease}))
-    assert world.sweep(ONE_LANE).exit_code == TeardownUnproven.exit_code and len(world.runs) == 6
+    assert world.sweep(ONE_LANE).exit_code == errors.TeardownUnproven.exit_code and len(world.runs) == 6
 
 
 def test_the_same_sweep_does_not_run_twice_at_once(world: World) -> None:
     def act(label: str, session: Session) -> None:
-        with pytest.raises(UserError, match="s is being run already, by another process"):
+        with pytest.raises(errors.UserError, match="s is being run already, by another process"):
             world.sweep(ONE_LANE)
 
     world.act = act

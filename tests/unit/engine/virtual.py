@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from orchestrator import errors
 from orchestrator.core.lease.cloud_api import (
     Capabilities,
     Listing,
@@ -29,16 +30,6 @@ from orchestrator.engine.effects.base import Effect, Program, Report, Shield, Sl
 from orchestrator.engine.effects.cloud import Delete, DeleteAll
 from orchestrator.engine.jobs.job_run import JobPhase, JobRun
 from orchestrator.engine.provision.drafts import Draft
-from orchestrator.errors import (
-    AlreadyExists,
-    CapacityError,
-    CloudError,
-    CloudUnavailable,
-    ExternalAddressRefused,
-    Interrupted,
-    OsLoginRequired,
-    Vanished,
-)
 from orchestrator.ledger.ends import KeptEnds
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.remote.fleet.follow import WorkerStatus
@@ -72,12 +63,12 @@ class VirtualCloud:
         self.provision_s, self.delete_s = 60.0, 20.0
         self.nodes: dict[str, Node] = {}
         self.operations_seen: dict[str, tuple[str, str, float]] = {}  # operation → verb, node, done at
-        self.failed: dict[str, CloudError] = {}  # operation → error
+        self.failed: dict[str, errors.CloudError] = {}  # operation → error
         self.full_zones: set[str] = set()
         self.full_until: dict[str, float] = {}  # zone → when its stockout ends
         self.queue_s: dict[str, float] = {}  # zone → how long a queued request waits there
         self.no_external_ips = self.os_login_required = False  # policies of the organization
-        self.refusing: dict[str, CloudError] = {}  # zone → what a create is answered with
+        self.refusing: dict[str, errors.CloudError] = {}  # zone → what a create is answered with
         self.notices: set[str] = set()  # nodes about to be taken away
         self.calls: list[tuple[str, str]] = []
         self.armed = True
@@ -85,7 +76,7 @@ class VirtualCloud:
         # faults
         self.unanswered_deletes = 0
         self.stuck: set[str] = set()  # nodes of which every delete is accepted and comes to nothing
-        self.get_error: CloudError | None = None
+        self.get_error: errors.CloudError | None = None
         self.unreachable: tuple[str, ...] = ()
 
     # The Cloud protocol
@@ -93,13 +84,13 @@ class VirtualCloud:
     def create(self, request: SliceRequest) -> Operation:
         self._call("create", request.name)
         if self.no_external_ips and request.external_ips:
-            raise ExternalAddressRefused("constraints/compute.vmExternalIpAccess violated")
+            raise errors.ExternalAddressRefused("constraints/compute.vmExternalIpAccess violated")
         if self.os_login_required and request.metadata.get("enable-oslogin") != "TRUE":
-            raise OsLoginRequired("constraints/compute.requireOsLogin violated")
+            raise errors.OsLoginRequired("constraints/compute.requireOsLogin violated")
         if request.name.zone in self.refusing:
             raise self.refusing[request.name.zone]
         if request.name.node in self.nodes:
-            raise AlreadyExists(f"Resource {request.name.node} already exists")
+            raise errors.AlreadyExists(f"Resource {request.name.node} already exists")
         return self._land(request)
 
     def get(self, name: SliceName) -> SliceView | None:
@@ -118,7 +109,7 @@ class VirtualCloud:
         self._call("delete", name)
         if self.unanswered_deletes:
             self.unanswered_deletes -= 1
-            raise CloudUnavailable("503")
+            raise errors.CloudUnavailable("503")
         node = self.nodes.get(name.node)
         if node is None:
             return None
@@ -142,7 +133,7 @@ class VirtualCloud:
         self._call("set_labels", name)
         node = self.nodes.get(name.node)
         if node is None:
-            raise Vanished(f"{name.node} does not exist")
+            raise errors.Vanished(f"{name.node} does not exist")
         node.request = replace(node.request, labels=dict(labels))
         return self._operation("update", name.node, self.world.time)
 
@@ -187,12 +178,12 @@ class VirtualCloud:
         node = request.name.node
         if request.name.zone in self.full_zones or now < self.full_until.get(request.name.zone, 0.0):
             operation = self._operation("create", node, now + 5)
-            self.failed[operation.name] = CapacityError("There is no more capacity in the zone")
+            self.failed[operation.name] = errors.CapacityError("There is no more capacity in the zone")
             return operation
         queue_s = self.queue_s.get(request.name.zone, 0.0) if request.queue is not None else 0.0
         operation = self._operation("create", node, now + (self.provision_s if request.queue is None else 1.0))
         if node in self.nodes:
-            self.failed[operation.name] = AlreadyExists(f"Resource {node} already exists")
+            self.failed[operation.name] = errors.AlreadyExists(f"Resource {node} already exists")
             return operation
         self.nodes[node] = Node(
             request, operation.name, now, now + queue_s + self.provision_s, queued_until=now + queue_s
@@ -399,7 +390,7 @@ class VirtualWorld:
         self.locks = Locks()
         self.fleet = VirtualFleet(self)
         self.logins: dict[str, float] = {}  # leases whose key is in the OS Login profile → their expiry
-        self.os_login_error: CloudError | None = None
+        self.os_login_error: errors.CloudError | None = None
         self.os_login_error_until = float("inf")
         self.told: list[str] = []
         self.effects: list[str] = []
@@ -427,7 +418,7 @@ class VirtualWorld:
     def extend_login(self, lease: Lease, expires_at: float) -> None:
         self._ask_os_login()
         if lease.id not in self.logins:
-            raise Vanished("it is not in your OS Login profile any more")
+            raise errors.Vanished("it is not in your OS Login profile any more")
         self.logins[lease.id] = expires_at
 
     def revoke_login(self, lease: Lease) -> None:
@@ -468,7 +459,7 @@ class VirtualWorld:
                 raise Crash
             answer, error = None, None
             if count == interrupt_at and not shielded:
-                error = Interrupted(2)
+                error = errors.Interrupted(2)
             else:
                 answer, error = self._answer(effect)
             if count == crash_at:

@@ -15,20 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
+from orchestrator import errors
 from orchestrator.clouds.tpu.client import TpuApi
 from orchestrator.clouds.tpu.connect import emulator_credentials
 from orchestrator.core.lease.cloud_api import Listing, Operation, SliceName, SliceRequest, SliceState, SliceView
 from orchestrator.emulator.daemon import control
-from orchestrator.errors import (
-    AlreadyExists,
-    AuthError,
-    CapacityError,
-    CloudError,
-    CloudUnavailable,
-    Preempted,
-    UnexpectedReply,
-    WrongState,
-)
 from tests.cli_fixture import Tpujob
 from tests.contract.emulator.conftest import client_for, machines
 from tests.emulator_fixture import Emulator
@@ -98,16 +89,16 @@ def log(emulator: Emulator, node: str = "", after: int = 0) -> list[dict[str, An
 @pytest.mark.parametrize(
     ("status", "kind", "message"),
     [
-        (400, WrongState, "get is not supported while in state CREATING"),
-        (401, AuthError, "invalid authentication credentials"),
-        (403, AuthError, "Permission 'tpu.nodes.get' denied on"),
-        (404, UnexpectedReply, "not in the API's form: Error 404"),
-        (409, WrongState, "unable to queue the operation"),
-        (429, CloudUnavailable, "Quota exceeded for GetNodes? requests per minute"),
-        (500, CloudUnavailable, "an internal error has occurred"),
-        (502, CloudUnavailable, "not in the API's form: Error 502"),
-        (503, CloudUnavailable, "currently unavailable"),
-        (504, CloudUnavailable, "Deadline expired"),
+        (400, errors.WrongState, "get is not supported while in state CREATING"),
+        (401, errors.AuthError, "invalid authentication credentials"),
+        (403, errors.AuthError, "Permission 'tpu.nodes.get' denied on"),
+        (404, errors.UnexpectedReply, "not in the API's form: Error 404"),
+        (409, errors.WrongState, "unable to queue the operation"),
+        (429, errors.CloudUnavailable, "Quota exceeded for GetNodes? requests per minute"),
+        (500, errors.CloudUnavailable, "an internal error has occurred"),
+        (502, errors.CloudUnavailable, "not in the API's form: Error 502"),
+        (503, errors.CloudUnavailable, "currently unavailable"),
+        (504, errors.CloudUnavailable, "Deadline expired"),
     ],
 )
 def test_an_http_error_becomes_an_error_of_the_client(
@@ -115,7 +106,7 @@ def test_an_http_error_becomes_an_error_of_the_client(
     broken: Callable[..., str],
     shared_emulator: Emulator,
     status: int,
-    kind: type[CloudError],
+    kind: type[errors.CloudError],
     message: str,
 ) -> None:
     name = request().name
@@ -130,7 +121,7 @@ def test_an_http_error_becomes_an_error_of_the_client(
 
 def test_a_429_has_retry_after(api: TpuApi, broken: Callable[..., str]) -> None:
     broken("status", "nodes.list", status=429, retry_after_s=7)
-    with pytest.raises(CloudUnavailable) as caught:
+    with pytest.raises(errors.CloudUnavailable) as caught:
         api.list("emulated", ZONE)
     assert caught.value.retry_after_s == 7
 
@@ -148,11 +139,11 @@ def test_a_create_with_a_503_may_or_may_not_take_effect(
 ) -> None:
     broken("status", "nodes.create", status=503, effect=effect)
     wanted = request()
-    with pytest.raises(CloudUnavailable):
+    with pytest.raises(errors.CloudUnavailable):
         api.create(wanted)
     assert [row.name for row in api.list("emulated", ZONE).rows].count(wanted.name) == made
     if effect:
-        with pytest.raises(AlreadyExists):
+        with pytest.raises(errors.AlreadyExists):
             api.create(wanted)
 
 
@@ -162,7 +153,7 @@ def test_a_connection_that_closes_without_a_reply(
 ) -> None:
     fault = broken(kind, "nodes.create")
     wanted = request()
-    with pytest.raises(CloudUnavailable, match="cannot be reached"):
+    with pytest.raises(errors.CloudUnavailable, match="cannot be reached"):
         api.create(wanted)
     assert [row.name for row in api.list("emulated", ZONE).rows].count(wanted.name) == made
     [call] = log(shared_emulator, wanted.name.node)
@@ -177,7 +168,7 @@ def test_a_missing_reply_ends_with_the_timeout_of_the_client(
     impatient = TpuApi(shared_emulator.url, emulator_credentials(shared_emulator.token), emulated=True, timeout_s=0.2)
     before = log(shared_emulator)[-1:]
     broken("hang", "nodes.list", seconds=3600)
-    with pytest.raises(CloudUnavailable, match="did not answer in time"):
+    with pytest.raises(errors.CloudUnavailable, match="did not answer in time"):
         impatient.list("emulated", ZONE)
     [last] = until(lambda: log(shared_emulator, after=before[0]["number"] if before else 0))
     assert (last["operation"], last["status"], last["seconds"]) == ("nodes.list", None, None)
@@ -186,7 +177,7 @@ def test_a_missing_reply_ends_with_the_timeout_of_the_client(
 def test_a_hang_ends_with_a_closed_connection(api: TpuApi, broken: Callable[..., str]) -> None:
     broken("hang", "nodes.list", seconds=0.1)
     started = time.monotonic()
-    with pytest.raises(CloudUnavailable, match="cannot be reached"):
+    with pytest.raises(errors.CloudUnavailable, match="cannot be reached"):
         api.list("emulated", ZONE)
     assert time.monotonic() - started >= 0.1
 
@@ -221,7 +212,7 @@ def test_a_body_that_is_not_the_apis_is_never_accepted(
     }
     operation, ask = asks[question]
     broken("garbage", operation, form=form)
-    with pytest.raises((UnexpectedReply, CloudUnavailable)):
+    with pytest.raises((errors.UnexpectedReply, errors.CloudUnavailable)):
         ask()
 
 
@@ -259,7 +250,7 @@ def test_a_hidden_node_and_a_late_one_are_not_visible_early(
     shared_emulator.request("POST", f"/_emulator/nodes/{hidden.name.node}:vanish")
     broken("late", seconds=3600)
     late = request()
-    with pytest.raises(CloudUnavailable, match="cannot be reached"):
+    with pytest.raises(errors.CloudUnavailable, match="cannot be reached"):
         api.create(late)
     assert api.get(late.name) is None
 
@@ -269,7 +260,7 @@ def test_a_hidden_node_and_a_late_one_become_visible(api: TpuApi, broken: Callab
     broken("hidden", seconds=0.1)
     api.create(hidden)
     broken("late", seconds=0.1)
-    with pytest.raises(CloudUnavailable, match="cannot be reached"):
+    with pytest.raises(errors.CloudUnavailable, match="cannot be reached"):
         api.create(late)
     for name in (hidden.name, late.name):
         until(lambda name=name: api.get(name), wanted=lambda view: view is not None and view.state is SliceState.READY)
@@ -278,10 +269,10 @@ def test_a_hidden_node_and_a_late_one_become_visible(api: TpuApi, broken: Callab
 def test_a_stockout_and_a_failed_create_that_leaves_its_node(api: TpuApi, broken: Callable[..., str]) -> None:
     broken("stockout")
     gone, left = request(), request()
-    assert isinstance(finish(api, api.create(gone)).error, CapacityError)
+    assert isinstance(finish(api, api.create(gone)).error, errors.CapacityError)
     until(lambda: api.get(gone.name), wanted=lambda view: view is None)
     broken("create_fails_leaving_node")
-    assert isinstance(finish(api, api.create(left)).error, CapacityError)
+    assert isinstance(finish(api, api.create(left)).error, errors.CapacityError)
     view = api.get(left.name)
     assert view is not None
     assert view.state is SliceState.CREATING
@@ -294,7 +285,7 @@ def test_a_delete_can_be_accepted_and_fail_or_be_forgotten_or_refused(
     broken("operation_fails", "nodes.delete", seconds=0.1)
     failed = api.delete(name)
     assert failed is not None
-    assert isinstance(finish(api, failed).error, CloudUnavailable)
+    assert isinstance(finish(api, failed).error, errors.CloudUnavailable)
     assert [row["ports"] for row in shared_emulator.processes() if row["name"].endswith(name.node)] != [[]]
 
     broken("operation_forgets", "nodes.delete")
@@ -315,7 +306,7 @@ def test_a_delete_of_what_is_being_created_can_be_refused_or_dropped(
     broken("refuse_delete")
     creating = request()
     creation = api.create(creating)
-    with pytest.raises(WrongState):
+    with pytest.raises(errors.WrongState):
         api.delete(creating.name)
     broken("delete_dropped")
     assert api.delete(creating.name) is not None
@@ -336,10 +327,10 @@ def test_lists_under_faults(api: TpuApi, broken: Callable[..., str]) -> None:
     broken("stale_list", seconds=600)
     assert {first, second}.isdisjoint(row.name for row in api.list("emulated", ZONE).rows)
     broken("page_loop", "nodes.list", when={})
-    with pytest.raises(UnexpectedReply, match="does not end: it named the same next page twice"):
+    with pytest.raises(errors.UnexpectedReply, match="does not end: it named the same next page twice"):
         api.list("emulated", ZONE)
     broken("page_error", "operations.list", when={})
-    with pytest.raises(CloudUnavailable, match="internal error"):
+    with pytest.raises(errors.CloudUnavailable, match="internal error"):
         api.operations("emulated", ZONE)
 
 
@@ -362,7 +353,7 @@ def test_a_stuck_patch_blocks_a_delete(api: TpuApi, broken: Callable[..., str], 
     stuck, slow = ready(api), ready(api)
     broken("stuck", "nodes.patch", seconds=3600)
     api.set_labels(stuck, {"tpujob": "1", "tpujob-claimed-until": "2"})
-    with pytest.raises(WrongState, match="unable to queue"):
+    with pytest.raises(errors.WrongState, match="unable to queue"):
         api.delete(stuck)
     shared_emulator.request("POST", f"/_emulator/nodes/{stuck.node}:vanish")
     broken("stuck", "nodes.patch", seconds=0.1)
@@ -380,7 +371,7 @@ def test_a_preempted_node_is_listed_with_its_hosts_off(api: TpuApi, shared_emula
     view = api.get(name)
     assert view is not None
     assert view.state is SliceState.TOMBSTONE
-    with pytest.raises((Preempted, WrongState)):
+    with pytest.raises((errors.Preempted, errors.WrongState)):
         api.set_labels(name, {})
     until(lambda: ports_of(shared_emulator, name), wanted=lambda ports: ports == [])
 
@@ -543,7 +534,7 @@ def test_a_caller_without_a_token_is_in_the_log_and_meets_no_fault(
     shared_emulator: Emulator, broken: Callable[..., str]
 ) -> None:
     broken("drop", when={})
-    with pytest.raises(AuthError):
+    with pytest.raises(errors.AuthError):
         TpuApi(shared_emulator.url, emulator_credentials("wrong"), emulated=True).get(request().name)
     last = log(shared_emulator)[-1]
     assert (last["caller"], last["status"], last["faults"]) == ("unauthenticated", 401, [])
@@ -582,7 +573,7 @@ def test_a_fault_is_counted_shown_and_cleared(
 ) -> None:
     name = broken("drop", "nodes.list", when={"calls": 2})
     api.list("emulated", ZONE)
-    with pytest.raises(CloudUnavailable):
+    with pytest.raises(errors.CloudUnavailable):
         api.list("emulated", ZONE)
     [row] = shared_emulator.request("GET", "/_emulator/faults")["faults"]
     assert (row["id"], row["calls"], row["hits"], row["when"]) == (name, 2, 1, {"calls": "2"})
@@ -596,7 +587,7 @@ def test_faults_survive_the_daemon(emulator: Emulator) -> None:
     control.stop(emulator.state_dir)
     again = emulator.restarted()
     client = TpuApi(again.url, emulator_credentials(again.token), emulated=True)
-    with pytest.raises(CloudUnavailable, match="internal error"):
+    with pytest.raises(errors.CloudUnavailable, match="internal error"):
         client.list("emulated", ZONE)
 
 
@@ -604,7 +595,7 @@ def test_faults_survive_the_daemon(emulator: Emulator) -> None:
 def test_a_call_that_hangs_does_not_keep_the_daemon_from_stopping(emulator: Emulator) -> None:
     emulator.request("POST", "/_emulator/faults", {"kind": "hang", "seconds": 86400})
     client = TpuApi(emulator.url, emulator_credentials(emulator.token), emulated=True, timeout_s=0.2)
-    with pytest.raises(CloudUnavailable):
+    with pytest.raises(errors.CloudUnavailable):
         client.list("emulated", ZONE)
     assert control.stop(emulator.state_dir)
 
@@ -668,7 +659,7 @@ def test_a_rehearsal_from_the_command_line(tpujob: Tpujob) -> None:
     assert rest[:3] == ["status", "nodes.get", "0 of 0 calls"]
     assert "calls=1 status=429" in output
     client = TpuApi(tpujob.emulator.url, emulator_credentials(tpujob.emulator.token), emulated=True)
-    with pytest.raises(CloudUnavailable, match="per minute"):
+    with pytest.raises(errors.CloudUnavailable, match="per minute"):
         client.get(request().name)
     [row] = json.loads(says("fault", "list", "--json"))
     assert (row["hits"], row["calls"]) == (1, 1)

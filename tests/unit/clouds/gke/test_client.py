@@ -6,24 +6,13 @@ from typing import Any
 import httpx2
 import pytest
 
+from orchestrator import errors
 from orchestrator.clouds.gke import client
 from orchestrator.clouds.gke.client import ClusterCloud
 from orchestrator.clouds.gke.errors import NotFound
 from orchestrator.clouds.gke.kube_api import path_of
 from orchestrator.core.lease.claim_labels import read_claim
 from orchestrator.core.lease.cloud_api import EVERYWHERE, SliceName, SliceRequest, SliceState
-from orchestrator.errors import (
-    AlreadyExists,
-    AuthError,
-    BadRequest,
-    CloudError,
-    CloudUnavailable,
-    ConfigError,
-    QuotaError,
-    UnexpectedReply,
-    Vanished,
-    WrongState,
-)
 from tests.unit.clouds.gke.objects import LEASE, NODE, condition, ended, homeless, jobset, running
 from tests.unit.clouds.gke.store import Store, refusal
 
@@ -94,9 +83,9 @@ def test_pods_that_are_refused_say_why_by_the_events_of_their_job(cloud: Cluster
 
 def test_a_cluster_that_the_kubeconfig_does_not_have_any_more_is_a_failed_call_of_its_leases_alone() -> None:
     def gone(project: str) -> Any:
-        raise ConfigError("no context a", hint="add it")
+        raise errors.ConfigError("no context a", hint="add it")
 
-    with pytest.raises(CloudError, match="no context a") as refused:
+    with pytest.raises(errors.CloudError, match="no context a") as refused:
         ClusterCloud(gone).get(NAME)
     assert not isinstance(refused.value, NotFound) and (refused.value.exit_code, refused.value.hint) == (64, "add it")
 
@@ -139,7 +128,7 @@ def test_a_jobset_that_is_made_while_the_lists_are_read_is_never_shown_as_gone(
 
 def test_a_create_that_is_sent_again_continues_where_it_was_broken_off(cloud: ClusterCloud, store: Store) -> None:
     store.after = lambda sent: httpx2.ReadTimeout("late") if len(store.calls) == 1 else None
-    with pytest.raises(CloudUnavailable):
+    with pytest.raises(errors.CloudUnavailable):
         cloud.create(request())
     assert cloud.create(request()).name == cloud.create(request()).name == "jobset/uid-1"
     assert path_of("configmaps", "team", NODE) in store.objects
@@ -150,35 +139,35 @@ def test_a_create_begins_nothing_once_its_time_is_over_so_that_it_settles_as_sai
 ) -> None:
     clock = iter((0.0, client.BEGUN_WITHIN_S + 1.0))
     monkeypatch.setattr(client.time, "monotonic", lambda: next(clock))
-    with pytest.raises(CloudUnavailable, match="ConfigMap is not made yet"):
+    with pytest.raises(errors.CloudUnavailable, match="ConfigMap is not made yet"):
         cloud.create(request())
     assert store.calls == [f"POST {path_of('jobsets', 'team')}"]
 
 
 def test_a_config_map_of_another_jobset_is_neither_used_nor_taken_for_ours(cloud: ClusterCloud, store: Store) -> None:
     store.put(path_of("configmaps", "team", NODE), CONFIG)
-    with pytest.raises(WrongState, match="not of this JobSet"):
+    with pytest.raises(errors.WrongState, match="not of this JobSet"):
         cloud.create(request())
 
 
 def test_a_jobset_of_this_name_that_is_not_of_this_lease_is_not_adopted(cloud: ClusterCloud, store: Store) -> None:
     store.put(PLACE, jobset(labels={"tpujob-lease-id": "another"}))
-    with pytest.raises(AlreadyExists):
+    with pytest.raises(errors.AlreadyExists):
         cloud.create(request())
-    with pytest.raises(WrongState, match="not of this lease"):
+    with pytest.raises(errors.WrongState, match="not of this lease"):
         cloud.delete(NAME)
 
 
 def test_a_namespace_that_does_not_exist_is_refused_by_its_name(cloud: ClusterCloud, store: Store) -> None:
     store.instead = lambda sent: refusal(404, "NotFound", 'namespaces "team" not found')
-    with pytest.raises(BadRequest, match="no namespace team"):
+    with pytest.raises(errors.BadRequest, match="no namespace team"):
         cloud.create(request())
 
 
 def test_a_cluster_without_jobset_says_who_installs_it(cloud: ClusterCloud, store: Store) -> None:
     store.instead = lambda sent: httpx2.Response(404, text="404 page not found\n")
     for call in (lambda: cloud.get(NAME), lambda: cloud.list("", "team"), lambda: cloud.create(request())):
-        with pytest.raises(BadRequest, match="does not know JobSets"):
+        with pytest.raises(errors.BadRequest, match="does not know JobSets"):
             call()
 
 
@@ -220,7 +209,7 @@ def test_another_jobset_of_the_same_name_is_never_deleted(cloud: ClusterCloud, s
             store.put(PLACE, jobset(uid="uid-2"))
 
     store.instead = replace
-    with pytest.raises(WrongState):
+    with pytest.raises(errors.WrongState):
         cloud.delete(NAME)
     assert PLACE in store.objects
 
@@ -240,37 +229,37 @@ def test_a_list_that_expires_in_the_middle_proves_nothing(cloud: ClusterCloud, s
     store.put(PLACE, jobset())
     store.put(PLACE + "2", jobset(name=NODE + "2"))
     store.instead = lambda call: refusal(410, "Expired") if b"continue" in call.url.query else None
-    with pytest.raises(CloudUnavailable):
+    with pytest.raises(errors.CloudUnavailable):
         cloud.list(NAME.project, "team")
 
 
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (refusal(401, "Unauthorized"), AuthError),
-        (refusal(403, "Forbidden", 'jobsets is forbidden: User "x" cannot get resource'), AuthError),
+        (refusal(401, "Unauthorized"), errors.AuthError),
+        (refusal(403, "Forbidden", 'jobsets is forbidden: User "x" cannot get resource'), errors.AuthError),
         (
             refusal(403, "Forbidden", "GKE Warden rejected the request because it violates one or more constraints"),
-            BadRequest,
+            errors.BadRequest,
         ),
-        (refusal(403, "Forbidden", "exceeded quota: team, requested: count/jobsets=1"), QuotaError),
-        (refusal(422, "Invalid"), BadRequest),
-        (refusal(400, "BadRequest", "admission webhook denied the request"), BadRequest),
-        (refusal(409, "Conflict"), WrongState),
-        (refusal(429, "TooManyRequests"), CloudUnavailable),
-        (refusal(500, "InternalError", "failed calling webhook"), CloudUnavailable),
-        (refusal(404, "SomethingElse"), UnexpectedReply),
-        (httpx2.Response(200, text="<html>"), UnexpectedReply),
-        (httpx2.Response(200, json=[1]), UnexpectedReply),
-        (httpx2.Response(302, text=""), UnexpectedReply),
-        (httpx2.Response(503, text="upstream"), CloudUnavailable),
-        (httpx2.ConnectError("refused"), CloudUnavailable),
-        (httpx2.ReadTimeout("late"), CloudUnavailable),
-        (httpx2.RemoteProtocolError("broke off"), CloudUnavailable),
+        (refusal(403, "Forbidden", "exceeded quota: team, requested: count/jobsets=1"), errors.QuotaError),
+        (refusal(422, "Invalid"), errors.BadRequest),
+        (refusal(400, "BadRequest", "admission webhook denied the request"), errors.BadRequest),
+        (refusal(409, "Conflict"), errors.WrongState),
+        (refusal(429, "TooManyRequests"), errors.CloudUnavailable),
+        (refusal(500, "InternalError", "failed calling webhook"), errors.CloudUnavailable),
+        (refusal(404, "SomethingElse"), errors.UnexpectedReply),
+        (httpx2.Response(200, text="<html>"), errors.UnexpectedReply),
+        (httpx2.Response(200, json=[1]), errors.UnexpectedReply),
+        (httpx2.Response(302, text=""), errors.UnexpectedReply),
+        (httpx2.Response(503, text="upstream"), errors.CloudUnavailable),
+        (httpx2.ConnectError("refused"), errors.CloudUnavailable),
+        (httpx2.ReadTimeout("late"), errors.CloudUnavailable),
+        (httpx2.RemoteProtocolError("broke off"), errors.CloudUnavailable),
     ],
 )
 def test_no_failure_is_taken_for_absence(
-    cloud: ClusterCloud, store: Store, answer: Any, error: type[CloudError]
+    cloud: ClusterCloud, store: Store, answer: Any, error: type[errors.CloudError]
 ) -> None:
     store.instead = lambda call: answer
     with pytest.raises(error):
@@ -289,7 +278,7 @@ def test_workers_are_the_pods_in_their_order(cloud: ClusterCloud, store: Store) 
 def test_workers_of_which_one_is_missing_are_none(cloud: ClusterCloud, store: Store) -> None:
     store.put(PLACE, jobset())
     store.put(path_of("pods", "team", "a"), running(0))
-    with pytest.raises(WrongState, match="1 of 2 pods"):
+    with pytest.raises(errors.WrongState, match="1 of 2 pods"):
         cloud.workers(NAME)
 
 
@@ -309,13 +298,13 @@ def test_of_two_pods_of_one_worker_the_newer_one_counts(cloud: ClusterCloud, sto
 
 
 def test_pods_of_a_jobset_that_is_gone_cannot_be_followed(cloud: ClusterCloud) -> None:
-    with pytest.raises(Vanished):
+    with pytest.raises(errors.Vanished):
         cloud.pods(NAME)
 
 
 def test_a_jobset_is_neither_started_nor_stopped_nor_labeled_anew(cloud: ClusterCloud) -> None:
     for call in (lambda: cloud.start(NAME), lambda: cloud.stop(NAME), lambda: cloud.set_labels(NAME, {})):
-        with pytest.raises(BadRequest, match="no TPU VM"):
+        with pytest.raises(errors.BadRequest, match="no TPU VM"):
             call()
 
 
@@ -336,7 +325,7 @@ def test_a_user_who_may_not_list_secrets_can_prove_that_nothing_needs_a_tpu(stor
         assert cloud.get(NAME) is None and cloud.list(NAME.project, "team").complete
     for kind in ("jobs", "pods"):
         cloud = user_without(kind)
-        with pytest.raises(AuthError):
+        with pytest.raises(errors.AuthError):
             cloud.get(NAME)
-        with pytest.raises(AuthError):
+        with pytest.raises(errors.AuthError):
             cloud.list(NAME.project, "team")

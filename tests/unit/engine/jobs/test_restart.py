@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator import errors
 from orchestrator.core.lease.cloud_api import SliceName, SliceState, SliceView
 from orchestrator.core.lease.lease import CANCEL, Down, Extended, Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import AttemptState
@@ -20,15 +21,6 @@ from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.provision.acquire import acquire
 from orchestrator.engine.provision.drafts import Draft
-from orchestrator.errors import (
-    ArtifactError,
-    DeadlineExceeded,
-    PayloadFailed,
-    Preempted,
-    SliceLost,
-    TeardownUnproven,
-    Unreachable,
-)
 from orchestrator.remote.transfer.collect import THE_REST, CollectionProgress, CollectResult, Problem
 from orchestrator.report import attempts as attempt_reports
 from orchestrator.report import costs
@@ -52,7 +44,7 @@ def test_a_queued_slice_whose_request_is_suspending_was_preempted(world: Virtual
         return None if view is None else replace(view, state=SliceState.DELETING, native_state="SUSPENDING")
 
     world.cloud.get = suspending  # type: ignore[method-assign]
-    with pytest.raises(Preempted, match="SUSPENDING"):
+    with pytest.raises(errors.Preempted, match="SUSPENDING"):
         world.drive(check_slice(ready))
 
 
@@ -117,7 +109,7 @@ class SpotDrafter:
     def make(self, used_s: float = 0.0, spent_usd: float = 0.0) -> tuple[Draft, ...]:
         self.asked.append((used_s, spent_usd))
         if used_s > 86400:
-            raise DeadlineExceeded("too little is left")
+            raise errors.DeadlineExceeded("too little is left")
         lease, request = lease_and_request(len(self.asked), zone=ZONE, now=self.world.time)
         return (Draft(replace(lease, spot=True, run=self.run), replace(request, spot=True)),)
 
@@ -164,7 +156,7 @@ def test_a_slice_that_is_preempted_before_its_job_began_is_replaced_too(
         reached.append(lease)
         if len(reached) == 1:
             world.cloud.nodes[lease.name.node].preempted = True
-            raise Unreachable("no route to host")
+            raise errors.Unreachable("no route to host")
         return world.fleet
 
     monkeypatch.setattr(world, "connect", connect)
@@ -176,11 +168,11 @@ def test_a_worker_that_cannot_be_reached_though_its_slice_is_there_is_no_reason_
     world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def connect(lease: Lease, workers: object, deadline_s: float) -> Any:
-        raise Unreachable("no route to host")
+        raise errors.Unreachable("no route to host")
 
     monkeypatch.setattr(world, "connect", connect)
     outcome = run(restartable(world, Bag(world)), world)
-    assert isinstance(outcome.error, Unreachable) and outcome.losses == () and world.cloud.nodes == {}
+    assert isinstance(outcome.error, errors.Unreachable) and outcome.losses == () and world.cloud.nodes == {}
 
 
 def test_the_ledger_says_why_each_attempt_ended(world: VirtualWorld) -> None:
@@ -222,7 +214,7 @@ def test_what_was_saved_goes_along_from_attempt_to_attempt(world: VirtualWorld) 
 
 def test_a_copy_that_cannot_be_kept_does_not_end_the_job(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: Bag, copied: CollectResult) -> tuple[int, ...]:
-        raise ArtifactError("runs/x/saved: No space left on device")
+        raise errors.ArtifactError("runs/x/saved: No space left on device")
 
     monkeypatch.setattr(Bag, "keep", full)
     world.fleet.phase_s = 1000
@@ -301,20 +293,20 @@ def test_notice_of_a_preemption_saves_the_last_moment(world: VirtualWorld) -> No
 def test_a_job_that_fails_by_itself_is_not_tried_again(world: VirtualWorld) -> None:
     world.fleet.rc = 3
     outcome = run(restartable(world, Bag(world)), world)
-    assert isinstance(outcome.error, PayloadFailed) and outcome.exit_code == 3 and outcome.losses == ()
+    assert isinstance(outcome.error, errors.PayloadFailed) and outcome.exit_code == 3 and outcome.losses == ()
 
 
 def test_after_the_last_restart_that_is_allowed_the_run_ends_with_what_took_it_away(world: VirtualWorld) -> None:
     world.fleet.phase_s = 1000
     outcome = run(restartable(world, Bag(world), times=1), world, lose_each(preempt, 9))
-    assert isinstance(outcome.error, Preempted) and outcome.exit_code == 71
+    assert isinstance(outcome.error, errors.Preempted) and outcome.exit_code == 71
     assert len(attempts(world)) == 2 and world.cloud.nodes == {}
 
 
 def test_without_on_preemption_restart_nothing_is_made_again(world: VirtualWorld) -> None:
     world.fleet.phase_s = 1000
     outcome = run(restartable(world, Bag(world), times=0), world, lose_each(preempt, 1))
-    assert isinstance(outcome.error, Preempted) and len(attempts(world)) == 1
+    assert isinstance(outcome.error, errors.Preempted) and len(attempts(world)) == 1
 
 
 def test_what_is_left_of_a_lost_slice_and_cannot_be_proven_gone_ends_the_run_with_75(world: VirtualWorld) -> None:
@@ -325,7 +317,7 @@ def test_what_is_left_of_a_lost_slice_and_cannot_be_proven_gone_ends_the_run_wit
         world.cloud.delete_s = 1e9
 
     outcome = run(restartable(world, Bag(world)), world, lose_each(stuck, 1))
-    assert outcome.exit_code == 75 and isinstance(outcome.error, TeardownUnproven)
+    assert outcome.exit_code == 75 and isinstance(outcome.error, errors.TeardownUnproven)
     assert len(attempts(world)) == 1, "nothing is asked for beside something that may still be billed"
 
 
@@ -333,7 +325,7 @@ def test_limits_hold_over_all_attempts_together(world: VirtualWorld) -> None:
     world.fleet.phase_s = 1e6
     prepared = restartable(world, Bag(world), times=9)
     outcome = run(replace(prepared, max_duration_s=3600), world, lose_each(preempt, 3))
-    assert isinstance(outcome.error, DeadlineExceeded)
+    assert isinstance(outcome.error, errors.DeadlineExceeded)
     seen = [used_s for used_s, _ in asked(prepared)]
     assert [usd for _, usd in asked(prepared)] == [pytest.approx(9.6 * used_s / 3600, rel=0.5) for used_s in seen]
     assert seen == sorted(seen) and 2000 <= seen[-1] <= 2400
@@ -363,7 +355,7 @@ def test_a_job_that_prints_nothing_for_too_long_hangs_and_is_tried_elsewhere(wor
     world.fleet.prints = 0
     outcome = run(replace(restartable(world, Bag(world), times=1), stall_s=300), world)
     assert [loss.reason for loss in outcome.losses] == ["hung"]
-    assert isinstance(outcome.error, SliceLost) and outcome.error.reason == "hung"
+    assert isinstance(outcome.error, errors.SliceLost) and outcome.error.reason == "hung"
 
 
 def test_workers_that_are_silent_though_the_api_says_ready_are_given_up_after_ten_minutes(world: VirtualWorld) -> None:

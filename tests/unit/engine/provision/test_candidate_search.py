@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator import errors
 from orchestrator.core.lease.access import NO_WISH, AccessWish, ProjectRules, Route, Via, route
 from orchestrator.core.lease.cloud_api import (
     Listing,
@@ -25,17 +26,6 @@ from orchestrator.engine.leases.obligations import Obligations, release_owed
 from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.provision.race import LoserRelease
-from orchestrator.errors import (
-    AuthError,
-    BadRequest,
-    CapacityError,
-    CloudError,
-    CloudUnavailable,
-    ExternalAddressRefused,
-    QuotaError,
-    UnexpectedReply,
-    Vanished,
-)
 from tests.unit.engine.virtual import CAN, VirtualWorld, lease_and_request
 
 A, B, C = ZONES = ("us-central1-a", "us-east1-c", "europe-west4-b")
@@ -69,7 +59,7 @@ class Drafts:
             for n, zone in zip(numbers, self.zones, strict=True)
         )
 
-    def reroute(self, refused: Route, refusal: CloudError) -> Route | None:
+    def reroute(self, refused: Route, refusal: errors.CloudError) -> Route | None:
         return None
 
 
@@ -91,8 +81,8 @@ class RoutedDrafts(Drafts):
             for lease, request in super().make()
         )
 
-    def reroute(self, refused: Route, refusal: CloudError) -> Route | None:
-        if isinstance(refusal, ExternalAddressRefused):
+    def reroute(self, refused: Route, refusal: errors.CloudError) -> Route | None:
+        if isinstance(refusal, errors.ExternalAddressRefused):
             self.rules = replace(self.rules, no_external_addresses=True)
         else:
             self.rules = replace(self.rules, os_login=True)
@@ -145,7 +135,7 @@ def test_a_request_for_the_last_moment_is_valid_for_a_second_at_least(world: Vir
 
     world.cloud.create = remembering  # type: ignore[method-assign]
     world.cloud.full_zones = {A, B}
-    with pytest.raises(CapacityError):
+    with pytest.raises(errors.CapacityError):
         search(world, Search(drafts.make(), wait_s=1.5, drafter=drafts))
     assert seen and min(seen) >= 1.0
 
@@ -153,26 +143,30 @@ def test_a_request_for_the_last_moment_is_valid_for_a_second_at_least(world: Vir
 def test_without_a_wait_every_candidate_is_tried_once(world: VirtualWorld) -> None:
     world.cloud.full_zones = {A, B}
     drafts = Drafts(world, A, B)
-    with pytest.raises(CapacityError, match="us-central1-a, us-east1-c"):
+    with pytest.raises(errors.CapacityError, match="us-central1-a, us-east1-c"):
         search(world, Search(drafts.make(), drafter=drafts))
     assert len(created(world)) == 2
 
 
 def test_waiting_ends_in_time_with_the_reply_of_every_candidate(world: VirtualWorld) -> None:
     world.cloud.full_zones = {A}
-    world.cloud.refusing = {B: QuotaError("Quota limit 'X' has been exceeded. Limit: 0 in region us-east1.")}
+    world.cloud.refusing = {B: errors.QuotaError("Quota limit 'X' has been exceeded. Limit: 0 in region us-east1.")}
     drafts, began = Drafts(world, A, B), world.time
-    with pytest.raises(CapacityError) as raised:
+    with pytest.raises(errors.CapacityError) as raised:
         search(world, Search(drafts.make(), wait_s=900, drafter=drafts))
     assert world.time - began <= 900 and set(raised.value.details) == {f"v5litepod-8 {A}", f"v5litepod-8 {B}"}
 
 
 @pytest.mark.parametrize(
     "error",
-    [QuotaError("Quota limit has been exceeded"), AuthError("Permission denied"), BadRequest("no", scope="place")],
+    [
+        errors.QuotaError("Quota limit has been exceeded"),
+        errors.AuthError("Permission denied"),
+        errors.BadRequest("no", scope="place"),
+    ],
 )
 def test_candidates_without_quota_permission_or_offer_are_tried_once_and_the_others_again(
-    world: VirtualWorld, error: CloudError
+    world: VirtualWorld, error: errors.CloudError
 ) -> None:
     world.cloud.refusing = {A: error}
     world.cloud.full_until = {B: world.time + 1200}
@@ -184,22 +178,25 @@ def test_candidates_without_quota_permission_or_offer_are_tried_once_and_the_oth
     assert any(f"us-central1-a   {refusals.describe(error)}" in line for line in world.told)
 
 
-NOT_THERE, USED_UP = BadRequest("v5litepod-8 was not found in zone", scope="place"), QuotaError("Quota 'X' exhausted")
+NOT_THERE, USED_UP = (
+    errors.BadRequest("v5litepod-8 was not found in zone", scope="place"),
+    errors.QuotaError("Quota 'X' exhausted"),
+)
 
 
 @pytest.mark.parametrize(
     ("refusing", "kind", "named"),
     [
-        ({A: NOT_THERE, B: NOT_THERE}, BadRequest, "was not found in zone"),
-        ({A: NOT_THERE, B: USED_UP}, QuotaError, "Quota 'X' exhausted"),
-        ({A: USED_UP, B: NOT_THERE}, QuotaError, "Quota 'X' exhausted"),
-        ({A: NOT_THERE}, CapacityError, f"no capacity in {B}; refused: {NOT_THERE.message}\n"),
-        ({A: USED_UP}, CapacityError, f"no capacity in {B}; quota: Quota 'X' exhausted\n"),
-        ({}, CapacityError, "no capacity in any zone that was asked for"),
+        ({A: NOT_THERE, B: NOT_THERE}, errors.BadRequest, "was not found in zone"),
+        ({A: NOT_THERE, B: USED_UP}, errors.QuotaError, "Quota 'X' exhausted"),
+        ({A: USED_UP, B: NOT_THERE}, errors.QuotaError, "Quota 'X' exhausted"),
+        ({A: NOT_THERE}, errors.CapacityError, f"no capacity in {B}; refused: {NOT_THERE.message}\n"),
+        ({A: USED_UP}, errors.CapacityError, f"no capacity in {B}; quota: Quota 'X' exhausted\n"),
+        ({}, errors.CapacityError, "no capacity in any zone that was asked for"),
     ],
 )
 def test_the_last_word_is_what_the_user_can_change_and_not_that_one_place_lacks_it(
-    world: VirtualWorld, refusing: dict[str, CloudError], kind: type[CloudError], named: str
+    world: VirtualWorld, refusing: dict[str, errors.CloudError], kind: type[errors.CloudError], named: str
 ) -> None:
     world.cloud.refusing, world.cloud.full_zones = refusing, {A, B} - refusing.keys()
     with pytest.raises(kind, match=named):
@@ -209,15 +206,17 @@ def test_the_last_word_is_what_the_user_can_change_and_not_that_one_place_lacks_
 
 def test_a_regional_quota_excludes_the_other_zones_of_the_region_too(world: VirtualWorld) -> None:
     world.cloud.refusing = {
-        A: QuotaError("Quota limit 'XPerRegion' has been exceeded. Limit: 0 in region us-central1.")
+        A: errors.QuotaError("Quota limit 'XPerRegion' has been exceeded. Limit: 0 in region us-central1.")
     }
     lease = search(world, Search(Drafts(world, A, "us-central1-b", C).make()))
     assert lease.name.zone == C and len(created(world)) == 2
 
 
-@pytest.mark.parametrize("error", [BadRequest("no such runtime"), AuthError("billing is off", scope="project")])
+@pytest.mark.parametrize(
+    "error", [errors.BadRequest("no such runtime"), errors.AuthError("billing is off", scope="project")]
+)
 def test_a_wrong_request_and_a_refusal_of_the_whole_project_stop_the_search(
-    world: VirtualWorld, error: CloudError
+    world: VirtualWorld, error: errors.CloudError
 ) -> None:
     world.cloud.refusing, drafts = {A: error}, Drafts(world, A, B)
     with pytest.raises(type(error), match=error.message):
@@ -253,7 +252,7 @@ def test_a_refusal_that_shows_only_once_the_node_is_dead_changes_the_way(
     world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The operation is seen under way, then the dead node: not before then the operation says that a policy refused."""
-    refusal, asked = ExternalAddressRefused("constraints/compute.vmExternalIpAccess violated"), []
+    refusal, asked = errors.ExternalAddressRefused("constraints/compute.vmExternalIpAccess violated"), []
     get, operation = world.cloud.get, world.cloud.operation
 
     def looked(name: SliceName) -> Any:
@@ -278,14 +277,16 @@ def test_a_refusal_that_shows_only_once_the_node_is_dead_changes_the_way(
 def test_a_way_that_the_user_asks_for_is_not_changed(world: VirtualWorld) -> None:
     world.cloud.no_external_ips = True
     drafts = RoutedDrafts(world, A, B, wish=AccessWish(via="external"))
-    with pytest.raises(ExternalAddressRefused):
+    with pytest.raises(errors.ExternalAddressRefused):
         search(world, Search(drafts.make(), drafter=drafts))
     assert len(created(world)) == 1
 
 
-@pytest.mark.parametrize("error", [QuotaError("Login profile size exceeds 32 KiB"), UnexpectedReply("not JSON")])
+@pytest.mark.parametrize(
+    "error", [errors.QuotaError("Login profile size exceeds 32 KiB"), errors.UnexpectedReply("not JSON")]
+)
 def test_an_import_that_failed_is_not_tried_again_and_counts_as_without_effect_only_where_it_was_refused(
-    world: VirtualWorld, error: CloudError
+    world: VirtualWorld, error: errors.CloudError
 ) -> None:
     world.os_login_error, world.os_login_error_until = error, world.time + 1
     drafts, owed, began = RoutedDrafts(world, A, wish=AccessWish(os_login="on")), Obligations(), world.time
@@ -294,11 +295,11 @@ def test_an_import_that_failed_is_not_tried_again_and_counts_as_without_effect_o
     assert created(world) == [] and world.time - began < 10
     world.drive(release_owed(owed, CAN, "it failed"))
     (lease,) = world.ledger.leases()
-    assert lease.state is LeaseState.GONE and lease.route.os_login is isinstance(error, UnexpectedReply)
+    assert lease.state is LeaseState.GONE and lease.route.os_login is isinstance(error, errors.UnexpectedReply)
 
 
 def test_a_key_is_not_imported_again_once_another_command_has_released_the_lease(world: VirtualWorld) -> None:
-    world.os_login_error = CloudUnavailable("no answer")
+    world.os_login_error = errors.CloudUnavailable("no answer")
 
     def released(world: VirtualWorld) -> None:
         if world.effects.count("GrantLogin") == 1:
@@ -307,7 +308,7 @@ def test_a_key_is_not_imported_again_once_another_command_has_released_the_lease
             world.os_login_error = None
 
     drafts = RoutedDrafts(world, A, wish=AccessWish(os_login="on"))
-    with pytest.raises(Vanished, match="released by another"):
+    with pytest.raises(errors.Vanished, match="released by another"):
         world.drive(find(Search(drafts.make(), drafter=drafts), CAN, Obligations()), between=released)
     assert world.logins == {} and created(world) == []
 
@@ -315,13 +316,13 @@ def test_a_key_is_not_imported_again_once_another_command_has_released_the_lease
 @pytest.mark.parametrize(
     ("error", "sent_at"),
     [
-        (CloudUnavailable("503", retry_after_s=25.0), [0.0, 25.0, 50.0]),
-        (UnexpectedReply("its effect is unknown"), [0.0]),
+        (errors.CloudUnavailable("503", retry_after_s=25.0), [0.0, 25.0, 50.0]),
+        (errors.UnexpectedReply("its effect is unknown"), [0.0]),
     ],
     ids=["unavailable", "unexpected"],
 )
 def test_a_create_is_sent_again_when_the_cloud_says_for_a_minute_and_not_where_its_effect_is_unknown(
-    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch, error: CloudError, sent_at: list[float]
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch, error: errors.CloudError, sent_at: list[float]
 ) -> None:
     times, began = [], world.time
 
@@ -340,7 +341,7 @@ def test_a_foreign_slice_of_its_name_is_neither_used_nor_deleted(world: VirtualW
     ((lease, request),) = drafts = Drafts(world, A).make()
     world.cloud.create(replace(request, labels={"tpujob-lease-id": "9999999999"}))
     owed = Obligations()
-    with pytest.raises(UnexpectedReply, match="neither used nor deleted"):
+    with pytest.raises(errors.UnexpectedReply, match="neither used nor deleted"):
         world.drive(find(Search(drafts), CAN, owed))
     world.drive(release_owed(owed, CAN, "it failed"))
     assert alive(world) == {A} and ("delete", request.name.node) not in world.cloud.calls
@@ -421,7 +422,7 @@ def test_deletes_without_a_reply_are_sent_again_before_the_winner_is_returned(
 
 
 def test_a_refused_candidate_leaves_the_race_and_the_others_stay(world: VirtualWorld) -> None:
-    world.cloud.refusing = {A: AuthError("User does not have permission to submit requests into this queue")}
+    world.cloud.refusing = {A: errors.AuthError("User does not have permission to submit requests into this queue")}
     world.cloud.queue_s = {B: 300.0}
     lease = search(world, Search(Drafts(world, A, B, through=queued).make(), wait_s=7200, race=True))
     assert lease.name.zone == B
@@ -449,7 +450,7 @@ def test_a_zone_without_permission_to_list_is_left_out_without_an_obligation(wor
 
     def forbidden(project: str, zone: str, queued: bool = False) -> Listing[SliceView]:
         if zone == A:
-            raise AuthError("Permission denied")
+            raise errors.AuthError("Permission denied")
         return listed(project, zone, queued)
 
     world.cloud.list = forbidden  # type: ignore[method-assign]
@@ -468,7 +469,7 @@ def test_down_of_one_candidate_ends_the_race(world: VirtualWorld) -> None:
                 world.ledger.record(Down(lease.id, world.time, "tpujob down"))
 
     race = Search(Drafts(world, A, B, through=queued).make(), wait_s=7200, race=True)
-    with pytest.raises(Vanished, match="tpujob down"):
+    with pytest.raises(errors.Vanished, match="tpujob down"):
         world.drive(find(race, CAN, Obligations()), between=another_terminal)
 
 
@@ -482,10 +483,10 @@ def test_down_during_the_check_for_ready_is_no_bug(world: VirtualWorld) -> None:
         return view
 
     world.cloud.get = asked  # type: ignore[method-assign]
-    with pytest.raises(Vanished, match="released meanwhile"):
+    with pytest.raises(errors.Vanished, match="released meanwhile"):
         search(world, Search(Drafts(world, A, B, through=queued).make(), wait_s=7200, race=True))
 
 
 def test_a_zone_that_does_not_reply_is_followed_by_the_next(world: VirtualWorld) -> None:
-    world.cloud.refusing = {A: CloudUnavailable("503")}
+    world.cloud.refusing = {A: errors.CloudUnavailable("503")}
     assert search(world, Search(Drafts(world, A, B).make())).name.zone == B
