@@ -1,6 +1,7 @@
 """What reaches a terminal is text, whatever a worker printed."""
 
 import re
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -52,13 +53,19 @@ def test_a_progress_bar_shows_its_last_state_only() -> None:
     assert lines(b"done\r\n", b"next\r\n") == ["done", "next"]
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
 @pytest.mark.parametrize("size", [1, 5, 1000])
-def test_of_nested_bars_the_lower_one_is_no_line_each_time(size: int) -> None:
+def test_of_nested_bars_the_lower_one_is_no_line_each_time(
+    monkeypatch: pytest.MonkeyPatch, size: int, end: bytes
+) -> None:
     """As tqdm draws them: a newline leads down to the inner bar, and the end of its state up again."""
     epoch = b"\repoch %d" + b"".join(b"\n\rstep %d\x1b[A" % step for step in range(9)) + b"\n\r     \r\x1b[A"
-    raw = epoch % 1 + epoch % 2 + b"\repoch 2\nend\x1b[A\n\rbar"
-    splitter = LineSplitter()
-    found = [line for at in range(0, len(raw), size) for line in splitter.feed(raw[at : at + size])]
+    raw = (epoch % 1 + epoch % 2 + b"\repoch 2\nend\x1b[A\n\rbar").replace(b"\n", end)
+    splitter, pieces = LineSplitter(), [raw[at : at + size] for at in range(0, len(raw), size)]
+    add = Mock(wraps=splitter._add)
+    monkeypatch.setattr(splitter, "_add", add)
+    found = [line for piece in pieces for line in splitter.feed(piece)]
+    assert add.call_count <= 2 * len(pieces), "not once for each state, which takes thirty times as long as plain text"
     assert found == ["epoch 1", "epoch 2", "epoch 2"] and splitter.bar() == "bar"
 
 
@@ -80,7 +87,7 @@ def test_no_control_character_ever_gets_through(raw: bytes) -> None:
     assert not re.search("[\x00-\x08\x0a-\x1f\x7f-\x9f]", clean(raw))
 
 
-@given(st.lists(st.binary(max_size=40), max_size=12))
+@given(st.lists(st.binary(max_size=40) | st.sampled_from([b"\x1b", b"[A", b"\r", b"\n"]), max_size=12))
 def test_how_the_bytes_were_cut_makes_no_difference(pieces: list[bytes]) -> None:
     assert lines(*pieces) == lines(b"".join(pieces))
 
@@ -88,7 +95,17 @@ def test_how_the_bytes_were_cut_makes_no_difference(pieces: list[bytes]) -> None
 PARTS = st.sampled_from(
     [
         *(b"plain text", b"\ttab", b"   ", b"\r", b"\r\n", b"50%\r", b"\x1b[31m", b"\x1b[0m", b"\x1b", b"\x1b]0;title"),
-        *(b"\x07", b"\x1b\\", b"\x1b[2J", b"\x00\x08", "é·█".encode(), "\u202e\u2028".encode(), "\x9b31m\x9d".encode()),
+        *(
+            b"\x07",
+            b"\x1b\\",
+            b"\x1b[2J",
+            b"\x1b[",
+            b"A",
+            b"\x00\x08",
+            "é·█".encode(),
+            "\u202e\u2028".encode(),
+            "\x9b31m\x9d".encode(),
+        ),
         *(b"\xff\xc3", b"y" * (LINE_CHARS - 3), b"\x1b[1m" * 4000, b"\n", b"\n", b"\n"),
     ]
 )
