@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from orchestrator.core.lease.lease import Intent, LeaseChange
 from orchestrator.core.lease.run_and_attempt import AttemptChange, Began
 from orchestrator.report import results
+from tests.unit.report.page.world import plain_run
 
 
 def events() -> Iterator[type[Any]]:
@@ -36,3 +38,27 @@ def test_every_event_of_the_ledger_reads_as_a_sentence(event: type[Any]) -> None
 )
 def test_the_result_says_of_which_images_its_accuracy_is(dataset: dict[str, Any], said: list[str]) -> None:
     assert results._describe_metrics({"test_accuracy": 0.5, "dataset": dataset}) == ["test accuracy 50.0 %", *said]
+
+
+@pytest.mark.parametrize("look", [1, 3])
+def test_a_file_that_another_process_renames_meanwhile_ends_no_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: int
+) -> None:
+    """As the draft of the page that the process of a run and its `tpujob cancel` both write."""
+    world, looks, stat = plain_run(tmp_path / "run"), list[Path](), Path.stat
+    world.write(".trace.json.1-2", "{}")
+    draft = world.directory / ".trace.json.1-2"
+
+    def stat_of_what_is_left(path: Path, **options: Any) -> Any:
+        if path == draft:
+            looks.append(path)
+            if len(looks) == look:
+                draft.rename(world.directory / "trace.json")
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", stat_of_what_is_left)
+    files = [file.path for file in world.data().report.files]
+    monkeypatch.undo()
+    assert looks and [path for path in files if "trace" not in path] == [
+        *("logs/worker0.log", "worker0/artifacts/metrics.jsonl", "worker0/artifacts/timing.jsonl")
+    ]
