@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 POLL_S = 0.2
 ALONE_POLLS = 50  # a collector that has just been started is there by then
-ALONE = "no process here fetches the log; `tpujob attach {}` does"
 BAR_S = 1.0  # between two states of a progress bar
 PIECE_BYTES = 1 << 20
 
@@ -97,7 +96,7 @@ def stored_lines(
         ended = attempt.state.ended or not (locked or is_alone or attempt.id != before)
         polls = polls + 1 if is_alone else 0
         if follow and not ended and polls == ALONE_POLLS:
-            session.reporter.notice("logs", ALONE.format(found.id))
+            session.reporter.notice("logs", f"no process here fetches the log; `tpujob attach {found.id}` does")
         for index, path in _files(found, takes):
             splitter = splitters.setdefault(index, LineSplitter(session.reporter.secrets.hide))
             with path.open("rb") as file:

@@ -97,7 +97,7 @@ def test_who_follows_the_log_waits_for_the_end_of_the_job_where_no_process_has_i
     monkeypatch.setattr(logs, "POLL_S", 0.0)
     monkeypatch.setattr(logs, "ALONE_POLLS", 2)
     assert [each.lines for each in logs.read_logs(session, "r1", follow=True)] == [("begun",), ("ended",)]
-    assert [each.text for each in events] == [logs.ALONE.format("r1")]
+    assert [each.text for each in events] == ["no process here fetches the log; `tpujob attach r1` does"]
 
 
 @pytest.mark.parametrize(("followed", "shown"), [(True, "detached, followed"), (False, "detached")])

@@ -34,23 +34,29 @@ def lines(*pieces: bytes) -> list[str]:
         (b"100%\r", "100%"),
         (b"windows\r", "windows"),
         (b"\r\r", ""),
+        (b"x" * 10_000, "x" * (LINE_CHARS - 1) + "…"),
     ],
 )
 def test_a_line_is_cleaned(raw: bytes, shown: str) -> None:
     assert clean(raw) == shown
 
 
-def test_a_long_line_is_capped() -> None:
-    assert clean(b"x" * 10_000) == "x" * (LINE_CHARS - 1) + "…"
-
-
-def test_lines_are_put_together_from_pieces() -> None:
-    assert lines(b"on", b"e\ntw", b"o\n\nrest") == ["one", "two", "", "rest"]
-
-
-def test_a_progress_bar_shows_its_last_state_only() -> None:
-    assert lines(b"10%\r20", b"%\r", b"100%\n", b"next\n") == ["100%", "next"]
-    assert lines(b"done\r\n", b"next\r\n") == ["done", "next"]
+@pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [
+        ([b"on", b"e\ntw", b"o\n\nrest"], ["one", "two", "", "rest"]),
+        ([b"10%\r20", b"%\r", b"100%\n", b"next\n"], ["100%", "next"]),  # of a progress bar its last state only
+        ([b"done\r\n", b"next\r\n"], ["done", "next"]),
+        (["é".encode()[:1], "é".encode()[1:] + b"\n"], ["é"]),
+        # A sequence that never ends hides the rest of its line only.
+        (
+            [b"before\x1b]52;c;hidden\nnext line\nand \xc2\x9d hidden", b"\nlast\n"],
+            ["before", "next line", "and ", "last"],
+        ),
+    ],
+)
+def test_lines_are_put_together_from_pieces(pieces: list[bytes], shown: list[str]) -> None:
+    assert lines(*pieces) == shown
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
@@ -62,15 +68,10 @@ def test_of_nested_bars_the_lower_one_is_no_line_each_time(
     epoch = b"\repoch %d" + b"".join(b"\n\rstep %d\x1b[A" % step for step in range(9)) + b"\n\r     \r\x1b[A"
     raw = (epoch % 1 + epoch % 2 + b"\repoch 2\nend\x1b[A\n\rbar").replace(b"\n", end)
     splitter, pieces = LineSplitter(), [raw[at : at + size] for at in range(0, len(raw), size)]
-    add = Mock(wraps=splitter._add)
-    monkeypatch.setattr(splitter, "_add", add)
+    monkeypatch.setattr(splitter, "_add", add := Mock(wraps=splitter._add))
     found = [line for piece in pieces for line in splitter.feed(piece)]
     assert add.call_count <= 2 * len(pieces), "not once for each state, which takes thirty times as long as plain text"
     assert found == ["epoch 1", "epoch 2", "epoch 2"] and splitter.bar() == "bar"
-
-
-def test_a_character_cut_between_two_pieces_is_whole() -> None:
-    assert lines("é".encode()[:1], "é".encode()[1:] + b"\n") == ["é"]
 
 
 @pytest.mark.parametrize("piece", [b"x" * 65536, b"50%\r" * 16384, b"\x1b[31m" * 13000])
@@ -116,12 +117,6 @@ def test_many_lines_at_once_are_cleaned_as_each_by_itself(raw: bytes) -> None:
     *whole, rest = raw.split(b"\n")
     each = [line for part in whole for line in lines(part + b"\n")]
     assert lines(raw) == each + lines(rest)
-
-
-def test_a_sequence_that_never_ends_hides_the_rest_of_its_line_only() -> None:
-    assert lines(b"before\x1b]52;c;hidden\nnext line\nand \x9d hidden".replace(b"\x9d", b"\xc2\x9d"), b"\nlast\n") == [
-        *("before", "next line", "and ", "last")
-    ]
 
 
 @pytest.mark.parametrize("pieces", [[b"a se\x1b[0mcret\nplain\n"], [b"a se\x1b[", b"0mcret\n", b"plain\n"]])
