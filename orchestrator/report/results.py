@@ -6,7 +6,11 @@ theirs is relied on.
 
 from __future__ import annotations
 
+import os
+import stat
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -184,7 +188,6 @@ def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunR
     whole = whole_run(ledger, run, now)
     lease = ledger.lease(attempt.lease_id) if attempt.lease_id else None
     directory = Path(run.directory)
-    files = [path for path in sorted(directory.rglob("*")) if path.is_file() and not path.is_symlink()]
     return RunReport(
         run=run.id,
         name=run.name,
@@ -204,12 +207,21 @@ def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunR
         events=_events(ledger, attempt),
         figures=figures(run, attempt, lease, whole),
         metrics=metrics(directory),
-        files=tuple(RunFile(str(path.relative_to(directory)), path.stat().st_size) for path in files),
+        files=tuple(_files(directory)),
         results=collected.read(directory),
         params=run.spec.params,
         sweep=run.spec.sweep.name,
         variant=run.spec.sweep.variant,
     )
+
+
+def _files(directory: Path) -> Iterator[RunFile]:
+    """Yield the files there, in order, but for those that another process renames or removes meanwhile."""
+    for path in sorted(Path(parent, name) for parent, _, names in os.walk(directory) for name in names):
+        with suppress(OSError):
+            found = path.stat(follow_symlinks=False)
+            if stat.S_ISREG(found.st_mode):
+                yield RunFile(str(path.relative_to(directory)), found.st_size)
 
 
 def _lease_report(lease: Lease, now: float) -> LeaseReport:

@@ -16,9 +16,12 @@ class Paced:
         self._not_before: dict[int, float] = {}
         self._waiting: set[int] = set()
         self._timer: threading.Timer | None = None
+        self._closed = False
 
     def change(self, key: int) -> None:
-        """This one has changed."""
+        """This one has changed. After `close` that is not shown."""
+        if self._closed:
+            return
         now = time.monotonic()
         if (wait_s := self._not_before.get(key, now) - now) <= 0:
             self._not_before[key] = now + self._every_s
@@ -34,7 +37,8 @@ class Paced:
         """Show what is left."""
         if self._timer is not None:
             self._timer.cancel()
-        for key in sorted(self._waiting):
+        waiting, self._waiting, self._closed = self._waiting, set(), True  # the timer may wait for the lock already
+        for key in sorted(waiting):
             self._show(key)
 
     def _ring(self) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 
 POLL_S = 0.2
+ALONE_POLLS = 50  # a collector that has just been started is there by then
 BAR_S = 1.0  # between two states of a progress bar
 PIECE_BYTES = 1 << 20
 
@@ -62,7 +63,7 @@ def _any(worker: int) -> bool:
 def _some_lines(
     session: Session, found: RunRecord, attempt: Attempt, *, follow: bool, takes: Callable[[int], bool]
 ) -> Iterator[LogLines]:
-    yield from stored_lines(session, found, attempt, follow=follow, takes=takes)
+    yield from stored_lines(session, found, attempt, follow=follow, takes=takes, alone=True)
     files = [index for index, _ in _files(found, _any)]
     if not any(map(takes, files)):
         which = "these workers" if files else "any worker"
@@ -70,19 +71,32 @@ def _some_lines(
 
 
 def stored_lines(
-    session: Session, found: RunRecord, attempt: Attempt, *, follow: bool, takes: Callable[[int], bool] = _any
+    session: Session,
+    found: RunRecord,
+    attempt: Attempt,
+    *,
+    follow: bool,
+    takes: Callable[[int], bool] = _any,
+    alone: bool = False,
 ) -> Iterator[LogLines]:
     """Yield what is in the local log files; with `follow`, also what comes until no process writes them any more, and then
     progress bars are events.
 
-    `takes` says of which workers, by their indexes.
+    `takes` says of which workers, by their indexes. `alone`: go on also while no process follows a detached job.
     """
     splitters: dict[int, LineSplitter] = {}
     offsets: dict[int, int] = {}
-    bars_at = 0.0
+    bars_at, polls = 0.0, 0
     while True:
-        # Asked before the files are read: what was written until then is in them.
-        ended = attempt.state.ended or not session.locks.is_locked(attempt.id)
+        # Asked before the files are read: what was written until then is in them. And the lock before the ledger: the process
+        # of an attempt gives it back once the next one has begun.
+        before, locked = attempt.id, session.locks.is_locked(attempt.id)
+        _, attempt = session.ledger.run(found.id)
+        is_alone = alone and not locked and _is_detached(session, found)
+        ended = attempt.state.ended or not (locked or is_alone or attempt.id != before)
+        polls = polls + 1 if is_alone else 0
+        if follow and not ended and polls == ALONE_POLLS:
+            session.reporter.notice("logs", f"no process here fetches the log; `tpujob attach {found.id}` does")
         for index, path in _files(found, takes):
             splitter = splitters.setdefault(index, LineSplitter(session.reporter.secrets.hide))
             with path.open("rb") as file:
@@ -101,7 +115,11 @@ def stored_lines(
                 if splitter.is_bar:
                     session.reporter.emit(Bar(index, splitter.bar()))
         time.sleep(POLL_S)
-        _, attempt = session.ledger.run(found.id)
+
+
+def _is_detached(session: Session, found: RunRecord) -> bool:
+    lease = lookup.lease_of_run(session, found.id)
+    return lease is not None and lease.runs_detached and session.now(lease.cloud) < lease.deadline
 
 
 def _files(found: RunRecord, takes: Callable[[int], bool]) -> Iterator[tuple[int, Path]]:

@@ -3,7 +3,7 @@
 A secret is known by its value (what `${env:NAME}` brings into a job, an emulator's token) or by its shape. Text that went
 through `Redactor.hide`, and bytes that went through a `RedactedStream` in pieces of any size, hold neither; base64, URL, JSON
 and repr spellings of a known value count too. So does a secret in pieces, with colors or other characters between them that
-`core.text.terminal` takes out: text may be cleaned before or after.
+`core.text.terminal` takes out or that are not seen: text may be cleaned before or after.
 """
 
 import base64
@@ -11,7 +11,6 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from itertools import accumulate
 
 from orchestrator.core.text.terminal import COLORS, ESCAPES, PLAIN, UNPRINTABLE_IN_LINES, harmless_lines
 
@@ -49,6 +48,12 @@ _KEY_BEGIN = rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY"
 _KEY_END = rb"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?:-----)?"
 _KEY_LINES = rb"(?:-----)?(?:(?:\s|\\n)*[A-Za-z0-9+/=]{40,200})*"  # of a key without an end; \n may be spelled out
 _NAME = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|APIKEY|API_KEY|ACCESS_KEY|SECRET_KEY|PRIVATE_KEY)$", re.I)
+
+# Of Unicode's `Default_Ignorable_Code_Point` what cleaning leaves: nothing by itself, but a part of emoji and of letters.
+_UNSEEN = re.compile(
+    "[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
 
 Span = tuple[int, int]
 
@@ -101,10 +106,10 @@ class Redactor:
         """Return where secrets are, in order, overlapping ones as one; also where cleaning would put one together."""
         found = self._found(data)
         if not data.isascii() or data.translate(None, PLAIN):
-            lines = data.replace(b"\r", b"\n")  # a state of a line ends at either
-            shown = _encoded(harmless_lines(lines.decode("utf-8", "surrogateescape")))
-            if shown != lines:
-                found += _before_cleaning(lines, shown, self._found(shown))
+            text = data.replace(b"\r", b"\n").decode("utf-8", "surrogateescape")  # a state of a line ends at either
+            shown = _UNSEEN.sub("", harmless_lines(text))
+            if shown != text and (places := self._found(_encoded(shown))):
+                found += _before_cleaning(text, places)
         return _merged(found)
 
     def _found(self, data: bytes) -> list[Span]:
@@ -152,7 +157,8 @@ def _forms(value: str) -> Iterator[bytes]:
 
     value = value.strip()
     lines = [line for line in map(str.strip, value.splitlines()) if len(line) >= MIN_LINE_CHARS]
-    for part in dict.fromkeys([value, *(lines if len(lines) > 1 else ())]):
+    parts = [value, *(lines if len(lines) > 1 else ())]
+    for part in dict.fromkeys([*parts, *(_UNSEEN.sub("", part) for part in parts)]):
         if len(part) < MIN_VALUE_CHARS:
             continue
         raw = _encoded(part)
@@ -226,29 +232,28 @@ def _places(form: bytes, data: bytes) -> Iterator[Span]:
         at = data.find(form, at + 1)
 
 
-def _before_cleaning(data: bytes, shown: bytes, spans: Iterable[Span]) -> Iterator[Span]:
-    """Yield where in the data is what has these places in what is shown of it. Its lines are those of the data, cleaned."""
-    lines, shown_lines = data.split(b"\n"), shown.split(b"\n")
-    starts, shown_starts = ([0, *accumulate(len(line) + 1 for line in each)] for each in (lines, shown_lines))
+def _before_cleaning(text: str, spans: Iterable[Span]) -> Iterator[Span]:
+    """Yield where in the text, in bytes, is what has these places once it is cleaned and without what is not seen."""
+    steps = []
+    for pattern in (COLORS, ESCAPES, UNPRINTABLE_IN_LINES, _UNSEEN):
+        steps.append(_taken_out(pattern, text))
+        text = pattern.sub("", text)
     for start, end in spans:
-        first, last = (bisect_right(shown_starts, place) - 1 for place in (start, end - 1))
-        begin, _ = _char_at(lines[first], start - shown_starts[first])
-        _, until = _char_at(lines[last], end - 1 - shown_starts[last])
-        yield starts[first] + begin, starts[last] + until
+        first, last = start, end - 1
+        for places, taken in reversed(steps):
+            first, last = (place + taken[bisect_right(places, place)] for place in (first, last))
+        yield first, last + 1
 
 
-def _char_at(line: bytes, place: int) -> Span:
-    """Return where in a line the character is that has this place, in bytes, once the line is cleaned."""
-    text = line.decode("utf-8", "surrogateescape")
-    offsets = [0, *accumulate(len(char.encode("utf-8", "surrogateescape")) for char in text)]
-    kept = [*range(len(text))]  # the characters that are left, by their numbers
-    for pattern in (COLORS, ESCAPES, UNPRINTABLE_IN_LINES):
-        rest = "".join(map(text.__getitem__, kept))
-        taken = {number for found in pattern.finditer(rest) for number in range(*found.span())}
-        kept = [each for number, each in enumerate(kept) if number not in taken]
-    shown = [0, *accumulate(offsets[each + 1] - offsets[each] for each in kept)]
-    number = kept[bisect_right(shown, place) - 1]
-    return offsets[number], offsets[number + 1]
+def _taken_out(pattern: re.Pattern[str], text: str) -> tuple[list[int], list[int]]:
+    """Return where in the rest something was taken out, and how much before each of these places and after the last."""
+    places, taken, end, place = list[int](), [0], 0, 0
+    for found in pattern.finditer(text):
+        place += len(text[end : (start := found.start())].encode("utf-8", "surrogateescape"))
+        end = found.end()
+        places.append(place)
+        taken.append(taken[-1] + len(text[start:end].encode("utf-8", "surrogateescape")))
+    return places, taken
 
 
 def _merged(spans: list[Span]) -> list[Span]:

@@ -72,25 +72,20 @@ class LineSplitter:
     def __init__(self, hide: Callable[[str], str] = lambda text: text) -> None:
         self._hide = hide
         self._line = bytearray()
+        self._torn = b""  # what may lead from one bar to the other once it is whole
         self._redrawn = False  # a carriage return came: the next byte starts the line anew
         self._returns = 0  # how many came in this line: one alone may be of a line end
 
     def feed(self, data: bytes) -> list[str]:
         """Take the next bytes; return the lines that end in them."""
-        end = data.rfind(b"\n")
-        if end < 0:
-            self._add(data)
-            return []
-        begin, lines, has_nested = 0, [], UP + b"\n" in data
-        while begin <= end and (self._line or self._redrawn or has_nested):
-            after = data.find(b"\n", begin) + 1
-            self._add(data[begin : after - 1])
-            begin = after
-            if self._line.endswith(UP):  # of two progress bars the lower one: this leads from the upper one to it again
-                del self._line[-len(UP) :]
-                self._redrawn = True
-            else:
-                lines.append(self._take())
+        data = self._torn + data
+        self._torn = data[_up_begins(data) :]
+        # Of two progress bars the lower one: this leads from the upper one to it again, so the line is drawn anew.
+        data = data[: len(data) - len(self._torn)].replace(UP + b"\r\n", b"\r").replace(UP + b"\n", b"\r")
+        begin, end, lines = 0, data.rfind(b"\n"), []
+        if end >= 0 and (self._line or self._redrawn):
+            begin = data.find(b"\n") + 1
+            lines.append(self._one(data[: begin - 1]))
         if begin <= end:
             lines += self._whole(data[begin:end])
         self._add(data[end + 1 :])
@@ -98,6 +93,8 @@ class LineSplitter:
 
     def flush(self) -> list[str]:
         """Return the text after the last newline, at the end of the stream."""
+        self._add(self._torn)
+        self._torn = b""
         return [self._take()] if self._line else []
 
     @property
@@ -127,13 +124,13 @@ class LineSplitter:
         return self._take()
 
     def _add(self, part: bytes) -> None:
-        for count, state in enumerate(part.split(b"\r")):
-            self._redrawn |= count > 0
-            self._returns += count > 0
-            if state and self._redrawn:
+        self._returns += part.count(b"\r")
+        if state := _last_state(part):
+            if self._redrawn or b"\r" in part.rstrip(b"\r"):
                 self._line.clear()
-                self._redrawn = False
             self._line += state[: LINE_BYTES - len(self._line)]
+            self._redrawn = False
+        self._redrawn |= part.endswith(b"\r")
 
     def _take(self) -> str:
         line = self._hide(clean(bytes(self._line)))
@@ -144,4 +141,10 @@ class LineSplitter:
 
 def _last_state(line: bytes) -> bytes:
     """Return what a line shows that redraws itself: what came last."""
-    return next((state for state in reversed(line.split(b"\r")) if state), b"")
+    return line.rstrip(b"\r").rpartition(b"\r")[2]
+
+
+def _up_begins(data: bytes) -> int:
+    """Return where at the end of the data `UP` and a line end may have begun, else its length."""
+    begin = data.rfind(b"\x1b", -len(UP) - 1)
+    return begin if begin >= 0 and (UP + b"\r").startswith(data[begin:]) else len(data)

@@ -1,5 +1,6 @@
 """The output of a job: every byte but its secrets is in the log file, however it was cut, and lines are events."""
 
+import threading
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,8 +9,9 @@ from typing import Any
 import pytest
 
 from orchestrator.client.events import Bar, Event, LogLines, Metrics, Reporter
-from orchestrator.client.jobs import log_output
+from orchestrator.client.jobs import log_output, paced
 from orchestrator.client.jobs.log_output import JobOutput
+from orchestrator.client.jobs.paced import Paced
 from orchestrator.client.results.logs import stored_lines
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.core.text.redaction import Redactor
@@ -74,6 +76,22 @@ def test_a_progress_bar_is_heard_while_it_goes_on_and_its_states_are_searched_fo
         "and the last one once, though it is a line at the end"
     )
     assert [event.lines for event in events if isinstance(event, LogLines)] == [(" 8% loss 92 ",)]
+
+
+def test_after_the_end_nothing_is_shown_also_by_a_timer_that_waits_for_the_lock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown, lock, now = list[int](), threading.Lock(), iter([0.0, 1.0, 99.0, 99.0])
+    monkeypatch.setattr(paced, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    states = Paced(30.0, shown.append, lock)
+    with lock:
+        states.change(7), states.change(7)
+        timer = states._timer
+        assert timer is not None
+        states.close()
+        states.change(7)
+    timer.function()
+    assert shown == [7, 7] and states._timer in (timer, None)
 
 
 def test_a_line_end_of_windows_is_no_bar(tmp_path: Path) -> None:

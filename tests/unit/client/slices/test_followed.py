@@ -1,13 +1,17 @@
 """Is a detached run followed by a process that collects its results? `tpujob status` shows it."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.cli.commands.slices.status import cells
 from orchestrator.client import lookup
+from orchestrator.client.events import Reporter
 from orchestrator.client.jobs.attach import attach
+from orchestrator.client.results import logs
 from orchestrator.client.session import Session
 from orchestrator.client.slices.status import SliceRow
 from orchestrator.core.lease.lease import Created, Detached, Down, Gone, Intent, Ready, Sent
@@ -58,6 +62,42 @@ def test_no_other_command_ends_the_attempt_that_an_attach_is_finishing(
     with pytest.raises(Interrupted):
         attach(mine, "r1")
     assert mine.ledger.attempt(attempt.id).state is AttemptState.SUCCEEDED
+
+
+def test_who_follows_the_log_waits_for_the_end_of_the_job_where_no_process_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[Any] = []
+    session = Session(Target("emulated", "emulated"), tmp_path, reporter=Reporter(events.append))
+    other, log = FileLocks(session.locks.directory), tmp_path / "logs" / "worker0.log"
+    lease = replace(lease_and_request()[0], run="r1", deadline=session.now("emulated") + 3600)
+    run = RunRecord("r1", "job", "job.yaml", "emulated", 1.0, str(tmp_path))
+    first, last = Attempt("r1-1", "r1"), Attempt("r1-2", "r1")
+
+    def turns() -> Iterator[None]:
+        end = AttemptEnded.by(first.id, 2.0, AttemptState.INTERRUPTED, None)
+        assert other.lock(last.id)
+        session.ledger.record(end, Began(run, last, 3.0), Leased(last.id, 4.0, lease.id))
+        other.unlock(first.id)
+        yield
+        session.ledger.record(Sent(lease.id, 4.0), Ready(lease.id, 5.0), Detached(lease.id, 6.0))
+        other.unlock(last.id)  # `submit` ends, and the collector is not there yet
+        yield from (None, None, None)
+        log.write_text("begun\nended\n")
+        session.ledger.record(AttemptEnded.by(last.id, 9.0, AttemptState.SUCCEEDED, None))
+        yield
+
+    asked, turn = session.locks.is_locked, turns()
+    session.ledger.record(Intent(lease), Began(run, first))
+    assert other.lock(first.id)
+    log.parent.mkdir()
+    log.write_text("begun\n")
+    monkeypatch.setattr(session.locks, "is_locked", lambda name: (next(turn), asked(name))[1])
+    monkeypatch.setattr(Session, "recover", lambda session: None)
+    monkeypatch.setattr(logs, "POLL_S", 0.0)
+    monkeypatch.setattr(logs, "ALONE_POLLS", 2)
+    assert [each.lines for each in logs.read_logs(session, "r1", follow=True)] == [("begun",), ("ended",)]
+    assert [each.text for each in events] == ["no process here fetches the log; `tpujob attach r1` does"]
 
 
 @pytest.mark.parametrize(("followed", "shown"), [(True, "detached, followed"), (False, "detached")])

@@ -1,6 +1,7 @@
 """What reaches a terminal is text, whatever a worker printed."""
 
 import re
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -33,37 +34,44 @@ def lines(*pieces: bytes) -> list[str]:
         (b"100%\r", "100%"),
         (b"windows\r", "windows"),
         (b"\r\r", ""),
+        (b"x" * 10_000, "x" * (LINE_CHARS - 1) + "…"),
     ],
 )
 def test_a_line_is_cleaned(raw: bytes, shown: str) -> None:
     assert clean(raw) == shown
 
 
-def test_a_long_line_is_capped() -> None:
-    assert clean(b"x" * 10_000) == "x" * (LINE_CHARS - 1) + "…"
+@pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [
+        ([b"on", b"e\ntw", b"o\n\nrest"], ["one", "two", "", "rest"]),
+        ([b"10%\r20", b"%\r", b"100%\n", b"next\n"], ["100%", "next"]),  # of a progress bar its last state only
+        ([b"done\r\n", b"next\r\n"], ["done", "next"]),
+        (["é".encode()[:1], "é".encode()[1:] + b"\n"], ["é"]),
+        # A sequence that never ends hides the rest of its line only.
+        (
+            [b"before\x1b]52;c;hidden\nnext line\nand \xc2\x9d hidden", b"\nlast\n"],
+            ["before", "next line", "and ", "last"],
+        ),
+    ],
+)
+def test_lines_are_put_together_from_pieces(pieces: list[bytes], shown: list[str]) -> None:
+    assert lines(*pieces) == shown
 
 
-def test_lines_are_put_together_from_pieces() -> None:
-    assert lines(b"on", b"e\ntw", b"o\n\nrest") == ["one", "two", "", "rest"]
-
-
-def test_a_progress_bar_shows_its_last_state_only() -> None:
-    assert lines(b"10%\r20", b"%\r", b"100%\n", b"next\n") == ["100%", "next"]
-    assert lines(b"done\r\n", b"next\r\n") == ["done", "next"]
-
-
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
 @pytest.mark.parametrize("size", [1, 5, 1000])
-def test_of_nested_bars_the_lower_one_is_no_line_each_time(size: int) -> None:
+def test_of_nested_bars_the_lower_one_is_no_line_each_time(
+    monkeypatch: pytest.MonkeyPatch, size: int, end: bytes
+) -> None:
     """As tqdm draws them: a newline leads down to the inner bar, and the end of its state up again."""
     epoch = b"\repoch %d" + b"".join(b"\n\rstep %d\x1b[A" % step for step in range(9)) + b"\n\r     \r\x1b[A"
-    raw = epoch % 1 + epoch % 2 + b"\repoch 2\nend\x1b[A\n\rbar"
-    splitter = LineSplitter()
-    found = [line for at in range(0, len(raw), size) for line in splitter.feed(raw[at : at + size])]
+    raw = (epoch % 1 + epoch % 2 + b"\repoch 2\nend\x1b[A\n\rbar").replace(b"\n", end)
+    splitter, pieces = LineSplitter(), [raw[at : at + size] for at in range(0, len(raw), size)]
+    monkeypatch.setattr(splitter, "_add", add := Mock(wraps=splitter._add))
+    found = [line for piece in pieces for line in splitter.feed(piece)]
+    assert add.call_count <= 2 * len(pieces), "not once for each state, which takes thirty times as long as plain text"
     assert found == ["epoch 1", "epoch 2", "epoch 2"] and splitter.bar() == "bar"
-
-
-def test_a_character_cut_between_two_pieces_is_whole() -> None:
-    assert lines("é".encode()[:1], "é".encode()[1:] + b"\n") == ["é"]
 
 
 @pytest.mark.parametrize("piece", [b"x" * 65536, b"50%\r" * 16384, b"\x1b[31m" * 13000])
@@ -80,7 +88,7 @@ def test_no_control_character_ever_gets_through(raw: bytes) -> None:
     assert not re.search("[\x00-\x08\x0a-\x1f\x7f-\x9f]", clean(raw))
 
 
-@given(st.lists(st.binary(max_size=40), max_size=12))
+@given(st.lists(st.binary(max_size=40) | st.sampled_from([b"\x1b", b"[A", b"\r", b"\n"]), max_size=12))
 def test_how_the_bytes_were_cut_makes_no_difference(pieces: list[bytes]) -> None:
     assert lines(*pieces) == lines(b"".join(pieces))
 
@@ -88,7 +96,17 @@ def test_how_the_bytes_were_cut_makes_no_difference(pieces: list[bytes]) -> None
 PARTS = st.sampled_from(
     [
         *(b"plain text", b"\ttab", b"   ", b"\r", b"\r\n", b"50%\r", b"\x1b[31m", b"\x1b[0m", b"\x1b", b"\x1b]0;title"),
-        *(b"\x07", b"\x1b\\", b"\x1b[2J", b"\x00\x08", "é·█".encode(), "\u202e\u2028".encode(), "\x9b31m\x9d".encode()),
+        *(
+            b"\x07",
+            b"\x1b\\",
+            b"\x1b[2J",
+            b"\x1b[",
+            b"A",
+            b"\x00\x08",
+            "é·█".encode(),
+            "\u202e\u2028".encode(),
+            "\x9b31m\x9d".encode(),
+        ),
         *(b"\xff\xc3", b"y" * (LINE_CHARS - 3), b"\x1b[1m" * 4000, b"\n", b"\n", b"\n"),
     ]
 )
@@ -99,12 +117,6 @@ def test_many_lines_at_once_are_cleaned_as_each_by_itself(raw: bytes) -> None:
     *whole, rest = raw.split(b"\n")
     each = [line for part in whole for line in lines(part + b"\n")]
     assert lines(raw) == each + lines(rest)
-
-
-def test_a_sequence_that_never_ends_hides_the_rest_of_its_line_only() -> None:
-    assert lines(b"before\x1b]52;c;hidden\nnext line\nand \x9d hidden".replace(b"\x9d", b"\xc2\x9d"), b"\nlast\n") == [
-        *("before", "next line", "and ", "last")
-    ]
 
 
 @pytest.mark.parametrize("pieces", [[b"a se\x1b[0mcret\nplain\n"], [b"a se\x1b[", b"0mcret\n", b"plain\n"]])
