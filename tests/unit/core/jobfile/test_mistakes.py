@@ -9,7 +9,7 @@ from orchestrator.errors import JobSpecError
 COMMAND = "command: ls\n"
 EMPTY = "job.yaml:1: the job file is empty; `tpujob init` writes one"
 NOT_A_NAME = "is not a valid name: letters a-z, digits and `-`, a letter first and no `-` last; for example"
-UNITS = "is not a duration: write numbers with units, such as 90s, 30m, 1h30m or 2d (6m to 7d)"
+UNITS = "is not a duration: write numbers with units, such as 30m, 1h30m or 2d (6m to 7d)"
 
 
 ZONES = places_near("mars", "v5litepod-8")
@@ -178,7 +178,7 @@ def test_an_unknown_accelerator_type_gets_the_nearest(accelerator: str, advice: 
         ),
         ("'; rm -rf ~'", f"`; rm -rf ~` is not a zone or a known region; {ZONES}"),
         ("../..", f"`../..` is not a zone or a known region; {ZONES}"),
-        ("[]", "is empty; name a zone or region, or remove the key to take any zone that has the type"),
+        ("[]", "is empty; name a zone or region, or leave it out to take any zone that has the type"),
         ("5", "expected a zone, a region or a list of them, such as us-central1-a"),
     ],
 )
@@ -201,7 +201,7 @@ def test_in_a_list_of_zones_the_bad_one_is_named() -> None:
         ("-oProxyCommand=x", f"`-oProxyCommand=x` {NOT_A_NAME} `oproxycommand-x`"),
         ("12", 'expected text, got `12`; write it in quotes: "12"'),
         ("true", 'expected text, got `true`; write it in quotes: "true"'),
-        ("", "expected text, got nothing; give it a value, or remove the key"),
+        ("", "expected text, got nothing; give it a value, or leave it out"),
     ],
 )
 def test_a_bad_name_gets_the_rule_and_a_good_one(name: str, advice: str) -> None:
@@ -220,6 +220,9 @@ def test_a_bad_name_gets_the_rule_and_a_good_one(name: str, advice: str) -> None
         ("true", f"`true` {UNITS}"),
         ("", f"`null` {UNITS}"),
         ("30", "`30` is not a duration: write numbers with units, such as 30m or 30h (6m to 7d)"),
+        ("500", "`500` is not a duration: write numbers with units, such as 500m (6m to 7d)"),
+        ("900000", f"`900000` {UNITS}"),
+        ("0:05", f"`0:05` {UNITS}"),
         ("12:30:00", "`12:30:00` is not a duration: write numbers with units, such as 12h30m (6m to 7d)"),
         ("5m", "`5m` is not between 6m and 7d; write for example 2h"),
         ("8d", "`8d` is not between 6m and 7d; write for example 2h"),
@@ -316,7 +319,7 @@ def test_an_artifact_pattern_stays_below_the_job(pattern: str) -> None:
         ("eval: off", "train.eval: expected `true` or `false`, got the text `off`; write false"),
         ("lr: .nan", "train.lr: must be a finite number, not `.nan`"),
         ("lr: 0", "train.lr: must be greater than 0, not `0`"),
-        ("examples: ~", "train.examples: expected a whole number, got the text `~`; write null, or remove the key"),
+        ("examples: ~", "train.examples: expected a whole number, got the text `~`; write null, or leave it out"),
         ("cores: 9", "train.cores: v5litepod-8 has 8 cores, not 9; write at most 8, or `all`"),
         ("cores: 0", "train.cores: expected `all` or a number of cores from 1 on, not `0`"),
         ("cores: true", "train.cores: expected `all` or a number of cores from 1 on, not `true`"),

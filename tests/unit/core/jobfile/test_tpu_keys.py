@@ -96,8 +96,8 @@ def test_the_schema_of_editors_takes_every_form(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("tpu: []\n", "2: tpu: is empty; list what the job can live with, or remove the key"),
-        ("tpu:\n  any_of: []\n", "3: tpu.any_of: is empty; list what the job can live with, or remove the key"),
+        ("tpu: []\n", "2: tpu: is empty; list what the job can live with, or leave it out"),
+        ("tpu:\n  any_of: []\n", "3: tpu.any_of: is empty; list what the job can live with, or leave it out"),
         ("tpu: [" + "{}, " * 51 + "]\n", "2: tpu: has 51 alternatives; write at most 50"),
         (
             "tpu:\n  any_of:\n    - {}\n    - acclerator: v4-8\n",
@@ -134,7 +134,7 @@ def test_the_schema_of_editors_takes_every_form(text: str) -> None:
         ("tpu: {race: true}\n", "2: tpu.race: only queued candidates can race; add `queue: true`, or remove this"),
         (
             "tpu: {wait: 6}\n",
-            "2: tpu.wait: `6` is not a duration: write numbers with units, such as 6m or 6h (up to 7d)",
+            "2: tpu.wait: `6` is not a duration: write numbers with units, such as 6m or 6h (0s to 7d)",
         ),
         ("tpu: {wait: 8d}\n", "2: tpu.wait: `8d` is longer than 7d; write for example 6h"),
         (
