@@ -64,6 +64,7 @@ VENV = "is of a virtual environment, which is not shipped"
         ("command: [export A=$B, x]\non: gke", f"`export A=$B` {NO_PROGRAM}"),
         ("command: [/opt/my prog/x, b]", f"`/opt/my prog/x` {NO_PROGRAM}"),
         ("command: '\"./a b.sh\"'", f"`./a b.sh` {IN_CODE}; make it there"),
+        (f"command: bash {'a' * 300}/x.sh", f"…` {IN_CODE}"),
         ("command: bash runn.sh", f"`runn.sh` {IN_CODE}; did you mean `run.sh`?"),
         ("command: .venv/bin/python train.py", f"`.venv/bin/python` {VENV}; write `python3`, and name its packages in"),
         ("command: bash .venv/bin/tool", f"`.venv/bin/tool` {VENV}; write `tool`"),
