@@ -114,12 +114,6 @@ def _plain(paths: Iterable[str]) -> Iterator[Needed]:
             yield Needed(path)
 
 
-def starts_with_interpreter(word: str) -> bool:
-    """Return whether a word with blanks begins as a command of Python or a shell: `python3 train.py`."""
-    name = PurePosixPath(word.split(maxsplit=1)[0]).name
-    return bool(_PYTHON.fullmatch(name) or _SHELL.fullmatch(name))
-
-
 def _installed(words: Sequence[str]) -> Sequence[str]:
     """Return the arguments of `pip install`, however pip is called; nothing for another command."""
     if len(words) > 3 and _PYTHON.fullmatch(PurePosixPath(words[0]).name) and words[1] == "-m":

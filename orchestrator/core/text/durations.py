@@ -28,13 +28,11 @@ def _example(text: str, least: str, most: str) -> str:
         meant = ["".join(f"{int(number)}{unit}" for number, unit in parts if int(number)) or "0s"]
     elif re.fullmatch(r"\d{1,6}", text, re.ASCII) and int(text):
         meant = [f"{text}m", f"{text}h"]
-    bounds = parse_duration(least), parse_duration(most)
-    allowed, usual = (
-        [each for each in some if bounds[0] <= parse_duration(each) <= bounds[1]]
-        for some in (meant, ("90s", "30m", "1h30m", "2d"))
-    )
-    *others, last = allowed or usual or [least]
-    return f"{', '.join(others)} or {last}" if others else last
+    for some in (meant, ["90s", "30m", "1h30m", "2d"]):
+        allowed = [each for each in some if parse_duration(least) <= parse_duration(each) <= parse_duration(most)]
+        if allowed:
+            return " or ".join(", ".join(allowed).rsplit(", ", 1))
+    return least
 
 
 def format_duration(seconds: float) -> str:

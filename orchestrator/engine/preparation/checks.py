@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from orchestrator.core.jobfile.commands import Needed, needed_by, starts_with_interpreter
+from orchestrator.core.jobfile.commands import Needed, needed_by
 from orchestrator.core.text.names import shown
 from orchestrator.core.text.terminal import printable
 from orchestrator.engine.preparation import requirements
@@ -24,6 +24,8 @@ NO_PROGRAM = (
     "is no program: a list is the words of one program, and this its first word; write text, which bash runs as a script, or "
     "one word an item, such as [python, train.py] (in `setup:`, each item is a command)"
 )
+# What no program is called, not even one that an image has or a setup makes, as `/opt/my tools/run` may be.
+_SEVERAL_WORDS = re.compile(r"[^/]*\s[^/]*|(\S*/)?(python[\d.]*|(ba|da|z)?sh)\s.*", re.S)
 _MOVES_PIP = re.compile(r"PIP_|UV_|PYTHONUSERBASE")  # variables: with them, an install may make files anywhere
 MAX_NAMES = 1000  # of files, among which one is looked for that is nearly the same
 
@@ -79,24 +81,17 @@ def check_directories(spec: JobSpec, job_path: Path) -> None:
 def check_files(spec: JobSpec, found: Survey | None) -> None:
     """Raise JobSpecError for files that the job's commands surely need and that no worker gets. `found`: what is shipped."""
     setup, word = spec.setup or (), spec.first_word
-    is_word = _is_surely_no_program(word, spec) and _why_not_there(Needed(word), spec, found) is not None
-    commands = [*setup, *([spec.command] if spec.command is not None and not is_word else [])]
-    mistakes = [spec.mistake(("command",), f"`{shown(word)}` {NO_PROGRAM}")] if is_word else []
-    for number, needed in needed_by(commands if not any(map(_MOVES_PIP.match, spec.env)) else commands[:1]):
+    is_none = _SEVERAL_WORDS.fullmatch(word) or (spec.on == "tpu" and not setup and re.fullmatch(r"/.*\s.*", word))
+    mistakes, commands = [], [*setup, *([spec.command] if spec.command is not None else [])]
+    if is_none and _why_not_there(Needed(word), spec, found):
+        mistakes = [spec.mistake(("command",), f"`{shown(word)}` {NO_PROGRAM}")]
+        commands.pop()
+    for number, needed in needed_by(commands[: 1 if any(map(_MOVES_PIP.match, spec.env)) else None]):
         why = _why_not_there(needed, spec, found)
         field: Field = ("command",) if number == len(setup) else ("setup", number) if len(setup) > 1 else ("setup",)
         mistakes += [spec.mistake(field, f"`{shown(needed.path)}` {why}")] if why else []
     if mistakes:
         raise JobSpecError(mistakes)
-
-
-def _is_surely_no_program(word: str, spec: JobSpec) -> bool:
-    """Return whether no program of this name can be on a worker, unless it is shipped: a word with blanks."""
-    if not any(map(str.isspace, word)):
-        return False
-    if "/" not in word or starts_with_interpreter(word):
-        return True
-    return word.startswith("/") and spec.on == "tpu" and not spec.setup  # else an image has it, or setup makes it
 
 
 def _why_not_there(needed: Needed, spec: JobSpec, found: Survey | None) -> str | None:
@@ -125,6 +120,8 @@ def _why_not_there(needed: Needed, spec: JobSpec, found: Survey | None) -> str |
             return f"is not shipped: it is left out ({one.rule}); a line `!{path}` in .tpujobignore ships it"
     meant = [each for each in entries if posixpath.basename(each) == posixpath.basename(path)]
     meant = meant or difflib.get_close_matches(path, list(entries)[:MAX_NAMES], n=1)
-    advice = f"did you mean `{printable(meant[0])}`?" if meant else "make it there, or in `setup:`"
-    place = f"`code: {shown(spec.code)}`" if spec.file else f"the directory that is shipped ({shown(found.roots[0])})"
+    place, advice = f"`code: {shown(spec.code)}`", "make it there, or in `setup:`"
+    if not spec.file:
+        place, advice = f"the directory that is shipped ({printable(found.roots[0])})", "make it there"
+    advice = f"did you mean `{printable(meant[0])}`?" if meant else advice
     return f"is not in {place}, where the commands of the job start; {advice}"

@@ -77,6 +77,15 @@ def test_what_a_command_needs_and_no_worker_gets_is_refused_at_its_line(job: Pat
     assert why in found and found.startswith("job.yaml:")
 
 
+def test_what_is_shipped_has_no_key_where_nobody_wrote_a_file(job: Path) -> None:
+    with pytest.raises(JobSpecError) as caught:
+        check_files(spec := keys.from_values({"command": ["python3", "0"], "code": "src"}), survey(spec, job))
+    place = f"the directory that is shipped ({job.parent / 'src'})"
+    assert caught.value.problems == [
+        f"command: `0` is not in {place}, where the commands of the job start; make it there"
+    ]
+
+
 def test_a_job_that_ships_no_code_has_no_files_of_its_own(job: Path) -> None:
     (found,) = problems(job, "command: python train.py\n")
     assert found == (
