@@ -25,7 +25,9 @@ NO_PROGRAM = (
     "one word an item, such as [python, train.py] (in `setup:`, each item is a command)"
 )
 # What no program is called, not even one that an image has or a setup makes, as `/opt/my tools/run` may be.
-_SEVERAL_WORDS = re.compile(r"[^/]*\s[^/]*|(\S*/)?(python[\d.]*|(ba|da|z)?sh)\s.*", re.S)
+_SEVERAL_WORDS = re.compile(
+    r"[^/]*\s[^/]*|((\S*/)?(python[\d.]*|(ba|da|z)?sh)|\w+=\S*|for|while|if|cd|export|source|exec|\.)\s.*", re.S
+)
 _MOVES_PIP = re.compile(r"PIP_|UV_|PYTHONUSERBASE")  # variables: with them, an install may make files anywhere
 MAX_NAMES = 1000  # of files, among which one is looked for that is nearly the same
 
@@ -81,7 +83,8 @@ def check_directories(spec: JobSpec, job_path: Path) -> None:
 def check_files(spec: JobSpec, found: Survey | None) -> None:
     """Raise JobSpecError for files that the job's commands surely need and that no worker gets. `found`: what is shipped."""
     setup, word = spec.setup or (), spec.first_word
-    is_none = _SEVERAL_WORDS.fullmatch(word) or (spec.on == "tpu" and not setup and re.fullmatch(r"/.*\s.*", word))
+    may_be_made = bool(setup) or (word.startswith("/") and spec.on != "tpu")
+    is_none = _SEVERAL_WORDS.fullmatch(word) or (not may_be_made and re.search(r"\s", word))
     mistakes, commands = [], [*setup, *([spec.command] if spec.command is not None else [])]
     if is_none and _why_not_there(Needed(word), spec, found):
         mistakes = [spec.mistake(("command",), f"`{shown(word)}` {NO_PROGRAM}")]
