@@ -12,17 +12,16 @@ def needed(*commands: str) -> list[str]:
 @pytest.mark.parametrize(
     ("command", "files"),
     [
-        ("python train.py --epochs 3", ["train.py"]),
+        *(
+            (text, ["train.py"])
+            for text in ("python train.py --epochs 3", "train.py", "python \\\n  train.py \\\n  -x\n")
+        ),
         ("python3 -u -X dev -W ignore -O src/train.py | tee log", ["src/train.py"]),
         ("PYTHONPATH=. exec /usr/bin/python3.11 -uB train.py && echo done > ok", ["train.py"]),
-        ("python \\\n  train.py \\\n  --epochs 3\n", ["train.py"]),
         ("# a comment\nset -euo pipefail\npython train.py 2>&1 | tee log\nls", ["train.py"]),
         ("bash -ex -o pipefail run.sh", ["run.sh"]),
-        ("bash -e bin/run", ["bin/run"]),
         ("set +e\nset -eo pipefail\npython a.py | cat\nls", ["a.py"]),
-        ("./run.sh", ["./run.sh"]),
-        ("scripts/run --fast", ["scripts/run"]),
-        ("train.py", ["train.py"]),
+        *(("./run.sh", ["./run.sh"]), ("scripts/run --fast", ["scripts/run"]), ("bash -e bin/run", ["bin/run"])),
         ("pip install -q -r a.txt -cb.txt --requirement=c.txt", ["a.txt", "b.txt", "c.txt"]),
         ("python3 -m pip install -r a.txt && python train.py", ["a.txt"]),
         ("uv pip install --requirements a.txt", ["a.txt"]),
