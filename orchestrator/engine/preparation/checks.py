@@ -110,7 +110,10 @@ def _why_not_there(needed: Needed, spec: JobSpec, found: Survey | None) -> str |
         return f"is not executable; `chmod +x {path}` makes it so" if is_closed else None
     above = [entries[str(each)].content for each in PurePosixPath(path).parents if str(each) in entries]
     is_behind_link = any(isinstance(each, str) for each in above)  # then no more is known
-    if is_behind_link or path == "." or any(each.startswith(f"{path}/") for each in entries):
+    is_built = path.startswith("build/lib") and (
+        spec.setup or spec.requirements is not None
+    )  # by pip, of what is shipped
+    if is_behind_link or is_built or path == "." or any(each.startswith(f"{path}/") for each in entries):
         return None
     if spec.code is None or found is None:
         return "is not on the workers: the job ships no code; write `code: .`, or the directory that has it"

@@ -110,6 +110,10 @@ def test_a_job_that_ships_no_code_has_no_files_of_its_own(job: Path) -> None:
             "command: train.py\non: gke",
         ),
         *("command: PATH=.:$PATH run.sh", "command: run.sh\nenv: {PATH: '.:/bin'}", "command: train.py\non: local"),
+        *(
+            "command: python build/lib/x.py\nrequirements: [.]",
+            "command: python build/lib/x.py\nsetup: pip install -r train.py",
+        ),
         *("command: bash missing\nsetup: make", "command: bash gettext.sh\nrequirements: [x]", "command: bash pydoc3"),
         *("command: [/opt/my prog/x, b]\nsetup: make", "command: [/opt/my prog/x, b]\non: gke", "command: '\"a b\" c'"),
         *(
