@@ -13,7 +13,7 @@ Duration = str | timedelta
 def seconds(what: str, duration: Duration, least: str, most: str) -> float:
     """Return the seconds of a duration given as `what`. Raises UserError unless it is from `least` to `most`."""
     try:
-        value = parse_duration(duration) if isinstance(duration, str) else duration.total_seconds()
+        value = parse_duration(duration, least, most) if isinstance(duration, str) else duration.total_seconds()
     except ValueError as error:
         raise UserError(f"{what} {duration}: {error}") from error
     if not parse_duration(least) <= value <= parse_duration(most):

@@ -1,5 +1,6 @@
 """The example jobs that come with tpujob: `orchestrator/examples` in a wheel, `jobs/` in a checkout."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +47,8 @@ def copy(example: Example, target: Path) -> list[Path]:
     """
     for number, file in enumerate(example.files):
         path = target / file
-        if path.exists() and (number == 0 or not path.is_file() or path.read_bytes() != _content(example, file)):
+        is_there = os.path.exists(path)  # noqa: PTH110 - which raises for no name
+        if is_there and (number == 0 or not path.is_file() or path.read_bytes() != _content(example, file)):
             hint = f"name another directory: tpujob init --example {example.name} DIR"
             raise UserError(f"{path} exists; nothing was copied", hint=hint)
     copied = [target / file for file in example.files]

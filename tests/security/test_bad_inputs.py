@@ -21,7 +21,7 @@ from tests.cli_fixture import Tpujob
 
 COMMAND = "command: ls\n"
 HERE = {"tpu": "tpu: {zone: us-central1-a}\n"}
-BAD_DURATION = "is not a duration: write numbers with units, such as 90s, 30m, 1h30m or 2d (6m to 7d)"
+BAD_DURATION = "is not a duration: write numbers with units, such as 30m, 1h30m or 2d (6m to 7d)"
 
 FILES: list[tuple[str, str | bytes, str]] = [
     ("01-empty", "", "job.yaml:1: the job file is empty; `tpujob init` writes one"),

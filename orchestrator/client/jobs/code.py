@@ -25,15 +25,17 @@ def survey_of(session: Session, spec: JobSpec, path: Path) -> Survey | None:
 
     Raises UserError for what is refused. Files whose content may be a secret are looked at, and no others.
     """
-    found = _survey(session, spec, path)
+    emulated = spec.on == "tpu" and session.target.kind == "emulated"
+    own = (session.runs_directory, session.directory)
+    found = sources.survey(spec, path, own_directories=own, emulated=emulated)
+    checks.check_files(spec, found)
     if found is not None:
         check_content(found)
     return found
 
 
-def shipment_of(session: Session, spec: JobSpec, path: Path, stack: ExitStack) -> Shipment | None:
-    """Return what a run of the job ships, as it is now; `stack` lets go of it. Raises UserError."""
-    found = _survey(session, spec, path)
+def shipment_of(session: Session, found: Survey | None, stack: ExitStack) -> Shipment | None:
+    """Return what was found to be shipped, with its contents as they are now; `stack` lets go of it. Raises UserError."""
     if found is None:
         return None
     progress = paced(lambda text: session.reporter.progress("ship", f"reading the code: {text}"))
@@ -63,11 +65,3 @@ def ship_shape(found: Survey | None) -> dict[str, Any] | None:
         "left_out_count": len(found.left_out),
         "left_out_bytes": sum(one.size_bytes for one in found.left_out),
     }
-
-
-def _survey(session: Session, spec: JobSpec, path: Path) -> Survey | None:
-    emulated = spec.on == "tpu" and session.target.kind == "emulated"
-    own = (session.runs_directory, session.directory)
-    found = sources.survey(spec, path, own_directories=own, emulated=emulated)
-    checks.check_files(spec, found)
-    return found

@@ -60,7 +60,7 @@ class JobRequest:
             provisioning = "spot" if self.spot else "on-demand"
             yield Override(f"--{provisioning}", ("tpu", "provisioning"), provisioning)
         if self.command and self.file is not None:
-            yield Override.key("--", ("command",), shell_text(self.command))
+            yield Override.key("--", ("command",), _command(self.command))
         yield from self.more
 
 
@@ -89,7 +89,7 @@ def read(request: JobRequest) -> tuple[JobSpec | Sweep, Path]:
         hint = "`tpujob run -- python train.py` runs a script of this directory; `tpujob init` writes a job file for it"
         raise UserError("there is nothing to run: name a job file, or a command after `--`", hint=hint)
     directory = working_directory()
-    job = {"name": name_of(request.command), "command": shell_text(request.command), "code": "."}
+    job = {"name": name_of(request.command), "command": _command(request.command), "code": "."}
     if (needs := needs_of(directory)) is not None:
         job["requirements"] = needs
     spec = sweep.from_values(job, overrides)
@@ -103,9 +103,9 @@ def parted(found: JobSpec | Sweep) -> tuple[JobSpec | None, Sweep | None]:
     return (found, None) if isinstance(found, JobSpec) else (None, found)
 
 
-def shell_text(command: tuple[str, ...]) -> str:
-    """Return what bash runs: the words of one program, or (a single one with spaces) a text for bash, as with ssh."""
-    return command[0] if len(command) == 1 else shlex.join(command)
+def _command(words: tuple[str, ...]) -> str | list[str]:
+    """Return the `command:`: the words of one program, or (a single one) a text for bash, as with ssh."""
+    return words[0] if len(words) == 1 else list(words)
 
 
 def name_of(command: tuple[str, ...]) -> str:

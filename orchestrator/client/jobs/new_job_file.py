@@ -1,6 +1,7 @@
 """A first job file for a script: what runs it, what it needs, and the keys that people change first, as comments."""
 
 import json
+import os
 import re
 import shlex
 import tomllib
@@ -110,7 +111,7 @@ def _named(script: Path) -> Path:
     if script.suffix not in RUNNERS:
         hint = "`tpujob init train.py`; `tpujob init --example` lists the examples"
         raise UserError(f"{script} is neither a Python nor a shell script", hint=hint)
-    if not script.is_file():
+    if not os.path.isfile(script):  # noqa: PTH113 - which raises for no name
         raise UserError(f"{script}: there is no such file")
     try:
         return script.resolve().relative_to(Path.cwd().resolve())

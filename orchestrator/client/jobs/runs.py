@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.client import lookup, plans, shown_logs
 from orchestrator.client.events import RunResult
 from orchestrator.client.jobs import job_files, results
-from orchestrator.client.jobs.code import shipment_of
+from orchestrator.client.jobs.code import shipment_of, survey_of
 from orchestrator.client.jobs.log_output import JobOutput, make_directory
 from orchestrator.client.jobs.planning import plan_of
 from orchestrator.client.jobs.sleep_inhibitor import inhibit_sleep
@@ -96,6 +96,7 @@ def _run_on_slice(
     session: Session, spec: JobSpec, env: Mapping[str, str], path: Path, options: RunOptions
 ) -> RunResult:
     emulated = session.target.kind == "emulated"
+    found = survey_of(session, spec, path)
     plan = plan_of(session, spec, keep_s=options.keep_s or 0.0)
     shown_logs.check("--logs", options.logs, max(candidate.workers for candidate in plan.candidates))
     if options.detach and spec.on_preemption == "restart":
@@ -131,7 +132,7 @@ def _run_on_slice(
         session, plan, spec.access.wish, handle=run.name, purpose=Purpose.RUN, linger_s=spec.limits.linger, run=run.id
     )
     with ExitStack() as stack:
-        shipment = shipment_of(session, spec, path, stack)
+        shipment = shipment_of(session, found, stack)
         make_directory(Path(run.directory))
         output = stack.enter_context(closing(JobOutput(Path(run.directory), session.reporter, patterns=spec.metrics)))
         job = runs.job_run(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.client.events import VariantResult
 from orchestrator.client.jobs import results
-from orchestrator.client.jobs.code import shipment_of
+from orchestrator.client.jobs.code import shipment_of, survey_of
 from orchestrator.client.sweeps.board import result_of
 from orchestrator.client.sweeps.progress import living_records, lock_of
 from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState, RunRecord
@@ -38,7 +38,7 @@ STARTING = "sweeps"  # the lock of a sweep that looks whether another one does t
 def work_key(session: Session, spec: JobSpec, path: Path) -> str:
     """Return the same key for the same work: the job as resolved (secrets by name only), its code and data, the cloud."""
     with ExitStack() as stack:
-        shipment = shipment_of(session, spec, path, stack)
+        shipment = shipment_of(session, survey_of(session, spec, path), stack)
         code = shipment.id if shipment else None
         asked = requirements.read(spec, path, code_sha256=code)
     cloud = LOCAL if spec.on == "local" else f"{session.target.kind} {session.target.project}"

@@ -196,6 +196,12 @@ class JobSpec(Section):
         """Return the job file as messages name it; "" for a job that is written in Python."""
         return self._file
 
+    @property
+    def first_word(self) -> str:
+        """Return the first word of a `command:` that is a list; "" for text, and for a job without a command."""
+        words = self._source.data.get("command")
+        return str(words[0]) if isinstance(words, list) else ""
+
     def mistake(self, path: Path, text: str) -> str:
         """Return a message about a place of the file, for checks that need more than it: `job.yaml:7: code: ...`."""
         return messages(self._file, self._source, [Mistake(self._source.line(path), path, text)])[0]
@@ -268,7 +274,7 @@ def check(source: YamlSource, *, path: str) -> JobSpec:
 def resolve_env(spec: JobSpec, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the job's environment with each `${env:NAME}` replaced.
 
-    Raises JobSpecError if a variable is not set, or a value is longer than Linux takes. The result may hold secrets: never
+    Raises JobSpecError if a variable is not set, or the values are longer than Linux takes. The result may hold secrets: never
     print or store it.
     """
     mistakes: list[str] = []
@@ -281,11 +287,15 @@ def resolve_env(spec: JobSpec, environ: Mapping[str, str]) -> dict[str, str]:
         raise JobSpecError(mistakes)
     reference = env_rules.ENV_REFERENCE
     env = {name: reference.sub(lambda found: environ[found[1]], value) for name, value in spec.env.items()}
-    for name, value in env.items():
-        size_bytes = len(f"{name}={value}\0".encode("utf-8", "surrogateescape"))
+    sizes = {name: len(f"{name}={value}\0".encode("utf-8", "surrogateescape")) for name, value in env.items()}
+    for name, size_bytes in sizes.items():
         if size_bytes > env_rules.MAX_BYTES:
             text = f"has {size_bytes:,} bytes, and Linux takes {env_rules.MAX_BYTES:,}; ship it as a file in `code:`"
             mistakes.append(spec.mistake(("env", name), text))
+    if not mistakes and (in_all := sum(sizes.values())) > (most := env_rules.MAX_BYTES_IN_ALL):
+        largest = max(sizes, key=sizes.__getitem__)
+        text = f"has {in_all:,} bytes in all, and at most {most:,} start a program ({largest} has {sizes[largest]:,})"
+        mistakes.append(spec.mistake(("env",), f"{text}; ship the largest as files in `code:`"))
     if mistakes:
         raise JobSpecError(mistakes)
     return env

@@ -157,7 +157,7 @@ def _fix(kind: str, value: Any, written: str | None) -> str:
     if kind.startswith(("int", "float")) and isinstance(value, str) and re.fullmatch(r"-?\d{1,12}", digits):
         return f"; write {digits}, without quotes" if digits == text else f"; write {digits}"
     if value == "~":
-        return "; write null, or remove the key"
+        return "; write null, or leave it out"
     if value is None:
-        return "; give it a value, or remove the key"
+        return "; give it a value, or leave it out"
     return ""

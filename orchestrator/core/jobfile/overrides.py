@@ -6,6 +6,7 @@ in place of a line.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -60,9 +61,9 @@ class Override:
         return cls(option, ("env", name), value if sign else f"${{env:{name}}}")
 
     @classmethod
-    def key(cls, option: str, path: Path, value: str) -> Override:
+    def key(cls, option: str, path: Path, value: str | list[str]) -> Override:
         """Return the override of an option that stands for one key, such as `--zone us-east5`."""
-        return cls(f"{option} {_harmless(value)}", path, value)
+        return cls(f"{option} {_harmless(value if isinstance(value, str) else shlex.join(value))}", path, value)
 
 
 def apply(source: YamlSource, overrides: Iterable[Override]) -> YamlSource:

@@ -46,16 +46,16 @@ class Reader:
     """Reads one job's requirements.
 
     `read` returns the text of a file of this machine. `in_code` returns where a path of this machine is below the job's code.
-    Both raise ValueError with the end of a sentence. `is_only_here`: whether an absolute path is one that no worker has.
+    Both raise ValueError with the end of a sentence. `why_not` returns why no worker has an absolute path, or "".
     """
 
     def __init__(
         self,
         read: Callable[[PurePath], str],
         in_code: Callable[[PurePath], str],
-        is_only_here: Callable[[str], bool] = lambda path: False,
+        why_not: Callable[[str], str] = lambda path: "",
     ) -> None:
-        self._read, self._in_code, self._is_only_here = read, in_code, is_only_here
+        self._read, self._in_code, self._why_not = read, in_code, why_not
         self._files = 0
         self.found = Requirements()
 
@@ -123,13 +123,14 @@ class Reader:
         elif word in ("-f", "--find-links") and is_path and not value.startswith("/"):
             into.append(f"--find-links {self._local(value, directory)}")
         else:
-            self._check_paths(value)
+            if word in ("-f", "--find-links"):
+                self._check_paths(value)
             self.found.needs_pip |= word in _IGNORED_BY_UV
             into.append(line)
 
     def _requirement(self, text: str, directory: PurePath) -> str:
         """Return the requirement; a relative path as one from the job's working directory. An absolute one is the worker's."""
-        self._check_paths(text)
+        self._check_paths(re.split(r"\s-", text, maxsplit=1)[0])
         match = _LOCAL.fullmatch(text)
         path = match["path"].strip() if match else ""
         is_local = path.startswith(".") or path.endswith(_ARCHIVES) or "/" in path
@@ -138,9 +139,10 @@ class Reader:
         return f"{self._local(path, directory)}{match['rest']}"
 
     def _check_paths(self, text: str) -> None:
-        for path in filter(self._is_only_here, _ABSOLUTE.findall(text)):
-            advice = "write a path relative to this file that lies in `code:`, or the package and its version"
-            raise ValueError(f"names {shown(path)}, which no worker has; {advice}")
+        for path in _ABSOLUTE.findall(text):
+            if why := self._why_not(path):
+                advice = "write a path relative to this file that lies in `code:`, or the package and its version"
+                raise ValueError(f"names {shown(path)}, {why}; workers do not get it; {advice}")
 
     def _local(self, path: str, directory: PurePath) -> str:
         inside = self._in_code(directory / path)

@@ -10,21 +10,29 @@ _DURATION = re.compile(
 _CLOCK = re.compile(r"(\d{1,4}):(\d{2})(?::(\d{2}))?", re.ASCII)
 
 
-def parse_duration(text: str) -> float:
-    """Return the seconds of `90s`, `30m`, `1h30m`, `1.5h`, `2d`. Raises ValueError, which says what to write."""
+def parse_duration(text: str, least: str = "0s", most: str = "999999d") -> float:
+    """Return the seconds of `90s`, `30m`, `1h30m`, `1.5h`, `2d`. Raises ValueError, which says what to write.
+
+    `least` and `most`: what the caller allows. They only choose what to write.
+    """
     match = _DURATION.fullmatch(text.strip())
     if not match or not any(match.groups()):
-        raise ValueError(f"write numbers with units, such as {_example(text.strip())}")
+        raise ValueError(f"write numbers with units, such as {_example(text.strip(), least, most)}")
     return float(sum(float(match[unit]) * seconds for unit, seconds in _UNITS_S.items() if match[unit]))
 
 
-def _example(text: str) -> str:
+def _example(text: str, least: str, most: str) -> str:
+    meant: list[str] = []
     if clock := _CLOCK.fullmatch(text):
         parts = zip(clock.groups(default="0"), "hms", strict=True)
-        return "".join(f"{int(number)}{unit}" for number, unit in parts if int(number)) or "30m"
-    if re.fullmatch(r"\d{1,6}", text, re.ASCII) and int(text):
-        return f"{text}m or {text}h"
-    return "90s, 30m, 1h30m or 2d"
+        meant = ["".join(f"{int(number)}{unit}" for number, unit in parts if int(number)) or "0s"]
+    elif re.fullmatch(r"\d{1,6}", text, re.ASCII) and int(text):
+        meant = [f"{text}m", f"{text}h"]
+    for some in (meant, ["90s", "30m", "1h30m", "2d"]):
+        allowed = [each for each in some if parse_duration(least) <= parse_duration(each) <= parse_duration(most)]
+        if allowed:
+            return " or ".join(", ".join(allowed).rsplit(", ", 1))
+    return least
 
 
 def format_duration(seconds: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import posixpath
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
@@ -17,7 +18,17 @@ from orchestrator.engine.preparation import requirements
 from orchestrator.engine.preparation.phases import trains_with_torch
 from orchestrator.engine.preparation.sources import directory_of
 from orchestrator.errors import JobSpecError, UserError
+from orchestrator.remote.shipping.ignore import is_environment
 
+NO_PROGRAM = (
+    "is no program: a list is the words of one program, and this its first word; write text, which bash runs as a script, or "
+    "one word an item, such as [python, train.py] (in `setup:`, each item is a command)"
+)
+# What no program is called, not even one that an image has or a setup makes, as `/opt/my tools/run` may be.
+_SEVERAL_WORDS = re.compile(
+    r"[^/]*\s[^/]*|((\S*/)?(python[\d.]*|(ba|da|z)?sh)|\w+=\S*|for|while|if|cd|export|source|exec|\.)\s.*", re.S
+)
+_MOVES_PIP = re.compile(r"PIP_|UV_|PYTHONUSERBASE")  # variables: with them, an install may make files anywhere
 MAX_NAMES = 1000  # of files, among which one is looked for that is nearly the same
 
 if TYPE_CHECKING:
@@ -71,10 +82,14 @@ def check_directories(spec: JobSpec, job_path: Path) -> None:
 
 def check_files(spec: JobSpec, found: Survey | None) -> None:
     """Raise JobSpecError for files that the job's commands surely need and that no worker gets. `found`: what is shipped."""
-    setup = spec.setup or ()
-    commands = [*setup, *([spec.command] if spec.command is not None else [])]
-    mistakes = []
-    for number, needed in needed_by(commands):
+    setup, word = spec.setup or (), spec.first_word
+    may_be_made = bool(setup) or (word.startswith("/") and spec.on != "tpu")
+    is_none = _SEVERAL_WORDS.fullmatch(word) or (not may_be_made and re.search(r"\s", word))
+    mistakes, commands = [], [*setup, *([spec.command] if spec.command is not None else [])]
+    if is_none and _why_not_there(Needed(word), spec, found):
+        mistakes = [spec.mistake(("command",), f"`{shown(word)}` {NO_PROGRAM}")]
+        commands.pop()
+    for number, needed in needed_by(commands[: 1 if any(map(_MOVES_PIP.match, spec.env)) else None]):
         why = _why_not_there(needed, spec, found)
         field: Field = ("command",) if number == len(setup) else ("setup", number) if len(setup) > 1 else ("setup",)
         mistakes += [spec.mistake(field, f"`{shown(needed.path)}` {why}")] if why else []
@@ -84,8 +99,10 @@ def check_files(spec: JobSpec, found: Survey | None) -> None:
 
 def _why_not_there(needed: Needed, spec: JobSpec, found: Survey | None) -> str | None:
     path, entries = posixpath.normpath(needed.path), found.entries if found is not None else {}
-    entry, has_blanks = entries.get(path), any(map(str.isspace, needed.path))
-    if needed.is_program and "/" not in needed.path and not has_blanks:  # such as a script of an installed package
+    entry = entries.get(path)
+    if needed.in_path and (spec.on != "tpu" or spec.requirements is not None or "PATH" in spec.env):
+        return None  # there it may be found, such as a script of an installed package
+    if needed.in_path and needed.is_program:
         start = "bash" if path.endswith(".sh") else "python"
         return None if entry is None else f"is not in the PATH; write `{start} {path}`"
     if entry is not None:
@@ -93,19 +110,24 @@ def _why_not_there(needed: Needed, spec: JobSpec, found: Survey | None) -> str |
         return f"is not executable; `chmod +x {path}` makes it so" if is_closed else None
     above = [entries[str(each)].content for each in PurePosixPath(path).parents if str(each) in entries]
     is_behind_link = any(isinstance(each, str) for each in above)  # then no more is known
-    if is_behind_link or path == "." or any(each.startswith(f"{path}/") for each in entries):
+    is_built = path.startswith("build/lib") and (
+        spec.setup or spec.requirements is not None
+    )  # by pip, of what is shipped
+    if is_behind_link or is_built or path == "." or any(each.startswith(f"{path}/") for each in entries):
         return None
-    if needed.is_program and has_blanks:
-        return (
-            "is no program: a list is the words of one program, and this its first word; write text, which bash runs, or "
-            "one word an item, such as [python, train.py] (in `setup:`, each item is a command)"
-        )
-    if spec.code is None:
+    if spec.code is None or found is None:
         return "is not on the workers: the job ships no code; write `code: .`, or the directory that has it"
-    for one in found.left_out if found is not None else ():
+    if any(is_environment(Path(found.roots[0], each)) for each in PurePosixPath(path).parents[:-1]):
+        name = re.sub(r"^python[\d.]*$", "python3", posixpath.basename(path))
+        where = "`requirements:`" if spec.file else "a requirements.txt"
+        return f"is of a virtual environment, which is not shipped; write `{name}`, and name its packages in {where}"
+    for one in found.left_out:
         if f"{path}/".startswith(f"{one.path.rstrip('/')}/"):
             return f"is not shipped: it is left out ({one.rule}); a line `!{path}` in .tpujobignore ships it"
     meant = [each for each in entries if posixpath.basename(each) == posixpath.basename(path)]
     meant = meant or difflib.get_close_matches(path, list(entries)[:MAX_NAMES], n=1)
-    advice = f"did you mean `{printable(meant[0])}`?" if meant else "make it there, or in `setup:`"
-    return f"is not in `code: {shown(spec.code)}`, where the commands of the job start; {advice}"
+    place, advice = f"`code: {shown(spec.code)}`", "make it there, or in `setup:`"
+    if not spec.file:
+        place, advice = f"the directory that is shipped ({printable(found.roots[0])})", "make it there"
+    advice = f"did you mean `{printable(meant[0])}`?" if meant else advice
+    return f"is not in {place}, where the commands of the job start; {advice}"

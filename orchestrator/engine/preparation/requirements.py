@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 KEY = ("requirements",)
 # Where conda builds packages: `pip freeze` names these places, which are on no machine any more.
 _BUILT_BY_CONDA = ("/croot/", "/tmp/build/", "/home/conda/feedstock_root/", "/opt/conda/conda-bld/")  # noqa: S108
+# Directories that a worker has as well, whatever is in them.
+_EVERYWHERE = re.compile(r"/[^/]*/*|/(usr|etc|lib|dev)/.*|/var/tmp/*")
 
 
 def read(spec: JobSpec, job_path: Path, *, code_sha256: str | None = None) -> Environment:
@@ -28,10 +32,13 @@ def read(spec: JobSpec, job_path: Path, *, code_sha256: str | None = None) -> En
     directory = job_path.parent.absolute()
     code = (directory / spec.code).resolve() if spec.code is not None else None
 
-    def is_only_here(path: str) -> bool:  # what the image of a job on a cluster has is not known here
-        return spec.on != "local" and (path.startswith(_BUILT_BY_CONDA) or (spec.on == "tpu" and Path(path).exists()))
+    def why_not(path: str) -> str:  # what the image of a job on a cluster has is not known here
+        if spec.on != "local" and path.startswith(_BUILT_BY_CONDA):
+            return "where conda built it"
+        is_here = spec.on == "tpu" and not _EVERYWHERE.fullmatch(path) and os.path.exists(path)  # noqa: PTH110 - never raises
+        return "which exists on this machine" if is_here else ""
 
-    reader = Reader(lambda path: _text(Path(path)), lambda path: _in_code(Path(path), code), is_only_here)
+    reader = Reader(lambda path: _text(Path(path)), lambda path: _in_code(Path(path), code), why_not)
     try:
         found, what = _read(reader, spec.requirements, directory)
     except Refused as error:
@@ -64,7 +71,7 @@ def _text(path: Path) -> str:
 
 
 def _in_code(path: Path, code: Path | None) -> str:
-    if not path.exists():
+    if not os.path.exists(path):  # noqa: PTH110 - which raises for no path, as Path.exists does
         raise ValueError(f"{path} does not exist")
     if code is None:
         raise ValueError(f"{path} is not on the workers; name a directory above it in `code:`")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,7 +65,7 @@ def _payload_directory() -> Path:
 def directory_of(spec: JobSpec, job_path: Path, relative: str, field: tuple[str, ...]) -> Path:
     """Return the directory that this key of the job names. Raises JobSpecError if it is none, with the line of the key."""
     path = job_path.parent / relative
-    if not path.is_dir():
+    if not os.path.isdir(path):  # noqa: PTH112 - which raises for no path
         base = "the job file" if spec.file else f"{job_path.parent}"
         problem = spec.mistake(field, f"{path} is not a directory; paths are relative to {base}")
         hint = f"`tpujob plan {job_path}` checks a file without creating anything" if spec.file else None

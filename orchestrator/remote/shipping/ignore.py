@@ -7,6 +7,7 @@ is left out. The `.gitignore` files above the directory count up to the top of i
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 import warnings
@@ -103,7 +104,7 @@ class Rules:
 
 
 def is_environment(directory: Path) -> bool:
-    return any((directory / mark).is_file() for mark in ENVIRONMENT_MARKS)
+    return any(os.path.isfile(directory / mark) for mark in ENVIRONMENT_MARKS)  # noqa: PTH113 - which raises for no path
 
 
 def _git_above(root: Path) -> Iterator[Patterns]:

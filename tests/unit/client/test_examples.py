@@ -66,8 +66,9 @@ def test_an_unknown_example_names_those_there_are() -> None:
 
 def test_a_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be written"):
-        copied("mnist", tmp_path / "file")
+    for name in ("file", "a" * 300):
+        with pytest.raises(ConfigError, match="cannot be written"):
+            copied("mnist", tmp_path / name)
 
 
 def test_an_installation_without_examples_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ def install_gc(
 def seconds(text: str) -> int:
     """Return the seconds of `--every`. Raises UserError unless they are whole minutes up to 1h or whole hours up to 24h."""
     try:
-        every_s = parse_duration(text)
+        every_s = parse_duration(text, "1m", "24h")
     except ValueError as error:
         raise UserError(f"--every: {text!r}: {error}") from error
     if not SHORTEST_S <= every_s <= LONGEST_S or every_s % 60 or (every_s > 3600 and every_s % 3600):

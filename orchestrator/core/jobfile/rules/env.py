@@ -10,6 +10,7 @@ from orchestrator.core.text import redaction
 from orchestrator.core.text.names import shown
 
 MAX_BYTES = 128 << 10  # of NAME=VALUE and the byte that ends it
+MAX_BYTES_IN_ALL = 3 << 19  # Linux takes 2 MiB, the arguments of the program and the worker's own variables included
 ENV_REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED_ENV = re.compile(r"TPUJOB_.*|TPU_NAME")

@@ -32,7 +32,7 @@ def cores(value: Any) -> Any:
 def directory(text: str) -> str:
     """Return a relative path, checked for its form only: the client checks whether it exists."""
     if not text.strip():
-        raise ValueError("is empty; name a directory relative to this file, such as `.`, or remove the key")
+        raise ValueError("is empty; name a directory relative to this file, such as `.`, or leave it out")
     if text.startswith(("/", "\\", "~")) or re.match(r"[A-Za-z]:", text):
         raise ValueError(f"`{shown(text)}` is not relative to this file; write a path such as `src` or `../src`")
     return text
@@ -96,7 +96,7 @@ _LIMITS = ("6m", "7d")  # on a slice, whose VMs take minutes to come and to go
 
 def max_duration(value: Any) -> float:
     """Return `limits.max_duration` in seconds; a minute at least, see `too_short_for_a_slice`."""
-    seconds = duration(value, " to ".join(_LIMITS))
+    seconds = duration(value, *_LIMITS)
     if not SHORTEST_S <= seconds <= parse_duration(_LIMITS[1]):
         raise ValueError(_outside(value, *_LIMITS, example="2h"))
     return seconds
@@ -145,7 +145,7 @@ def stall(value: Any) -> float | None:
 
 
 def _duration_between(value: Any, least: str, most: str, *, example: str) -> float:
-    seconds = duration(value, f"{least} to {most}")
+    seconds = duration(value, least, most)
     if not parse_duration(least) <= seconds <= parse_duration(most):
         raise ValueError(_outside(value, least, most, example=example))
     return seconds
@@ -178,13 +178,13 @@ def dollars(value: Any, example: str) -> float | None:
     return float(value)
 
 
-def duration(value: Any, allowed: str) -> float:
-    """Return a duration in seconds. `allowed`: the range, for the message only."""
+def duration(value: Any, least: str, most: str) -> float:
+    """Return a duration in seconds. `least` and `most`: for the message only."""
     written = as_written(value)
     try:
-        return parse_duration(written)
+        return parse_duration(written, least, most)
     except ValueError as error:
-        raise ValueError(f"`{shown(written)}` is not a duration: {error} ({allowed})") from None
+        raise ValueError(f"`{shown(written)}` is not a duration: {error} ({least} to {most})") from None
 
 
 def as_written(value: Any) -> str:

@@ -52,7 +52,7 @@ def wait(value: Any) -> float:
     """Return `wait:` in seconds. `0` needs no unit."""
     if as_written(value) == "0":
         return 0.0
-    seconds = duration(value, "up to 7d")
+    seconds = duration(value, "0s", "7d")
     if seconds > MAX_WAIT_S:
         raise ValueError(f"`{shown(as_written(value))}` is longer than 7d; write for example 6h")
     return seconds
@@ -66,7 +66,7 @@ def tpu_problems(tpu: Mapping[str, Any], train: Mapping[str, Any], *, gke: bool 
     several = tpu.get("any_of")
     if isinstance(several, list) and not 0 < len(several) <= MAX_ALTERNATIVES:
         text = f"has {len(several)} alternatives; write at most {MAX_ALTERNATIVES}" if several else "is empty"
-        yield ("tpu", "any_of"), text if several else f"{text}; list what the job can live with, or remove the key"
+        yield ("tpu", "any_of"), text if several else f"{text}; list what the job can live with, or leave it out"
     listed = [each for each in several if isinstance(each, Mapping)] if isinstance(several, list) else []
     alternatives = [_inherited(tpu, each) for each in listed] if listed else [tpu]
     for number, alternative in enumerate(alternatives):
@@ -131,7 +131,7 @@ def _is_queued(provisioning: Any) -> bool:
 
 def _zones(zone: Any, at: Path, kind: str, *, unlisted: bool) -> Iterator[tuple[Path, str]]:
     if zone == [] or (isinstance(zone, str) and not location_rules.split_places(zone)):
-        yield at, "is empty; name a zone or region, or remove the key to take any zone that has the type"
+        yield at, "is empty; name a zone or region, or leave it out to take any zone that has the type"
     listed = zone if isinstance(zone, list) else []
     each: list[tuple[Path, Any]] = [((*at, number), place) for number, place in enumerate(listed)]
     if isinstance(zone, str):

@@ -77,8 +77,11 @@ def test_a_command_cannot_take_the_place_of_a_training(directory: Path) -> None:
         ({"zone": "mars"}, "--zone mars: "),
         ({"name": "A"}, "--name A: `A` is not a valid name"),
         ({"max_duration": "1m"}, "--ttl 1m: `1m` is not between 6m and 7d"),
-        ({"command": ("echo", "${env:X}")}, "-- echo '${env:X}': `${env:…}` is read only in `env:`"),
+        ({"command": ("echo", "${env:X}")}, "-- echo '${env:X}': command[1]: `${env:…}` is read only in"),
         ({"command": ("",)}, "-- : is empty; write what to run"),
+        ({"command": ("", "x")}, "-- '' x: is empty; write what to run"),
+        ({"max_duration": "5"}, "--ttl 5: `5` is not a duration: write numbers with units, such as 5h (6m to 7d)"),
+        ({"zone": ""}, "--zone : is empty; name a zone or region, or leave it out to take any zone"),
         ({"env": ("1=x",)}, "--env 1: is not a variable name"),
     ],
 )

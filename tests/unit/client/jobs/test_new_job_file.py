@@ -103,6 +103,7 @@ def test_a_script_may_have_any_name_and_be_in_any_directory_below(script: str, c
     [
         ("../train.py", "is not below the working directory"),
         ("none.py", "there is no such file"),
+        (f"{'a' * 300}.py", "there is no such file"),
         ("data.csv", "is neither a Python nor a shell script"),
     ],
 )

@@ -118,6 +118,17 @@ def test_every_missing_variable_is_named_at_its_line() -> None:
     ]
 
 
+def test_values_that_linux_does_not_take_together_are_refused_with_their_sum_and_the_largest() -> None:
+    spec = load("command: ls\nenv:\n" + "".join(f"  A{number}: x${{env:ME}}\n" for number in range(16)))
+    assert keys.resolve_env(spec, {"ME": "a" * 98_000})
+    with pytest.raises(JobSpecError) as caught:
+        keys.resolve_env(spec, {"ME": "a" * 120_000})
+    assert caught.value.problems == [
+        "job.yaml:2: env: has 1,920,086 bytes in all, and at most 1,572,864 start a program (A10 has 120,006); "
+        "ship the largest as files in `code:`"
+    ]
+
+
 def test_a_value_that_linux_does_not_take_is_refused_at_its_line() -> None:
     spec = load("command: ls\nenv:\n  BIG: x${env:ME}\n  OK: y\n")
     most = (128 << 10) - len("BIG=x\0")

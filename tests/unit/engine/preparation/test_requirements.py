@@ -62,6 +62,7 @@ def test_mistakes_name_the_line_of_the_job_file_and_that_of_the_requirements(tmp
     (tmp_path / "src").mkdir()
     (line,) = refused(tmp_path, "requirements: requirements.txt\ncode: src")
     assert "because it lies outside of `code:`" in line
+    assert "does not exist" in refused(tmp_path, f"requirements: [./{'a' * 300}]\ncode: src")[0]
     (line,) = refused(tmp_path, "requirements: other.txt")
     assert line == (
         f"job.yaml:2: requirements: other.txt: {tmp_path / 'other.txt'} cannot be read: no such file or directory"
@@ -78,7 +79,7 @@ def test_a_path_of_this_machine_is_refused_but_on_it_and_in_an_image(tmp_path: P
     (tmp_path / "requirements.txt").write_text(f"numpy\n{line.format(tmp_path / 'w')}\n")
     (mistake,) = refused(tmp_path, "requirements: requirements.txt\ncode: .")
     assert mistake.startswith("job.yaml:2: requirements: requirements.txt:2: names /")
-    assert "which no worker has" in mistake
+    assert "which exists on this machine; workers do not get it" in mistake
     for on in ("local", "gke"):
         assert str(tmp_path) in read(tmp_path, f"requirements: requirements.txt\non: {on}").requirements
     (tmp_path / "w").rmdir()
@@ -87,7 +88,19 @@ def test_a_path_of_this_machine_is_refused_but_on_it_and_in_an_image(tmp_path: P
 
 def test_a_place_where_conda_built_a_package_is_refused(tmp_path: Path) -> None:
     (mistake,) = refused(tmp_path, "requirements: ['six @ file:///croot/six_1744271502820/work']")
-    assert "names /croot/six_1744271502820/work, which no worker has" in mistake
+    assert "names /croot/six_1744271502820/work, where conda built it; workers do not get it" in mistake
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("-f /tmp", "--find-links=file:///tmp", "--find-links /usr/lib", "--global-option=/tmp", "--cert {}", "-i {}"),
+        *("x --config-settings=a={}", "x --global-option={}", f"foo @ file:///{'a' * 300}/x.whl", "-e /tmp/"),
+    ],
+)
+def test_a_path_that_a_worker_may_have_is_its_own(tmp_path: Path, line: str) -> None:
+    (tmp_path / "requirements.txt").write_text(line.format(tmp_path))
+    assert read(tmp_path, "requirements: requirements.txt\ncode: .").requirements
 
 
 def scripts_of(directory: Path, text: str, emulation: Emulation | None) -> list[str]:
