@@ -7,14 +7,13 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-
 _OPEN = os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC
 # Of a file that is mounted by itself, as into a container, and of one in a directory that this user cannot change.
 _IRREPLACEABLE = (errno.EBUSY, errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def write(path: Path, content: str | bytes, mode: int | None = None) -> None:
-    """Write what the user named: into a device, a FIFO or an open descriptor, to where a link leads, and else in place of a file.
+    """Write what the user named: into a device, a FIFO or a descriptor, to where a link leads, and else in place of a file.
 
     A file that nothing can take the place of is overwritten. `mode`: of a file; None: that of the one that is there, or as
     the umask says. Raises OSError.
@@ -29,10 +28,12 @@ def write(path: Path, content: str | bytes, mode: int | None = None) -> None:
         if is_file:
             kept = None if found is None else stat.S_IMODE(found.st_mode)
             try:
-                return replace(end, content, kept if mode is None else mode)
+                replace(end, content, kept if mode is None else mode)
             except OSError as error:
                 if found is None or error.errno not in _IRREPLACEABLE:
                     raise
+            else:
+                return
         number = os.open(end, _OPEN | os.O_TRUNC)
         if is_file and mode is not None:
             os.fchmod(number, mode)

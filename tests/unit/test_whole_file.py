@@ -64,7 +64,9 @@ def test_an_open_file_is_written_on_through_its_descriptor(tmp_path: Path, throu
 
 
 @pytest.mark.parametrize("why", ["EBUSY", "EACCES", "EROFS", "EPERM"])
-def test_a_file_that_cannot_be_replaced_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+def test_a_file_that_cannot_be_replaced_is_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
     def refuse(draft: Path, target: Path) -> None:
         raise OSError(getattr(errno, why), why)  # EBUSY: it is mounted by itself
 

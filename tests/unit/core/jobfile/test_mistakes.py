@@ -151,18 +151,15 @@ def test_an_unknown_or_misplaced_key_gets_a_suggestion(text: str, line: str) -> 
 @pytest.mark.parametrize(
     ("accelerator", "advice"),
     [
-        (
-            "v5litepod-7",
-            "`v5litepod-7` is not a known accelerator type; nearest: v5litepod-8, v5litepod-4, v5litepod-1",
-        ),
-        ("v5e-9", "`v5e-9` is not a known accelerator type; nearest: v5litepod-8, v5litepod-4, v5litepod-16"),
-        ("v99-8", "`v99-8` is not a known accelerator type; nearest: v4-8, v3-8, v2-8"),
-        ("tpu", "`tpu` is not a known accelerator type; they look like v5litepod-8, v5p-8 or v6e-8"),
-        ("8", "`8` is not a known accelerator type; nearest: v6e-8, v5p-8, v5litepod-8"),
+        ("v5litepod-7", "nearest: v5litepod-8, v5litepod-4, v5litepod-1"),
+        ("v5e-9", "nearest: v5litepod-8, v5litepod-4, v5litepod-16"),
+        *((text, "they look like v5litepod-8, v5p-8 or v6e-8") for text in ("tpu", "v99-8", "nvidia-h100")),
+        ("8", "nearest: v6e-8, v5p-8, v5litepod-8"),
     ],
 )
 def test_an_unknown_accelerator_type_gets_the_nearest(accelerator: str, advice: str) -> None:
-    assert problems(f"{COMMAND}tpu:\n  accelerator: {accelerator}\n") == [f"job.yaml:3: tpu.accelerator: {advice}"]
+    said = f"`{accelerator}` is not a known accelerator type; {advice}; `tpujob offers` lists them"
+    assert problems(f"{COMMAND}tpu:\n  accelerator: {accelerator}\n") == [f"job.yaml:3: tpu.accelerator: {said}"]
 
 
 @pytest.mark.parametrize(
@@ -393,12 +390,12 @@ def test_text_from_the_file_cannot_control_a_terminal() -> None:
 
 
 def test_a_newer_type_than_the_table_may_be_asked_for_explicitly() -> None:
-    tpu = "tpu: {accelerator: v7-8, zone: mars-north1-a, unlisted: true}\n"
+    tpu = "tpu: {accelerator: v8-8, zone: mars-north1-a, unlisted: true}\n"
     assert problems(COMMAND + tpu) == [
-        "job.yaml:2: tpu.runtime: v7-8 is not in the catalog, so it has no default runtime; name one here"
+        "job.yaml:2: tpu.runtime: v8-8 is not in the catalog, so it has no default runtime; name one here"
     ]
-    spec = keys.load(COMMAND + tpu.replace("{", "{runtime: v2-alpha-tpu7, "), path="job.yaml")
-    assert (spec.tpu.accelerator, spec.tpu.runtime_version) == ("v7-8", "v2-alpha-tpu7")
+    spec = keys.load(COMMAND + tpu.replace("{", "{runtime: v2-alpha-tpu8, "), path="job.yaml")
+    assert (spec.tpu.accelerator, spec.tpu.runtime_version) == ("v8-8", "v2-alpha-tpu8")
 
 
 def test_the_form_of_an_unlisted_type_is_checked() -> None:

@@ -108,7 +108,7 @@ def test_the_schema_of_editors_takes_every_form(text: str) -> None:
         ("tpu:\n  - order: fastest\n", "3: tpu[0].order: does not belong here; did you mean `tpu.order`?"),
         (
             "tpu:\n  - {}\n  - accelerator: v4-9\n",
-            "4: tpu[1].accelerator: `v4-9` is not a known accelerator type; nearest: v4-8, v4-16, v4-32",
+            "4: tpu[1].accelerator: `v4-9` is not a known accelerator type; nearest: v4-8, v4-16, v4-32; `tpujob offers` lists them",
         ),
         (
             "tpu:\n  zone: us-central2-z\n  any_of:\n    - accelerator: v4-8\n",
