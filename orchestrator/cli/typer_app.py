@@ -25,6 +25,16 @@ from orchestrator.cli.renderer import Console
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 PROGRAM = "tpujob"
 MAX_COMPLETION_HELP = 60
+# What a command is called in another group, or by other programs, and its name where that is one.
+_OTHER_WORDS = {
+    "down": "stop",
+    "start": "up",
+    "delete": "down",
+    "rm": "down",
+    "kill": "cancel",
+    "ls": "list",
+    "ps": "status",
+}
 
 
 class LazyCommand(TyperCommand):
@@ -106,6 +116,16 @@ class _Command(_Uniform, TyperCommand):
 
 
 class _Group(_Uniform, TyperGroup):
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Of an unknown command, name the one that the word means elsewhere in tpujob."""
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as error:
+            meant = _OTHER_WORDS.get(args[0])
+            if meant in self.commands and hasattr(error, "message"):
+                error.message = f"No such command {args[0]!r}. Did you mean {meant!r}?"
+            raise
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(help_text.of_group(self.full_name) if self.full_name else help_text.of_tpujob())
 

@@ -59,7 +59,7 @@ def test_in_a_directory_that_was_deleted_what_needs_it_is_refused_and_the_rest_w
 ) -> None:
     monkeypatch.setenv("TPUJOB_GUARDIAN", "on")
     gone, job = "mkdir gone && cd gone && rmdir ../gone", str(tpujob.directory / tpujob.job(ON_A_SLICE))
-    refused = f"run --zone us-central1-a -- ls; run {job}; submit {job}; report x; init --example mnist; plan x"
+    refused = f"run --zone us-central1-a -- ls; run {job}; submit {job}; report x; init --example mnist; init; plan x"
     with tpujob.promising_nothing():
         for words in map(str.split, refused.split(";")):
             assert_refused(within(tpujob, gone, *words), GONE)

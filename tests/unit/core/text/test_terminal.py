@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.text.terminal import LINE_CHARS, LineSplitter, clean
+from orchestrator.core.text.terminal import LINE_CHARS, LineSplitter, clean, spelled
 
 
 def lines(*pieces: bytes) -> list[str]:
@@ -37,6 +37,24 @@ def lines(*pieces: bytes) -> list[str]:
 )
 def test_a_line_is_cleaned(raw: bytes, shown: str) -> None:
     assert clean(raw) == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("not\udcffutf8\udce9.bin", r"not\xffutf8\xe9.bin"),
+        *(
+            ("tab\t", r"tab\t"),
+            ("\\udcff\n", r"\\udcff\n"),
+            ("\\\udcff", r"\\\xff"),
+            ("あ", "あ"),
+            ("\ud800", r"\ud800"),
+        ),
+        ("x" * 4000 + ".bin", "x" * 99 + "…" + "x" * 96 + ".bin"),
+    ],
+)
+def test_a_name_of_a_file_is_spelled_on_one_short_line(name: str, shown: str) -> None:
+    assert spelled(name) == shown
 
 
 def test_a_long_line_is_capped() -> None:
