@@ -193,8 +193,7 @@ def test_a_create_answered_by_something_else_is_an_unexpected_reply(stub: StubAp
         (StubReply(502, "<html><title>502 Bad Gateway</title></html>"), CloudUnavailable),
         (StubReply(500, '{"error": {"code": 500, "mess'), CloudUnavailable),
         (StubReply(403, '{"error": {"code": 403, "mess'), UnexpectedReply),
-        (StubReply(200, "[" * 200_000), UnexpectedReply),
-        (StubReply(403, "[" * 200_000), UnexpectedReply),
+        *((StubReply(200, "[" * 200_000), UnexpectedReply), (StubReply(403, "[" * 200_000), UnexpectedReply)),
     ],
 )
 def test_a_refused_create_was_sent_once(stub: StubApi, api: TpuApi, reply: StubReply, kind: type[CloudError]) -> None:
@@ -233,8 +232,7 @@ def test_only_a_404_of_the_resource_itself_means_absent(stub: StubApi, asking: A
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [
-        (HTML_404, UnexpectedReply),
-        (StubReply(404, ""), UnexpectedReply),
+        *((HTML_404, UnexpectedReply), (StubReply(404, ""), UnexpectedReply)),
         (StubReply(404, {"error": {"code": 404, "message": "no status"}}), UnexpectedReply),
         (StubReply(404, {"error": "not_found"}), UnexpectedReply),
         (failure(404, "NOT_FOUND", "Location us-east1-d is not found or access is unauthorized."), AuthError),
@@ -244,13 +242,10 @@ def test_only_a_404_of_the_resource_itself_means_absent(stub: StubApi, asking: A
         ),
         (failure(403, "NOT_FOUND", "odd"), UnexpectedReply),
         (failure(503, "UNAVAILABLE", "try later"), CloudUnavailable),
-        (failure(410, "NOT_FOUND", "odd"), UnexpectedReply),
-        (StubReply(200, ""), UnexpectedReply),
-        (StubReply(200, "[" * 200_000), UnexpectedReply),
-        (StubReply(404, "[" * 200_000), UnexpectedReply),
+        *((failure(410, "NOT_FOUND", "odd"), UnexpectedReply), (StubReply(200, ""), UnexpectedReply)),
+        *((StubReply(200, "[" * 200_000), UnexpectedReply), (StubReply(404, "[" * 200_000), UnexpectedReply)),
         (StubReply(200, "<html>Welcome to the airport's wireless network</html>"), UnexpectedReply),
-        (StubReply(200, {}), UnexpectedReply),
-        (StubReply(200, node(name=f"{ZONE}/nodes/another")), UnexpectedReply),
+        *((StubReply(200, {}), UnexpectedReply), (StubReply(200, node(name=f"{ZONE}/nodes/another")), UnexpectedReply)),
         (StubReply(204, ""), UnexpectedReply),
         (StubReply(302, "", (("Location", "http://127.0.0.1:1/"),)), UnexpectedReply),
     ],

@@ -26,12 +26,9 @@ from orchestrator import catalog
         ("v5p-8", 4, 8, 1, "2x2x1", "V5P", "v2-alpha-tpuv5"),
         ("v5p-384", 192, 384, 48, "4x4x12", "V5P", "v2-alpha-tpuv5"),
         ("v5p-12288", 6144, 12288, 1536, "16x16x24", "V5P", "v2-alpha-tpuv5"),
-        ("v6e-8", 8, 8, 1, "2x4", "V6E", "v2-alpha-tpuv6e"),
-        ("v6e-64", 64, 64, 16, "8x8", "V6E", "v2-alpha-tpuv6e"),
-        ("tpu7x-2", 1, 2, 1, "1x1x1", "", ""),
-        ("tpu7x-8", 4, 8, 1, "2x2x1", "", ""),
-        ("tpu7x-16", 8, 16, 2, "2x2x2", "", ""),
-        ("tpu7x-18432", 9216, 18432, 2304, "16x24x24", "", ""),
+        *(("v6e-8", 8, 8, 1, "2x4", "V6E", "v2-alpha-tpuv6e"), ("v6e-64", 64, 64, 16, "8x8", "V6E", "v2-alpha-tpuv6e")),
+        *(("tpu7x-2", 1, 2, 1, "1x1x1", "", ""), ("tpu7x-8", 4, 8, 1, "2x2x1", "", "")),
+        *(("tpu7x-16", 8, 16, 2, "2x2x2", "", ""), ("tpu7x-18432", 9216, 18432, 2304, "16x24x24", "", "")),
     ],
 )
 def test_the_shape_of_a_type(
@@ -152,14 +149,11 @@ def test_zones_are_found_by_region_and_by_type_in_the_order_of_the_table() -> No
 @pytest.mark.parametrize(
     ("name", "zone", "spot", "usd"),
     [
-        ("v5litepod-8", "us-central1-a", False, 9.6),
-        ("v5litepod-8", "us-central1-a", True, 2.38168),
+        *(("v5litepod-8", "us-central1-a", False, 9.6), ("v5litepod-8", "us-central1-a", True, 2.38168)),
         ("v5p-8", "us-east5-a", False, 16.8),  # four chips at 4.20, not eight
         ("v2-8", "europe-west4-a", False, 4.95),  # the price of one host, not of a pod
-        ("v2-32", "europe-west4-a", False, 24.0),
-        ("v6e-8", "southamerica-west1-a", True, None),
-        ("v6e-8", "us-central2-b", False, None),
-        ("v5litepod-8", "us-central1-b", False, None),
+        *(("v2-32", "europe-west4-a", False, 24.0), ("v6e-8", "southamerica-west1-a", True, None)),
+        *(("v6e-8", "us-central2-b", False, None), ("v5litepod-8", "us-central1-b", False, None)),
         ("v99-8", "us-central1-a", False, None),
     ],
 )

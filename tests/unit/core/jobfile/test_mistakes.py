@@ -26,9 +26,7 @@ def problems(text: str | bytes) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("", EMPTY),
-        ("# only a comment\n", EMPTY),
-        ("---\nnull\n", EMPTY),
+        *(("", EMPTY), ("# only a comment\n", EMPTY), ("---\nnull\n", EMPTY)),
         (
             COMMAND + 'setup: !!python/object/apply:os.system ["id"]\n',
             "job.yaml:2: setup: tags (`!!python/object/apply:os.system`) are not allowed; write a plain value",
@@ -96,8 +94,7 @@ def test_text_that_is_no_job_file_gets_one_line(text: str | bytes, line: str) ->
         ("['6006']", "`6006` is not a port; write a number from 1 to 65535, such as 6006"),
         ("[true]", "`true` is not a port; write a number from 1 to 65535, such as 6006"),
         ("tensorboard", "`tensorboard` is not a port; write a number from 1 to 65535, such as 6006"),
-        ("[1, 2, 1]", "names port 1 twice"),
-        (str([*range(1, 18)]), "has 17 ports; a job has at most 16"),
+        *(("[1, 2, 1]", "names port 1 twice"), (str([*range(1, 18)]), "has 17 ports; a job has at most 16")),
     ],
 )
 def test_ports_are_numbers_each_once_and_not_many(value: str, line: str) -> None:
@@ -208,13 +205,8 @@ def test_a_bad_name_gets_the_rule_and_a_good_one(name: str, advice: str) -> None
 @pytest.mark.parametrize(
     ("duration", "advice"),
     [
-        ("0", f"`0` {UNITS}"),
-        ("-1", f"`-1` {UNITS}"),
-        (".inf", f"`.inf` {UNITS}"),
-        (".nan", f"`.nan` {UNITS}"),
-        ("soon", f"`soon` {UNITS}"),
-        ("1e9", f"`1e+09` {UNITS}"),
-        ("true", f"`true` {UNITS}"),
+        *(("0", f"`0` {UNITS}"), ("-1", f"`-1` {UNITS}"), (".inf", f"`.inf` {UNITS}"), (".nan", f"`.nan` {UNITS}")),
+        *(("soon", f"`soon` {UNITS}"), ("1e9", f"`1e+09` {UNITS}"), ("true", f"`true` {UNITS}")),
         ("", f"`null` {UNITS}"),
         ("30", "`30` is not a duration: write numbers with units, such as 30m or 30h (6m to 7d)"),
         ("12:30:00", "`12:30:00` is not a duration: write numbers with units, such as 12h30m (6m to 7d)"),
@@ -234,8 +226,7 @@ def test_a_bad_duration_gets_the_format(duration: str, advice: str) -> None:
         ("TPUJOB_RUN: x", "env.TPUJOB_RUN: is set by tpujob on every worker; choose another name"),
         ('A: "x\\ny"', "env.A: has a line break in its value; write the value on one line"),
         ('A: "x\\0y"', "env.A: contains a NUL byte; remove the escape"),
-        ("A: {x: 1}", "env.A: expected text or a number"),
-        ("A: [x]", "env.A: expected text or a number"),
+        *(("A: {x: 1}", "env.A: expected text or a number"), ("A: [x]", "env.A: expected text or a number")),
         ("A: '${env:}'", "env.A: has a `${env:` that names no variable; write ${env:NAME}"),
         ("A: '${env:B C}'", "env.A: has a `${env:` that names no variable; write ${env:NAME}"),
     ],
@@ -249,8 +240,7 @@ def test_a_bad_variable_gets_the_rule(env: str, line: str) -> None:
     [
         ("env: {TOKEN: hf_abcdefghijklmnopqrstuvwx}", "env.TOKEN"),
         ("env: {WANDB_API_KEY: 0123456789abcdef0123456789abcdef}", "env.WANDB_API_KEY"),
-        ("env: {A: 'x ya29.a0AfH6SMBx'}", "env.A"),
-        ("env: {A: AIzaSyA1234567890abcdefghijklmnopqrstu}", "env.A"),
+        *(("env: {A: 'x ya29.a0AfH6SMBx'}", "env.A"), ("env: {A: AIzaSyA1234567890abcdefghijklmnopqrstu}", "env.A")),
         ("env: {A: '-----BEGIN RSA PRIVATE KEY-----'}", "env.A"),
         ("setup: git clone https://ghp_0123456789abcdefghij@github.com/x/y", "setup"),
         ("setup: ['true', 'curl -H \"Authorization: Bearer abcdefghijklmnopqrst\" x']", "setup[1]"),

@@ -64,10 +64,7 @@ def test_files_that_name_each_other_are_refused() -> None:
     [
         ("./wheels/mine-1.0-py3-none-any.whl", "./wheels/mine-1.0-py3-none-any.whl"),
         ("wheels/mine-1.0-py3-none-any.whl", "./wheels/mine-1.0-py3-none-any.whl"),
-        ("mine-1.0.tar.gz", "./mine-1.0.tar.gz"),
-        (".", "./."),
-        ("-e .", "./."),
-        ("--editable=./lib", "./lib"),
+        *(("mine-1.0.tar.gz", "./mine-1.0.tar.gz"), (".", "./."), ("-e .", "./."), ("--editable=./lib", "./lib")),
         (".[extra] ; python_version > '3'", "./.[extra] ; python_version > '3'"),
         ("-f wheels", "--find-links ./wheels"),
     ],
@@ -80,17 +77,11 @@ def test_a_local_path_becomes_one_from_the_working_directory_of_the_job(line: st
 @pytest.mark.parametrize(
     "line",
     [
-        "numpy",
-        "torch[extra]>=2 ; sys_platform == 'linux'",
-        "mine @ https://host.example/mine-1.0-py3-none-any.whl",
-        "git+https://host.example/a/b.git@main",
-        "https://host.example/mine-1.0-py3-none-any.whl",
-        "/opt/wheels/mine-1.0-py3-none-any.whl",
-        "-i https://index.example/simple",
-        "--extra-index-url https://${USER}:${TOKEN}@index.example/simple",
-        "-f https://host.example/wheels",
-        "--find-links /opt/wheels",
-        "-r https://host.example/requirements.txt",
+        *("numpy", "torch[extra]>=2 ; sys_platform == 'linux'"),
+        *("mine @ https://host.example/mine-1.0-py3-none-any.whl", "git+https://host.example/a/b.git@main"),
+        *("https://host.example/mine-1.0-py3-none-any.whl", "/opt/wheels/mine-1.0-py3-none-any.whl"),
+        *("-i https://index.example/simple", "--extra-index-url https://${USER}:${TOKEN}@index.example/simple"),
+        *("-f https://host.example/wheels", "--find-links /opt/wheels", "-r https://host.example/requirements.txt"),
     ],
 )
 def test_what_a_worker_can_reach_by_itself_stays_as_it_is_written(line: str) -> None:

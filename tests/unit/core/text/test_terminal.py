@@ -17,22 +17,12 @@ def lines(*pieces: bytes) -> list[str]:
 @pytest.mark.parametrize(
     ("raw", "shown"),
     [
-        (b"plain\ttext", "plain\ttext"),
-        (b"\x1b[31mred\x1b[0m", "red"),
-        (b"\x1b]0;title\x07after", "after"),
-        (b"\x1b]52;c;Y3VybCBldmls\x1b\\after", "after"),
-        (b"\x1b]52;c;never ends", ""),
-        (b"\x1bP+q544e\x1b\\x", "x"),
-        (b"a\x08b\x00c\x7fd", "abcd"),
-        ("\x9b31mC1 \x9d0;t\x9cx".encode(), "C1 x"),
-        (b"\x1b[2J\x1b[1;1Hhome", "home"),
-        (b"\x1b(Bx\x1bcreset", "xreset"),
-        ("moc\u202egnp.exe".encode(), "mocgnp.exe"),
-        (b"\xff\xfe broken", "\ufffd\ufffd broken"),
-        (b"10%\r50%\r100%", "100%"),
-        (b"100%\r", "100%"),
-        (b"windows\r", "windows"),
-        (b"\r\r", ""),
+        *((b"plain\ttext", "plain\ttext"), (b"\x1b[31mred\x1b[0m", "red"), (b"\x1b]0;title\x07after", "after")),
+        *((b"\x1b]52;c;Y3VybCBldmls\x1b\\after", "after"), (b"\x1b]52;c;never ends", ""), (b"\x1bP+q544e\x1b\\x", "x")),
+        *((b"a\x08b\x00c\x7fd", "abcd"), ("\x9b31mC1 \x9d0;t\x9cx".encode(), "C1 x")),
+        *((b"\x1b[2J\x1b[1;1Hhome", "home"), (b"\x1b(Bx\x1bcreset", "xreset")),
+        *(("moc\u202egnp.exe".encode(), "mocgnp.exe"), (b"\xff\xfe broken", "\ufffd\ufffd broken")),
+        *((b"10%\r50%\r100%", "100%"), (b"100%\r", "100%"), (b"windows\r", "windows"), (b"\r\r", "")),
     ],
 )
 def test_a_line_is_cleaned(raw: bytes, shown: str) -> None:
