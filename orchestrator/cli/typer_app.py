@@ -25,16 +25,9 @@ from orchestrator.cli.renderer import Console
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 PROGRAM = "tpujob"
 MAX_COMPLETION_HELP = 60
-# What a command is called in another group, or by other programs, and its name where that is one.
-_OTHER_WORDS = {
-    "down": "stop",
-    "start": "up",
-    "delete": "down",
-    "rm": "down",
-    "kill": "cancel",
-    "ls": "list",
-    "ps": "status",
-}
+# Commands, and what they are called in another group or by other programs.
+_ALSO = {"stop": "down", "up": "start create", "cancel": "kill", "list": "ls", "status": "ps"}
+_ALSO |= dict.fromkeys(("down", "clear"), "delete remove rm")
 
 
 class LazyCommand(TyperCommand):
@@ -121,9 +114,9 @@ class _Group(_Uniform, TyperGroup):
         try:
             return super().resolve_command(ctx, args)
         except Exception as error:
-            meant = _OTHER_WORDS.get(args[0])
-            if meant in self.commands and hasattr(error, "message"):
-                error.message = f"No such command {args[0]!r}. Did you mean {meant!r}?"
+            meant = [name for name, words in _ALSO.items() if name in self.commands and args[0] in words.split()]
+            if meant and hasattr(error, "message"):
+                error.message = f"No such command {args[0]!r}. Did you mean {meant[0]!r}?"
             raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

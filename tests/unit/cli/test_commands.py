@@ -132,6 +132,7 @@ def test_the_help_of_each_command_ends_with_its_examples(
         (["emulator", "faul"], "Error: No such command 'faul'. Did you mean 'fault'?"),
         (["emulator", "down"], "Error: No such command 'down'. Did you mean 'stop'?"),
         (["ps"], "Error: No such command 'ps'. Did you mean 'status'?"),
+        (["emulator", "fault", "rm"], "Error: No such command 'rm'. Did you mean 'clear'?"),
         *((["--nope"], "Error: No such option: --nope"), (["attach"], "Error: Missing argument 'RUN'.")),
         (["up", "x", "--via", "ipa"], "Error: Invalid value for '--via': 'ipa' is not one of 'external', 'internal'"),
         *((["emulator", "put", "node"], "Error: Missing argument 'STATE'."), ([], "Run training jobs on Cloud TPUs")),
