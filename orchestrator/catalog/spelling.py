@@ -55,8 +55,8 @@ def read(text: str) -> Spelled | None:
         if len(sides) == 1:
             return Spelled(generation, number=sides[0])
         return Spelled(generation, chips=math.prod(sides), sides=shape(size))
-    named = _WITHIN.search(plain)
-    return Spelled(_GENERATIONS[named[1]], is_guess=True) if named else None
+    named = _WITHIN.findall(plain)  # of a runtime, `v2-alpha-tpuv6e`, the last one counts
+    return Spelled(_GENERATIONS[named[-1]], is_guess=True) if named else None
 
 
 def shape(topology: str) -> tuple[int, ...]:

@@ -77,20 +77,8 @@ EMULATOR_MAY_IMPORT: dict[str, set[str]] = {
 # What computes and nothing else. A module that is not here (os, time, socket, random, datetime, …) may wait or look outside.
 PURE = {
     *("__future__", "collections", "dataclasses", "enum", "functools", "itertools", "typing", "math", "statistics"),
-    *(
-        "bisect",
-        "re",
-        "string",
-        "textwrap",
-        "unicodedata",
-        "difflib",
-        "shlex",
-        "json",
-        "hashlib",
-        "base64",
-        "urllib.parse",
-        "ipaddress",
-    ),
+    *("bisect", "re", "string", "textwrap", "unicodedata", "difflib", "shlex", "json", "hashlib"),
+    *("base64", "urllib.parse", "ipaddress"),
     *("pathlib.PurePath", "pathlib.PurePosixPath", "tomllib", "yaml", "pydantic", "pydantic_core", "regex"),
 }
 LOOKS_OUTSIDE = {"open", "input", "print", "__import__", "exec", "eval"}

@@ -92,6 +92,7 @@ def test_common_names_of_a_type_map_to_the_name_of_the_api(written: str, name: s
         *((name, "v5e", True) for name in ("v5e", "v5litepod", "tpu-v5-lite-podslice")),
         *(("ct6e-standard-3t", "v6e", False), ("tpu-v6e-slice", "v6e", True), ("ct5p-hightpu-1t", "v5p", False)),
         *(("tpu-v4-podslice", "v4", True), ("tpu7x-9", "tpu7x", False), ("ironwood", "tpu7x", True)),
+        *(("v2-alpha-tpuv6e", "v6e", False), ("v2-alpha-tpuv5-lite", "v5e", False)),
         *(("my-v5e-pool", "v5e", False), ("v5lietpod-8", "v5e", False), ("v6x", "v6e", False), ("v7", "tpu7x", True)),
     ],
 )
