@@ -1,5 +1,6 @@
 """Directories and files that only this user can read, whatever the umask: those of runs, and what tpujob keeps."""
 
+import errno
 import os
 from pathlib import Path
 from typing import IO, Any
@@ -11,7 +12,13 @@ def make_directory(path: Path, *, exist_ok: bool = True) -> None:
     """Create the directory, and those above it that are missing. One that exists stays as it is. Raises OSError."""
     if not path.parent.is_dir():
         make_directory(path.parent)
-    path.mkdir(DIRECTORY_MODE, exist_ok=exist_ok)
+    try:
+        path.mkdir(DIRECTORY_MODE, exist_ok=exist_ok)
+    except FileExistsError as error:
+        if path.is_dir():
+            raise
+        why = "a file has this name" if path.exists() else "it is a link that leads nowhere"
+        raise NotADirectoryError(errno.ENOTDIR, why, str(path)) from error
 
 
 def open_file(path: Path, mode: str, **options: Any) -> IO[Any]:

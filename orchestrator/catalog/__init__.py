@@ -155,19 +155,17 @@ def runtimes(generation: str) -> tuple[str, ...]:
 
 
 def nearest(text: str, *, count: int = 3, among: Sequence[str] = ()) -> list[str]:
-    """Return the types closest to a mistyped one: of the generation that it names and closest in size, else similar letters.
+    """Return the types closest to a mistyped one: of the generation that it names and closest in size; none of another.
 
     `among`: the types that count; left out, those of the Cloud TPU API. Where it has none of that generation, all count.
     """
-    import difflib  # needed only after a mistake
-
     known = among or [each for each in types() if zones_with(each)]
     name, written = text.strip().lower(), spelling.read(text)
     if name.isdecimal():
         return [each for each in reversed(known) if each.endswith(f"-{name}")][:count]
     if written is None:
-        return difflib.get_close_matches(name[:80], known, n=count, cutoff=0.5)
-    kinds = [kind for kind in _table().types.values() if kind.generation == written.generation]
+        return []
+    kinds = [kind for kind in _table().types.values() if kind.generation.startswith(written.generation)]
     kinds = [kind for kind in kinds if kind.name in known] or kinds
 
     def distance(kind: AcceleratorType) -> int:
@@ -180,7 +178,7 @@ def nearest(text: str, *, count: int = 3, among: Sequence[str] = ()) -> list[str
 
 def nearest_place(text: str, *, count: int = 3) -> list[str]:
     """Return the zones and regions closest to a mistyped one."""
-    import difflib
+    import difflib  # needed only after a mistake
 
     return difflib.get_close_matches(text.strip().lower()[:80], regions() + zones(), n=count, cutoff=0.7)
 

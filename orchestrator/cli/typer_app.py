@@ -25,6 +25,9 @@ from orchestrator.cli.renderer import Console
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 PROGRAM = "tpujob"
 MAX_COMPLETION_HELP = 60
+# Commands, and what they are called in another group or by other programs.
+_ALSO = {"stop": "down", "up": "start create", "cancel": "kill", "list": "ls", "status": "ps"}
+_ALSO |= dict.fromkeys(("down", "clear"), "delete remove rm")
 
 
 class LazyCommand(TyperCommand):
@@ -106,6 +109,16 @@ class _Command(_Uniform, TyperCommand):
 
 
 class _Group(_Uniform, TyperGroup):
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Of an unknown command, name the one that the word means elsewhere in tpujob."""
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as error:
+            meant = [name for name, words in _ALSO.items() if name in self.commands and args[0] in words.split()]
+            if meant and hasattr(error, "message"):
+                error.message = f"No such command {args[0]!r}. Did you mean {meant[0]!r}?"
+            raise
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(help_text.of_group(self.full_name) if self.full_name else help_text.of_tpujob())
 

@@ -238,7 +238,7 @@ class Session:
             private_files.make_directory(directory)
         except OSError as error:
             raise ConfigError(
-                f"{directory} cannot be created: {error.strerror}",
+                f"{error.filename} cannot be created: {error.strerror}",
                 hint="the SSH keys of the slice go there; TPUJOB_STATE_DIR can name another directory",
             ) from error
         return directory

@@ -148,8 +148,8 @@ def _price_line(plan: Plan, emulated: bool) -> str:
 def _sum(plan: Plan) -> str:
     """The worst case with its factors, so that it can be checked: `$329.47 (24 h at $13.728/h in …)`."""
     worst = max(plan.candidates, key=lambda one: one.worst_case_usd or 0.0)
-    hours, rest = divmod(worst.life_s, 3600)
-    time = format_duration(worst.life_s) if rest else f"{hours:.0f} h"
+    hours, rest = divmod(round(worst.life_s), 3600)
+    time = " ".join([*([f"{hours} h"] if hours else []), *([format_duration(rest)] if rest else [])])
     usd = f"{worst.usd_per_hour:,.5f}".rstrip("0")  # with all of its figures: rounded, the product would be another
     usd += "0" * (2 - len(usd.partition(".")[2]))
     where = f" in {worst.zone}" if worst.usd_per_hour != plan.candidates[0].usd_per_hour else ""

@@ -85,8 +85,7 @@ def removed(gke: Gke, pod: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        (evicted, ("low on resource: memory",)),
-        (preempted, ("imminent node shutdown",)),
+        *((evicted, ("low on resource: memory",)), (preempted, ("imminent node shutdown",))),
         (removed, ("node no longer exists", "pods have no node")),  # as the pod is seen, or the Job without it
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -301,10 +301,12 @@ def test_what_cannot_run_is_named_by_its_line_in_plan_and_run(tpujob: Tpujob, te
     assert not (tpujob.directory / "runs").exists() and not list((tpujob.directory / "state").glob("leases/*"))
 
 
-def test_runs_that_is_a_file_is_the_persons_mistake(tpujob: Tpujob) -> None:
-    (tpujob.directory / "runs").write_text("")
+@pytest.mark.parametrize("there", ["a file has this name", "it is a link that leads nowhere"])
+def test_runs_that_is_no_directory_is_the_persons_mistake(tpujob: Tpujob, there: str) -> None:
+    runs = tpujob.directory / "runs"
+    runs.write_text("") if "file" in there else runs.symlink_to("gone")
     done = tpujob("run", tpujob.job(HELLO))
-    assert done.returncode == 64 and "cannot be created" in done.stderr
+    assert done.returncode == 64 and f"{runs} cannot be created: {there}\n" in done.stderr
 
 
 @pytest.mark.exhaustive

@@ -94,10 +94,8 @@ FORGED = [
     ("PUT", "instance/guest-attributes/tpujob/watchdog", ARMED),
 ]
 REQUESTS = [
-    ("GET", "instance/service-accounts/default/token", ""),
-    ("GET", "instance/attributes/ssh-keys", ""),
-    ("GET", "?recursive=true", ""),
-    ("GET", "", ""),
+    *(("GET", "instance/service-accounts/default/token", ""), ("GET", "instance/attributes/ssh-keys", "")),
+    *(("GET", "?recursive=true", ""), ("GET", "", "")),
     *FORGED,
     ("PUT", "instance/guest-attributes/a/b", "x"),
 ]

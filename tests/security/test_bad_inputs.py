@@ -236,12 +236,8 @@ SECRET = "hf_abcdefghijklmnopqrstuvwx"  # has the shape of one
 @pytest.mark.parametrize(
     "words",
     [
-        ("--env", f"TOKEN={SECRET}"),
-        ("--env", SECRET),
-        ("--set", f"env.TOKEN={SECRET}"),
-        ("--set", f"command=curl {SECRET}"),
-        ("--set", SECRET),
-        ("--", "curl", SECRET),
+        *(("--env", f"TOKEN={SECRET}"), ("--env", SECRET), ("--set", f"env.TOKEN={SECRET}")),
+        *(("--set", f"command=curl {SECRET}"), ("--set", SECRET), ("--", "curl", SECRET)),
     ],
     ids=" ".join,
 )
@@ -469,14 +465,8 @@ def test_27_without_ssh_on_the_path_the_missing_program_is_named(
 @pytest.mark.parametrize(
     "endpoint",
     [
-        "http://evil:80",
-        "http://169.254.169.254",
-        "http://127.0.0.1.evil.com:80",
-        "http://0.0.0.0:8080",
-        "https://tpu.googleapis.com",
-        "http://user@127.0.0.1:8080",
-        "file:///etc/passwd",
-        "127.0.0.1:8080",
+        *("http://evil:80", "http://169.254.169.254", "http://127.0.0.1.evil.com:80", "http://0.0.0.0:8080"),
+        *("https://tpu.googleapis.com", "http://user@127.0.0.1:8080", "file:///etc/passwd", "127.0.0.1:8080"),
     ],
 )
 def test_29_an_endpoint_that_is_not_loopback_is_refused(

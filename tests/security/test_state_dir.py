@@ -212,10 +212,7 @@ sshfs /data fuse.sshfs rw 0 0
 @pytest.mark.parametrize(
     ("path", "network"),
     [
-        ("/var/x", False),
-        ("/home/me/x", True),
-        ("/homeward/x", False),
-        ("/home/me/local disk/x", False),
+        *(("/var/x", False), ("/home/me/x", True), ("/homeward/x", False), ("/home/me/local disk/x", False)),
         ("/data/x", True),
     ],
 )

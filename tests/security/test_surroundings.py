@@ -59,7 +59,7 @@ def test_in_a_directory_that_was_deleted_what_needs_it_is_refused_and_the_rest_w
 ) -> None:
     monkeypatch.setenv("TPUJOB_GUARDIAN", "on")
     gone, job = "mkdir gone && cd gone && rmdir ../gone", str(tpujob.directory / tpujob.job(ON_A_SLICE))
-    refused = f"run --zone us-central1-a -- ls; run {job}; submit {job}; report x; init --example mnist; plan x"
+    refused = f"run --zone us-central1-a -- ls; run {job}; submit {job}; report x; init --example mnist; init; plan x"
     with tpujob.promising_nothing():
         for words in map(str.split, refused.split(";")):
             assert_refused(within(tpujob, gone, *words), GONE)
@@ -105,8 +105,7 @@ def test_on_a_disk_without_file_locks_nothing_is_created_and_what_exists_is_torn
         (OSError(errno.EMFILE, "Too many open files"), "may open no more files"),
         (OSError(errno.ENOLCK, "No locks available"), "has no file locks"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "gets no more memory"),
-        (MemoryError(), "gets no more memory"),
-        (RuntimeError("can't start new thread"), "gets no more memory"),
+        *((MemoryError(), "gets no more memory"), (RuntimeError("can't start new thread"), "gets no more memory")),
         (ImportError("x.so: failed to map segment from shared object"), "gets no more memory"),
         (FileNotFoundError(errno.ENOENT, "No such file or directory", "x"), "a bug in tpujob"),
         (RuntimeError("another"), "a bug in tpujob"),

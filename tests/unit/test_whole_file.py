@@ -1,7 +1,9 @@
 """What a user names is written as by a shell, but that a file is replaced whole: no device or link is replaced by one."""
 
+import errno
 import os
 import stat
+import subprocess
 import threading
 from pathlib import Path
 
@@ -46,11 +48,35 @@ def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path, there: bo
     assert (tmp_path / "inner/file").read_text() == "text" and names(tmp_path / "inner") == ["file"]
 
 
-def test_an_open_file_without_a_name_is_written_through_its_descriptor(tmp_path: Path) -> None:
-    with (tmp_path / "file").open("w+") as file:
-        (tmp_path / "file").unlink()
-        whole_file.write(Path(f"/dev/fd/{file.fileno()}"), "text")
-        assert file.read() == "text" and names(tmp_path) == []
+@pytest.mark.parametrize("through", ["own", "link", "of another process"])
+@pytest.mark.parametrize("deleted", [False, True])
+def test_an_open_file_is_written_on_through_its_descriptor(tmp_path: Path, through: str, deleted: bool) -> None:
+    with (tmp_path / "log").open("a+b", buffering=0) as log, subprocess.Popen(["sleep", "600"], stdout=log) as other:
+        log.write(b"before\n")
+        if deleted:
+            (tmp_path / "log").unlink()
+        (tmp_path / "link").symlink_to(f"/dev/fd/{log.fileno()}")
+        names = {"own": f"/dev/fd/{log.fileno()}", "of another process": f"/proc/{other.pid}/fd/1"}
+        whole_file.write(Path(names.get(through, tmp_path / "link")), "text")
+        other.kill()
+        log.seek(0)
+        assert log.read() == b"before\ntext" and (tmp_path / "log").exists() is not deleted
+
+
+@pytest.mark.parametrize("why", ["EBUSY", "EACCES", "EROFS", "EPERM"])
+def test_a_file_that_cannot_be_replaced_is_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    def refuse(draft: Path, target: Path) -> None:
+        raise OSError(getattr(errno, why), why)  # EBUSY: it is mounted by itself
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    (tmp_path / "file").write_text("before, and longer")
+    whole_file.write(tmp_path / "file", "text", 0o640)
+    assert (tmp_path / "file").read_text() == "text" and mode(tmp_path / "file") == 0o640
+    with pytest.raises(OSError):
+        whole_file.write(tmp_path / "new", "text")
+    assert names(tmp_path) == ["file"]
 
 
 @pytest.mark.parametrize("char", ["n", "あ", "\udcff"])

@@ -22,7 +22,7 @@ def make_directory(path: Path) -> None:
         private_files.make_directory(path, exist_ok=False)
     except OSError as error:
         hint = "`runs_dir:` in the settings names another place"
-        raise ConfigError(f"{path} cannot be created: {error.strerror}", hint=hint) from error
+        raise ConfigError(f"{error.filename} cannot be created: {error.strerror}", hint=hint) from error
 
 
 class JobOutput:

@@ -60,7 +60,7 @@ def write(script: Path | None = None) -> NewJobFile:
 
     Raises UserError if no script or several could be meant, or if the file exists; ConfigError if it cannot be written.
     """
-    relative = PurePath(_named(script) if script is not None else _found(Path()))
+    relative = PurePath(_named(script) if script is not None else _found(Path.cwd()).name)
     if not str(relative).isprintable():  # it would be more than a value and a comment of the file
         raise UserError(f"{str(relative)!r}: a name with control characters", hint="rename it")
     path = Path(f"{relative.stem}.yaml")

@@ -101,11 +101,9 @@ class PlanInputs:
 def zones(request: CapacityRequest, default_zone: str | None, inputs: PlanInputs) -> list[tuple[str, str]]:
     """Return each zone of a request with the reason for it. Raises UserError for an unknown type or place."""
     kind = catalog.lookup(request.accelerator)
-    if kind is None and not request.unlisted:
-        near = ", ".join(catalog.nearest(request.accelerator)) or "none close"
-        raise UserError(f"{request.accelerator!r} is not a known accelerator type", hint=f"nearest: {near}")
-    if kind is not None and not request.unlisted and (problem := accelerator_problem(kind.name)):
-        raise UserError(problem.replace("`", ""))
+    if not request.unlisted and (problem := accelerator_problem(request.accelerator)):
+        what, _, hint = problem.partition("; ")
+        raise UserError(what, hint=hint)
     from_settings = not request.places and default_zone is not None
     places = (default_zone,) if from_settings and default_zone else request.places or (ANY,)
     found: list[tuple[str, str]] = []

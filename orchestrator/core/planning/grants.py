@@ -108,7 +108,8 @@ def _checked(accelerator: str, count: int, zone: str, *, spot: bool) -> Grant:
     accelerator = catalog.canonical(accelerator)
     if catalog.lookup(accelerator) is None and accelerator not in generations():
         near = ", ".join(catalog.nearest(accelerator)) or ", ".join(generations())
-        raise ValueError(f"{accelerator!r} is neither an accelerator type nor a generation; nearest: {near}")
+        what = f"{accelerator!r} is neither an accelerator type nor a generation"
+        raise ValueError(f"{what}; nearest: {near}; `tpujob offers` lists them")
     if problem := names.zone_problem(zone):
         raise ValueError(f"zone: {zone!r} {problem}")
     if count < 1:

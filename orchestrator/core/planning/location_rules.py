@@ -33,7 +33,7 @@ def accelerator_problem(accelerator: str, *, unlisted: bool = False) -> str | No
         where = "not in the Cloud TPU API, as far as Google says: Compute Engine and GKE have it"
         return f"`{accelerator}` is {where}; run it on a cluster, with `on: gke`"
     advice = f"nearest: {', '.join(near)}" if (near := catalog.nearest(accelerator)) else f"they look like {_EXAMPLES}"
-    return f"`{shown(accelerator)}` is not a known accelerator type; {advice}"
+    return f"`{shown(accelerator)}` is not a known accelerator type; {advice}; `tpujob offers` lists them"
 
 
 def runtime_doubt(accelerator: str, runtime: str | None) -> str | None:

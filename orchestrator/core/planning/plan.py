@@ -14,6 +14,7 @@ from orchestrator import catalog
 from orchestrator.core.planning.capacity_request import UNPRICED, CapacityRequest, PlanInputs, Provisioning, zones
 from orchestrator.core.planning.grants import Grant
 from orchestrator.core.planning.location_rules import offered_near
+from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.errors import UserError
 
 
@@ -250,8 +251,9 @@ def affordable_s(max_cost: float, usd_per_hour: float | None, *, absent_s: float
     if seconds < SHORTEST_LIFE_S:
         least = usd_per_hour * (SHORTEST_LIFE_S + absent_s) / 3600
         raise UserError(
-            f"limits.max_cost: {where} uses up ${max_cost:,.2f} within {max(seconds + absent_s, 0):.0f} s",
-            hint=f"at about ${usd_per_hour:,.2f}/h and {absent_s:.0f} s for the deletion it takes ${least:,.2f} at least",
+            f"limits.max_cost: {where} uses up {format_usd(max_cost)} within {format_duration(seconds + absent_s)}",
+            hint=f"it takes ${least:,.2f} at least: {SHORTEST_LIFE_S:.0f} s, and {absent_s:.0f} s for the deletion, at about "
+            f"${usd_per_hour:,.2f}/h",
         )
     return seconds
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 
 LINE_CHARS = 4_000
+NAME_CHARS = 200
 LINE_BYTES = 4 * LINE_CHARS  # of one line, kept before cleaning: UTF-8 needs 4 bytes a character at most
 
 # No sequence goes on in the next line: one that never ends hides the rest of its own line only.
@@ -20,6 +21,7 @@ ESCAPES = re.compile(
     """,
     re.VERBOSE,
 )
+_NO_UTF8 = re.compile(r"(?<!\\)((?:\\\\)*)\\udc([89a-f][0-9a-f])")
 UP = b"\x1b[A"
 COLORS = re.compile(r"\x1b\[[0-9;]*m")  # nearly all that jobs print, and found faster
 # Control characters but tab and newline; line and paragraph separators; those that reorder or hide text.
@@ -43,8 +45,13 @@ def printable(text: str) -> str:
 
 
 def spelled(name: str) -> str:
-    """Return a name of a file on one line; what a terminal does not show as it is, as an escape of JSON."""
-    return printable(name if name.isprintable() else json.dumps(name)[1:-1])
+    """Return a name of a file on one line; what a terminal does not show as it is, as an escape of JSON; a long one in part.
+
+    A byte that is no UTF-8, a surrogate in Python, is `\\xff`.
+    """
+    if not name.isprintable():
+        name = _NO_UTF8.sub(r"\1\\x\2", json.dumps(name)[1:-1])
+    return name if len(name) <= NAME_CHARS else f"{name[: NAME_CHARS // 2 - 1]}…{name[-NAME_CHARS // 2 :]}"
 
 
 def harmless(text: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 import orchestrator
 from orchestrator.emulator.admin import rehearsal
 from orchestrator.emulator.api.api_call import Api, ApiCall, Json, route
-from orchestrator.emulator.model.records import startup_script_of
+from orchestrator.emulator.model.records import Node, startup_script_of
 from orchestrator.emulator.vms import processes
 from orchestrator.emulator.vms.driver import SCRIPT_OFF, Driver
 from orchestrator.emulator.wire.node_json import timestamp
@@ -25,7 +25,6 @@ class Admin(Api):
 
     @route("GET", "/_emulator/status")
     async def status(self, call: ApiCall) -> Json:
-        runs = self.state.settings.runs_scripts
         nodes = [
             {
                 "name": node.name,
@@ -35,8 +34,8 @@ class Admin(Api):
                 "workers": node.workers,
                 "ssh_ports": [host.ssh_port for host in node.hosts],
                 "created": timestamp(node.created_at),
-                # None: it has none, or one that runs on this machine.
-                "startup_script": SCRIPT_OFF if startup_script_of(node.spec) and not runs(node.trusted) else None,
+                # None: it has none, or one that runs on this machine, or did.
+                "startup_script": SCRIPT_OFF if self._is_off(node) else None,
             }
             for node in self.state.nodes.values()
         ]
@@ -55,6 +54,12 @@ class Admin(Api):
             "ssh_sessions": {kind: self.driver.ssh_sessions[kind] for kind in ("commands", "sftp")},
             "settings": asdict(self.state.settings),
         }
+
+    def _is_off(self, node: Node) -> bool:
+        script, file = startup_script_of(node.spec), self.driver.vms / node.uid / "worker0" / "startup-script"
+        if not script or self.state.settings.runs_scripts(node.trusted):
+            return False
+        return not file.exists() or file.read_text() != script  # what ran before scripts were switched off did run
 
     @route("GET", "/_emulator/billing")
     async def billing(self, call: ApiCall) -> Json:

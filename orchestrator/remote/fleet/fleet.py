@@ -9,7 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -22,7 +22,7 @@ from orchestrator.remote.fleet.follow import Follower, WorkerState, WorkerStatus
 from orchestrator.remote.fleet.forward import Forwarded, PortForward
 from orchestrator.remote.fleet.heartbeats import Heartbeats
 from orchestrator.remote.fleet.side_by_side import Output, SideBySide
-from orchestrator.remote.fleet.steps import FleetStatus, StartRequest, WorkerFacts
+from orchestrator.remote.fleet.steps import FleetStatus, Following, StartRequest, WorkerFacts
 from orchestrator.remote.shipping.sending import PushResult, Sending
 from orchestrator.remote.shipping.shipment import OnProgress, Shipment
 from orchestrator.remote.ssh.call import Completed, WorkerCall, run
@@ -46,12 +46,6 @@ SILENCE_S = 30.0
 STOP_EXTRA_S = 30.0
 DRAIN_S = 5.0  # after a stop, for the last lines of the log
 OUTPUT_BYTES = 1 << 20
-
-
-@dataclass(slots=True)
-class _Following:
-    followers: list[Follower] = field(default_factory=list)
-    changes_seen: int = -1
 
 
 class Fleet:
@@ -80,7 +74,7 @@ class Fleet:
         self.dialer = dialer or Direct()
         self._connections = [Connection(each, self._credentials, self._wakeup, self.dialer) for each in self.workers]
         self._attempt = self._phase = ""
-        self._following = _Following()
+        self._following = Following[Follower]()
         self._streams: dict[int, WorkerCall] = {}
         self._on_notice = on_notice
         self._patience = patience
@@ -189,7 +183,7 @@ class Fleet:
     def attach(self, attempt: str, phase: str) -> None:
         """Select the phase that later calls act on, for example one that an earlier process started."""
         self._attempt, self._phase = attempt, phase
-        self._following = _Following()
+        self._following = Following[Follower]()
         for call in self._streams.values():
             call.close()
         self._streams = {}
@@ -221,29 +215,13 @@ class Fleet:
                 now=self._now,
             )
 
-        self._following = _Following([follower(connection) for connection in self._connections])
+        self._following = Following([follower(connection) for connection in self._connections])
         for each in self._following.followers:
             each.thread.start()
 
     def wait(self, timeout_s: float) -> FleetStatus:
         """Wait until a worker's state changes, `timeout_s` at most; return all states. Returns at once when all ended."""
-        following = self._following
-        assert following.followers, "follow comes before wait"
-
-        def news() -> bool:
-            return self._changes(following) != following.changes_seen or all(f.done for f in following.followers)
-
-        with self._wakeup.changed:
-            self._wakeup.wait_for(news, timeout_s)
-            following.changes_seen = self._changes(following)
-            for follower in following.followers:
-                if follower.error is not None:
-                    raise follower.error
-            return FleetStatus(tuple(follower.status for follower in following.followers))
-
-    @staticmethod
-    def _changes(following: _Following) -> int:
-        return sum(follower.changes + (follower.error is not None) for follower in following.followers)
+        return self._following.wait(self._wakeup, timeout_s)
 
     def stop(self, grace_s: float) -> None:
         """End the phase and everything it started on every worker: SIGTERM, and after `grace_s` SIGKILL. Raises RemoteError."""

@@ -1,10 +1,12 @@
 """Arguments and results of the steps of a fleet."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
 
 from orchestrator.core.cluster.pod_api import OWN_ENDS
 from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
+from orchestrator.remote.ssh.fan_out import Wakeup
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +90,43 @@ class FleetStatus:
     def silent_s(self, now: float) -> float:
         """Return for how many seconds the longest unreachable worker has been unreachable; 0.0 if all are reachable."""
         return max((now - w.since for w in self.workers if w.state is WorkerState.UNREACHABLE), default=0.0)
+
+
+class Follower(Protocol):
+    """Who follows one worker. `changes`: how often its state changed; `error`: what ended the following itself."""
+
+    changes: int
+    error: Exception | None
+
+    @property
+    def done(self) -> bool: ...
+    @property
+    def status(self) -> WorkerStatus: ...
+
+
+F = TypeVar("F", bound=Follower)
+
+
+@dataclass(slots=True)
+class Following(Generic[F]):
+    """Those who follow the workers of a phase, and how much of their news was seen."""
+
+    followers: list[F] = field(default_factory=list)
+    changes_seen: int = -1
+
+    def wait(self, wakeup: Wakeup, timeout_s: float) -> FleetStatus:
+        """Wait until a worker's state changes, `timeout_s` at most; return all states. Raises the error of a follower."""
+        assert self.followers, "follow comes before wait"
+
+        def changes() -> int:
+            return sum(each.changes + (each.error is not None) for each in self.followers)
+
+        with wakeup.changed:
+            wakeup.wait_for(
+                lambda: changes() != self.changes_seen or all(each.done for each in self.followers), timeout_s
+            )
+            self.changes_seen = changes()
+            for each in self.followers:
+                if each.error is not None:
+                    raise each.error
+            return FleetStatus(tuple(each.status for each in self.followers))

@@ -7,7 +7,7 @@ Cloud Storage. Calls raise only errors of `orchestrator.errors`; `cancel` ends t
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import NoReturn
 
 from orchestrator.core.cluster.pod_api import PodApi
@@ -15,7 +15,7 @@ from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.core.text.alike import worker_names
 from orchestrator.errors import CloudError, RemoteError, Unreachable
 from orchestrator.remote.fleet.forward import Forwarded
-from orchestrator.remote.fleet.steps import FleetStatus, StartRequest
+from orchestrator.remote.fleet.steps import FleetStatus, Following, StartRequest
 from orchestrator.remote.pods.collection import PodPacker, ResultStore
 from orchestrator.remote.pods.follower import Follower
 from orchestrator.remote.pods.pod_views import PodViews
@@ -34,12 +34,6 @@ ALONE = "a pod gets what it runs with its manifest; nothing can be sent to it"
 Sink = Callable[[int, bytes], None]  # the worker, and the next piece of its output
 
 
-@dataclass(slots=True)
-class _Following:
-    followers: list[Follower] = field(default_factory=list)
-    changes_seen: int = -1
-
-
 class PodFleet:
     def __init__(
         self,
@@ -56,7 +50,7 @@ class PodFleet:
         self._wakeup = Wakeup()
         self._views = PodViews(api)
         self._attempt = self._phase = ""
-        self._following = _Following()
+        self._following = Following[Follower]()
         self._callback_lock = threading.Lock()
         self._watching = False
 
@@ -119,7 +113,7 @@ class PodFleet:
             for old in followers:
                 old.close()
             followers = [self._follower(worker) for worker in self.workers]
-        self._following = _Following(followers)
+        self._following = Following(followers)
         for each in followers:
             measured = metrics is not None and each.index == 0 and self._phase == "main"
             each.attach(self._phase, locked(sink), locked(metrics) if metrics is not None and measured else None)
@@ -134,23 +128,7 @@ class PodFleet:
 
     def wait(self, timeout_s: float) -> FleetStatus:
         """Wait until a worker's state changes, `timeout_s` at most; return all states. Returns at once when all ended."""
-        following = self._following
-        assert following.followers, "follow comes before wait"
-
-        def news() -> bool:
-            return self._changes(following) != following.changes_seen or all(f.done for f in following.followers)
-
-        with self._wakeup.changed:
-            self._wakeup.wait_for(news, timeout_s)
-            following.changes_seen = self._changes(following)
-            for follower in following.followers:
-                if follower.error is not None:
-                    raise follower.error
-            return FleetStatus(tuple(follower.status for follower in following.followers))
-
-    @staticmethod
-    def _changes(following: _Following) -> int:
-        return sum(follower.changes + (follower.error is not None) for follower in following.followers)
+        return self._following.wait(self._wakeup, timeout_s)
 
     def stop(self, grace_s: float) -> None:
         """Wait for the ends of the pods, `grace_s` at most: deleting the JobSet is what stops them."""

@@ -33,7 +33,7 @@ class Store:
                 private_files.make_directory(directory)
         except OSError as error:
             raise ConfigError(
-                f"{root} cannot be created: {error.strerror}",
+                f"{error.filename} cannot be created: {error.strerror}",
                 hint="what is shipped is kept there; TPUJOB_STATE_DIR can name another directory",
             ) from error
 

@@ -185,8 +185,10 @@ def test_a_create_answered_by_something_else_is_an_unexpected_reply(stub: StubAp
         (StubReply(502, "<html><title>502 Bad Gateway</title></html>"), errors.CloudUnavailable),
         (StubReply(500, '{"error": {"code": 500, "mess'), errors.CloudUnavailable),
         (StubReply(403, '{"error": {"code": 403, "mess'), errors.UnexpectedReply),
-        (StubReply(200, "[" * 200_000), errors.UnexpectedReply),
-        (StubReply(403, "[" * 200_000), errors.UnexpectedReply),
+        *(
+            (StubReply(200, "[" * 200_000), errors.UnexpectedReply),
+            (StubReply(403, "[" * 200_000), errors.UnexpectedReply),
+        ),
     ],
 )
 def test_a_refused_create_was_sent_once(
@@ -227,8 +229,7 @@ def test_only_a_404_of_the_resource_itself_means_absent(stub: StubApi, asking: A
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [
-        (HTML_404, errors.UnexpectedReply),
-        (StubReply(404, ""), errors.UnexpectedReply),
+        *((HTML_404, errors.UnexpectedReply), (StubReply(404, ""), errors.UnexpectedReply)),
         (StubReply(404, {"error": {"code": 404, "message": "no status"}}), errors.UnexpectedReply),
         (StubReply(404, {"error": "not_found"}), errors.UnexpectedReply),
         (failure(404, "NOT_FOUND", "Location us-east1-d is not found or access is unauthorized."), errors.AuthError),
@@ -238,13 +239,16 @@ def test_only_a_404_of_the_resource_itself_means_absent(stub: StubApi, asking: A
         ),
         (failure(403, "NOT_FOUND", "odd"), errors.UnexpectedReply),
         (failure(503, "UNAVAILABLE", "try later"), errors.CloudUnavailable),
-        (failure(410, "NOT_FOUND", "odd"), errors.UnexpectedReply),
-        (StubReply(200, ""), errors.UnexpectedReply),
-        (StubReply(200, "[" * 200_000), errors.UnexpectedReply),
-        (StubReply(404, "[" * 200_000), errors.UnexpectedReply),
+        *((failure(410, "NOT_FOUND", "odd"), errors.UnexpectedReply), (StubReply(200, ""), errors.UnexpectedReply)),
+        *(
+            (StubReply(200, "[" * 200_000), errors.UnexpectedReply),
+            (StubReply(404, "[" * 200_000), errors.UnexpectedReply),
+        ),
         (StubReply(200, "<html>Welcome to the airport's wireless network</html>"), errors.UnexpectedReply),
-        (StubReply(200, {}), errors.UnexpectedReply),
-        (StubReply(200, node(name=f"{ZONE}/nodes/another")), errors.UnexpectedReply),
+        *(
+            (StubReply(200, {}), errors.UnexpectedReply),
+            (StubReply(200, node(name=f"{ZONE}/nodes/another")), errors.UnexpectedReply),
+        ),
         (StubReply(204, ""), errors.UnexpectedReply),
         (StubReply(302, "", (("Location", "http://127.0.0.1:1/"),)), errors.UnexpectedReply),
     ],

@@ -35,14 +35,8 @@ from tests import ROOT
 @pytest.mark.parametrize(
     ("values", "section"),
     [
-        (Tpu, TpuSection),
-        (TpuAlternative, Alternative),
-        (Train, TrainSection),
-        (Emulated, EmulatedSection),
-        (Profile, ProfileSection),
-        (Limits, LimitsSection),
-        (Gke, GkeSection),
-        (Job, JobSpec),
+        *((Tpu, TpuSection), (TpuAlternative, Alternative), (Train, TrainSection), (Emulated, EmulatedSection)),
+        *((Profile, ProfileSection), (Limits, LimitsSection), (Gke, GkeSection), (Job, JobSpec)),
     ],
 )
 def test_every_key_of_the_job_file_is_a_field(values: Any, section: Any) -> None:

@@ -17,8 +17,7 @@ def rules(directory: Path, project: str = "mine", at: float = 1000.0) -> RulesFi
     ("refusal", "known"),
     [
         (ExternalAddressRefused("no"), ProjectRules(no_external_addresses=True)),
-        (OsLoginRequired("no"), ProjectRules(os_login=True)),
-        (BadRequest("no"), ProjectRules()),
+        *((OsLoginRequired("no"), ProjectRules(os_login=True)), (BadRequest("no"), ProjectRules())),
     ],
 )
 def test_a_refusal_by_policy_is_known_to_the_next_command(

@@ -29,10 +29,10 @@ def test_the_worst_case_shows_the_sum_that_it_is() -> None:
     assert price == (
         "this costs about $9.60/h, at most $329.47 (24 h at $13.728/h in southamerica-west1-b) (price table 2026-11)"
     )
-    *_, odd = plan_lines(
-        make([replace(V5E, max_duration_s=5400), replace(V6E, places=("us-east5-b",))]), AT, emulated=False
-    )
-    assert "at most $14.40 (1 h 30 m at $9.60/h) (" in odd
+    for life_s, shown in ((5400, "$14.40 (1 h 30 m"), (86700, "$231.20 (24 h 5 m"), (600, "$1.60 (10 m")):
+        plan = make([replace(V5E, max_duration_s=life_s), replace(V6E, places=("us-east5-b",), max_duration_s=60)])
+        *_, odd = plan_lines(plan, AT, emulated=False)
+        assert f"at most {shown} at $9.60/h) (" in odd
 
 
 def test_a_plan_with_an_unknown_price_promises_no_bound() -> None:

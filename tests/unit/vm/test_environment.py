@@ -409,8 +409,7 @@ def test_an_index_that_a_job_sets_for_pip_is_that_of_uv_too(monkeypatch: pytest.
             "  × No solution found when resolving dependencies:\n  ╰─▶ Because x was not found\n",
             "No solution found when resolving dependencies: Because x was not found",
         ),
-        ("error: Failed to fetch\n  Caused by: no route\n", "Failed to fetch: no route"),
-        ("Killed\n", ""),
+        *(("error: Failed to fetch\n  Caused by: no route\n", "Failed to fetch: no route"), ("Killed\n", "")),
     ],
 )
 def test_what_is_wrong_is_read_from_the_output_of_each_tool(output: str, why: str) -> None:

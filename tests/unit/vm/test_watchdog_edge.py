@@ -318,10 +318,7 @@ def test_malformed_files_of_the_job_end_nothing(vm: Vm, worker: Worker, text: st
 @pytest.mark.parametrize(
     ("reply", "said"),
     [
-        ((200, b"TRUE"), True),
-        ((200, b"true\n"), True),
-        ((200, b"FALSE"), False),
-        ((404, b""), False),
+        *(((200, b"TRUE"), True), ((200, b"true\n"), True), ((200, b"FALSE"), False), ((404, b""), False)),
         ((503, b""), False),
     ],
 )

@@ -85,6 +85,7 @@ def type_problem(accelerator: str) -> str | None:
         return None
     near = ", ".join(gke.nearest(accelerator))
     advice = f"nearest: {near}" if near else "they look like v6e-16, v5p-8 or tpu7x-16"
+    advice += "; `tpujob offers --on gke` lists them"
     known = catalog.lookup(accelerator) is not None
     return f"GKE has no {accelerator}; {advice}" if known else f"`{shown(accelerator)}` is no type of GKE; {advice}"
 

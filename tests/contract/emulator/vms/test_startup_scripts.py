@@ -84,6 +84,7 @@ def test_all_run_once_up_is_told_so(tpujob: Tpujob, start: Start) -> None:
     calls = [*status.splitlines(), *tpujob("emulator", "requests").stdout.splitlines()]
     assert not [line for line in calls if "guest" in line and SCRIPT_OFF in line]
     assert "run on this machine" not in tpujob("emulator", "up", "--no-startup-scripts").stderr
+    assert SCRIPT_OFF not in tpujob("emulator", "status").stdout, "it did run"
 
 
 @pytest.mark.parametrize(

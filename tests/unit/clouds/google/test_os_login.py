@@ -76,15 +76,11 @@ def test_an_import_names_project_region_and_expiry_and_takes_id_and_user_from_th
 @pytest.mark.parametrize(
     "profile",
     [
-        {},
-        {**PROFILE, "sshPublicKeys": {}},
+        *({}, {**PROFILE, "sshPublicKeys": {}}),
         {**PROFILE, "sshPublicKeys": {KEY_ID: {"key": "ssh-ed25519 OTHER tpujob"}}},
-        {**PROFILE, "sshPublicKeys": {KEY_ID: {}}},
-        {**PROFILE, "sshPublicKeys": []},
-        {**PROFILE, "posixAccounts": []},
-        {**PROFILE, "posixAccounts": [{"username": "-oProxyCommand=x"}]},
-        {**PROFILE, "posixAccounts": [{"username": 5}]},
-        {**PROFILE, "posixAccounts": "many"},
+        *({**PROFILE, "sshPublicKeys": {KEY_ID: {}}}, {**PROFILE, "sshPublicKeys": []}),
+        *({**PROFILE, "posixAccounts": []}, {**PROFILE, "posixAccounts": [{"username": "-oProxyCommand=x"}]}),
+        *({**PROFILE, "posixAccounts": [{"username": 5}]}, {**PROFILE, "posixAccounts": "many"}),
     ],
 )
 def test_a_profile_without_the_key_or_without_a_login_name_is_refused(answering: Answering, profile: Any) -> None:
@@ -162,10 +158,8 @@ def test_an_account_that_google_does_not_tell_says_how_to_log_in(answering: Answ
     ("fields", "account"),
     [
         ({"service_account_email": "bot@p.iam.gserviceaccount.com"}, "bot@p.iam.gserviceaccount.com"),
-        ({"account": "ada@example.com"}, "ada@example.com"),
-        ({"account": ""}, None),
-        ({"service_account_email": "default"}, None),
-        ({}, None),
+        *(({"account": "ada@example.com"}, "ada@example.com"), ({"account": ""}, None)),
+        *(({"service_account_email": "default"}, None), ({}, None)),
     ],
 )
 def test_a_login_that_names_its_account_needs_no_question(

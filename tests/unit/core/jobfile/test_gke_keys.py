@@ -60,7 +60,10 @@ def test_a_job_on_a_cluster_says_where_and_as_what_it_runs() -> None:
         ("tpu: {accelerator: v4-8, provisioning: flex-start}", "tpu.provisioning: GKE has no flex-start for v4-8"),
         ("tpu: {accelerator: v2-8}", "tpu.accelerator: GKE has no v2-8; nearest: "),
         ("tpu: {accelerator: v5p-8576}", "tpu.accelerator: GKE has no v5p-8576; nearest: v5p-8448, v5p-8704"),
-        ("tpu: {accelerator: tpu7-8}", "tpu.accelerator: `tpu7-8` is no type of GKE; nearest: tpu7x-8"),
+        (
+            "tpu: {accelerator: h100}",
+            "tpu.accelerator: `h100` is no type of GKE; they look like v6e-16, v5p-8 or tpu7x",
+        ),
         ("tpu: {accelerator: tpu7x-9}", "tpu.accelerator: `tpu7x-9` is no type of GKE; nearest: tpu7x-8"),
         ("tpu: {slices: 0}", "tpu.slices: must be at least 1, not `0`"),
         ("tpu: {slices: 257}", "tpu.slices: must be at most 256, not `257`"),

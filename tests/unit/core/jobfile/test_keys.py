@@ -57,11 +57,9 @@ def test_a_job_without_a_name_is_named_after_its_file(path: str, name: str) -> N
 @pytest.mark.parametrize(
     ("written", "zones"),
     [
-        ("us-central1", ("us-central1",)),
-        ("us-central1-a", ("us-central1-a",)),
+        *(("us-central1", ("us-central1",)), ("us-central1-a", ("us-central1-a",))),
         ("us-central1, europe-west4-a", ("us-central1", "europe-west4-a")),
-        ("[us-central1, europe-west4-a]", ("us-central1", "europe-west4-a")),
-        ("null", ()),
+        *(("[us-central1, europe-west4-a]", ("us-central1", "europe-west4-a")), ("null", ())),
     ],
 )
 def test_zones_are_a_zone_a_region_or_several(written: str, zones: tuple[str, ...]) -> None:
@@ -187,12 +185,8 @@ def test_the_schema_accepts_what_the_loader_accepts(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "name: x\n",
-        "train:\ncommand: ls\n",
-        "train: {epochs: many}\n",
-        "train: {epoch: 1}\n",
-        "command: ls\ntpu: {acclerator: x}\n",
-        "command: ls\nlimits: {max_duration: 12:30:00}\n",
+        *("name: x\n", "train:\ncommand: ls\n", "train: {epochs: many}\n", "train: {epoch: 1}\n"),
+        *("command: ls\ntpu: {acclerator: x}\n", "command: ls\nlimits: {max_duration: 12:30:00}\n"),
         "command: ls\nenv: {A: [1]}\n",
     ],
 )
@@ -264,11 +258,8 @@ def test_any_values_under_the_known_keys_are_a_job_or_a_list_of_mistakes(data: d
 @pytest.mark.parametrize(
     "text",
     [
-        "a: [" + "&a x," * 50_000 + "]",
-        "name: '" + "-eyJ" * 60_000 + "'",
-        "command: ls\nartifacts:\n" + "- ../x\n" * 15_000,
-        "a: 1\n" * 50_000,
-        "x\n" * 120_000,
+        *("a: [" + "&a x," * 50_000 + "]", "name: '" + "-eyJ" * 60_000 + "'"),
+        *("command: ls\nartifacts:\n" + "- ../x\n" * 15_000, "a: 1\n" * 50_000, "x\n" * 120_000),
     ],
     ids=["anchors", "nearly-secrets", "patterns", "duplicates", "lines"],
 )

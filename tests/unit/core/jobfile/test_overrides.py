@@ -56,8 +56,7 @@ def test_a_key_that_was_text_can_become_a_section() -> None:
         ("limit.max_duration=2h", "limit: unknown key; did you mean `limits`?"),
         ("tpu={zone: us-central1-q}", "tpu.zone: "),
         ("tpu.accelerator=v9-8", "`v9-8` is not a known accelerator type"),
-        ("name=A B", "`A B` is not a valid name"),
-        ("env.A=", 'has no value; write "" for empty text'),
+        *(("name=A B", "`A B` is not a valid name"), ("env.A=", 'has no value; write "" for empty text')),
         ("train={}", "a job has either `train:` or `command:`"),
     ],
 )
@@ -143,12 +142,9 @@ def test_a_setting_that_is_no_key_and_value_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("setup=[a", "--set setup=[a: not valid YAML"),
-        ("name=!!str y", "tags (`!!str`) are not allowed"),
-        ("name=a\n---\nb", "a second document"),
-        ("train={lr: 1, lr: 2}", "duplicate key"),
-        ("name=" + "[" * 200, "levels"),
-        ("name=\x1b[31m", "does not belong in a text file"),
+        *(("setup=[a", "--set setup=[a: not valid YAML"), ("name=!!str y", "tags (`!!str`) are not allowed")),
+        *(("name=a\n---\nb", "a second document"), ("train={lr: 1, lr: 2}", "duplicate key")),
+        *(("name=" + "[" * 200, "levels"), ("name=\x1b[31m", "does not belong in a text file")),
     ],
 )
 def test_a_value_that_no_file_may_hold_is_refused(text: str, why: str) -> None:
@@ -187,10 +183,8 @@ def test_a_variable_without_a_value_is_the_users_own() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1A=x", "--env 1A: is not a variable name"),
-        ("TPU_NAME=x", "--env TPU_NAME: is set by tpujob"),
-        ("A=x\ny", "--env A: has a line break"),
-        ("A=${env:}", "--env A: has a `${env:` that names no variable"),
+        *(("1A=x", "--env 1A: is not a variable name"), ("TPU_NAME=x", "--env TPU_NAME: is set by tpujob")),
+        *(("A=x\ny", "--env A: has a line break"), ("A=${env:}", "--env A: has a `${env:` that names no variable")),
     ],
 )
 def test_a_variable_follows_the_rules_of_a_file(text: str, message: str) -> None:

@@ -142,10 +142,8 @@ def test_fastest_asks_plain_capacity_first_then_spot_then_queued() -> None:
 @pytest.mark.parametrize(
     ("requested", "queue", "provisioning", "queued"),
     [
-        (Provisioning.ON_DEMAND, False, Provisioning.ON_DEMAND, False),
-        (Provisioning.ON_DEMAND, True, QUEUED, True),
-        (QUEUED, False, QUEUED, True),
-        (SPOT, True, SPOT, True),
+        *((Provisioning.ON_DEMAND, False, Provisioning.ON_DEMAND, False), (Provisioning.ON_DEMAND, True, QUEUED, True)),
+        *((QUEUED, False, QUEUED, True), (SPOT, True, SPOT, True)),
         (Provisioning.RESERVED, False, Provisioning.RESERVED, False),
         (Provisioning.FLEX_START, False, Provisioning.FLEX_START, True),
     ],
@@ -275,7 +273,9 @@ def test_a_budget_without_a_price_is_refused() -> None:
 def test_a_budget_that_would_not_last_a_minute_is_refused_and_the_hint_names_a_sufficient_one() -> None:
     with pytest.raises(UserError, match="uses up") as caught:
         affordable_s(0.5, 9.6, absent_s=300, where="here")
-    assert "$0.96" in str(caught.value.hint)
+    assert caught.value.hint == "it takes $0.96 at least: 60 s, and 300 s for the deletion, at about $9.60/h"
+    with pytest.raises(UserError, match=r"here uses up <\$0.01 within 0.4 s"):
+        affordable_s(0.001, 9.6, absent_s=10, where="here")
 
 
 def test_a_plan_lasts_as_long_as_the_shorter_of_time_and_budget() -> None:

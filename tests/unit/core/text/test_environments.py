@@ -22,10 +22,7 @@ def bash(home: Path, script: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "change",
     [
-        {"requirements": "beta\n"},
-        {"constraints": "alpha<1\n"},
-        {"python": "3.13"},
-        {"base": "$OTHER/python"},
+        *({"requirements": "beta\n"}, {"constraints": "alpha<1\n"}, {"python": "3.13"}, {"base": "$OTHER/python"}),
         {"code_sha256": "0"},
     ],
 )

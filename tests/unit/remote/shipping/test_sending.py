@@ -66,21 +66,12 @@ def test_text_is_packed_zeros_are_counted_and_noise_travels_as_it_is() -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        {"missing": [[0, 3]], "offset": 0},
-        {"missing": [[-1, 1]], "offset": 0},
-        {"missing": [[1, 1]], "offset": 0},
-        {"missing": [[1, 2], [0, 1]], "offset": 0},
-        {"missing": [[0, 1], [0, 1]], "offset": 0},
-        {"missing": [["0", "1"]], "offset": 0},
-        {"missing": [[0]], "offset": 0},
-        {"missing": [[0.0, 1.5]], "offset": 0},
-        {"missing": "../../.ssh/id_rsa", "offset": 0},
-        {"missing": {"/etc/passwd": 1}, "offset": 0},
-        {"missing": [[0, 1]], "offset": -5},
-        {"missing": [[0, 1]], "offset": 10},
-        {"missing": [[0, 1]]},
-        {"missing": [], "offset": 4},
-        {"offset": 0},
+        *({"missing": [[0, 3]], "offset": 0}, {"missing": [[-1, 1]], "offset": 0}, {"missing": [[1, 1]], "offset": 0}),
+        *({"missing": [[1, 2], [0, 1]], "offset": 0}, {"missing": [[0, 1], [0, 1]], "offset": 0}),
+        *({"missing": [["0", "1"]], "offset": 0}, {"missing": [[0]], "offset": 0}),
+        *({"missing": [[0.0, 1.5]], "offset": 0}, {"missing": "../../.ssh/id_rsa", "offset": 0}),
+        *({"missing": {"/etc/passwd": 1}, "offset": 0}, {"missing": [[0, 1]], "offset": -5}),
+        *({"missing": [[0, 1]], "offset": 10}, {"missing": [[0, 1]]}, {"missing": [], "offset": 4}, {"offset": 0}),
     ],
 )
 def test_a_worker_gets_nothing_that_it_was_not_offered(tmp_path: Path, answer: dict[str, Any]) -> None:
