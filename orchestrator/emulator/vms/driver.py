@@ -182,6 +182,7 @@ class Driver:
         script = startup_script_of(node.spec) if node.uid in self.hosts else ""
         if script and not self.state.settings.runs_scripts(node.trusted):
             log.warning("%s: %s", node.name, SCRIPT_OFF)
+            (self.vms / node.uid / "worker0" / "startup-script").unlink(missing_ok=True)  # that of an earlier boot
             script = ""
         for process in self.hosts[node.uid].boot(script) if script else ():
             wait = asyncio.create_task(processes.wait_for_exit(process))
