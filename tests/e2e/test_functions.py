@@ -54,6 +54,7 @@ def test_a_script_gets_the_value_of_its_function_and_its_error_and_shows_its_log
     assert tpujob.lived() == 2 and tpujob.alive() == []
 
 
+@pytest.mark.ci
 def test_a_function_of_a_module_is_planned_submitted_and_its_value_asked_for_later(tpujob: Tpujob) -> None:
     project = tpujob.directory / "project"
     (project / "mine").mkdir(parents=True)

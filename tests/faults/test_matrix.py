@@ -25,7 +25,7 @@ ALWAYS = {  # one row of each family is in the default tier
     "create": "9",
     "queue": "17",
     "delete": "20",
-    "vm": "29",
+    "vm": "41",
     "net": "43",
     "ledger": "45b",
     "person": "55",

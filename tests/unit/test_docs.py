@@ -154,6 +154,7 @@ def test_the_page_of_the_settings_has_every_key() -> None:
 # -- messages --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 def test_the_list_of_messages_is_what_the_sources_say() -> None:
     assert page("docs/messages.md") == reference("message_reference").page_text(), "run `make docs`"
 

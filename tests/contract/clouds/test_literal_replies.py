@@ -7,7 +7,6 @@ A row of `literal_replies.jsonl` has the `body`, whose envelope may be reconstru
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +25,13 @@ from orchestrator.remote.iap.dialer import Relay, dial
 from orchestrator.remote.iap.relay_session import RelayTarget
 from tests import ROOT
 from tests.contract.remote.scripted_relay import ScriptedRelay, scripted
-from tests.unit.clouds.stub_api import StubApi, StubReply, stub_api
+from tests.unit.clouds.stub_api import StubApi, StubReply
 
 ROWS = [json.loads(line) for line in (Path(__file__).parent / "literal_replies.jsonl").read_text().splitlines()]
 ZONE = "projects/my-project/locations/us-central1-a"
 NODE = SliceName("my-project", "us-central1-a", "vm")
 REQUEST = SliceRequest(NODE, "v5litepod-4", "v2-alpha-tpuv5-lite")
 TOKEN = EmulatorToken("the-token")
-
-
-@pytest.fixture
-def stub() -> Iterator[StubApi]:
-    with stub_api() as running:
-        yield running
 
 
 def answered(row: dict[str, Any], stub: StubApi, monkeypatch: pytest.MonkeyPatch) -> Any:

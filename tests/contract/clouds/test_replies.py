@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +50,6 @@ def node(state: Any = "READY", name: str = PATH, **fields: Any) -> dict[str, Any
 
 
 NO_SUCH_NODE = failure(404, "NOT_FOUND", f"Resource '{PATH}' was not found")
-
-
-@pytest.fixture
-def stub() -> Iterator[StubApi]:
-    with stub_api() as running:
-        yield running
 
 
 @pytest.fixture

@@ -102,6 +102,7 @@ def test_a_run_does_not_end_because_the_clock_was_set(
     assert cli.only_run()["cost_usd"] < 1.0
 
 
+@pytest.mark.ci
 def test_a_slice_that_was_brought_while_the_clock_was_behind_stays_when_it_is_put_right(
     cli: Cli, set_clock: Callable[[float], None]
 ) -> None:

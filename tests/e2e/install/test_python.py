@@ -13,6 +13,7 @@ INSTALL = "pip install --no-index --find-links wheels --upgrade --disable-pip-ve
 LOOKS_FOR_TORCH = "python -c 'import importlib.util as u; print(u.find_spec(\"torch\"))'"
 
 
+@pytest.mark.ci
 def test_an_install_that_tpujob_could_not_live_with_does_not_touch_it(cli: Cli) -> None:
     for name in ("pydantic", "typer", "asyncssh"):
         wheel(cli.directory / "code" / "wheels", name)

@@ -188,6 +188,7 @@ except tpujob.Interrupted as error:
     assert tpujob.lived() == 1 and tpujob.alive() == []
 
 
+@pytest.mark.ci
 def test_a_program_that_ends_without_leaving_the_block_releases_the_slice(tpujob: Tpujob) -> None:
     """As a notebook does whose cell called `__enter__`, and whose kernel is shut down."""
     code = "import tpujob; s = tpujob.Client('emulated').slice('v5litepod-8').__enter__(); print(s.name)"
@@ -210,6 +211,7 @@ with tpujob.Client("emulated").slice("v5litepod-8") as s:
 """
 
 
+@pytest.mark.ci
 def test_a_forked_child_that_leaves_the_block_takes_nothing_away(tpujob: Tpujob) -> None:
     code = FORKING.format(child="sys.exit(5)", parent="print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)")
     out = succeeded(python(tpujob, code)).splitlines()

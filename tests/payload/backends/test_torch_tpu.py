@@ -81,6 +81,7 @@ def test_the_same_loop_trains_through_torch_tpus_names(tmp_path: Path, data: Pat
     assert any(line.startswith("synchronize") for line in printed)
 
 
+@pytest.mark.ci
 def test_a_training_resumes_from_the_checkpoint_that_one_process_reads_for_all(tmp_path: Path, data: Path) -> None:
     config = {"model": "mlp", "checkpoint_every": "4 steps", "eval": False}
     killed = on_a_host_with(tmp_path, "v4", 2, config, data, then=partial(power_cut, 5)).end()

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import pytest
+
 from tests.waiting import HANG_S
 
 
@@ -92,3 +94,9 @@ def stub_api() -> Iterator[StubApi]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@pytest.fixture
+def stub() -> Iterator[StubApi]:
+    with stub_api() as running:
+        yield running

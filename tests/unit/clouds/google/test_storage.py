@@ -1,23 +1,15 @@
 """The location of a bucket: the request, its token, and each kind of reply."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from orchestrator.clouds.google import storage
 from orchestrator.clouds.tpu.connect import EmulatorToken
 from orchestrator.core.planning.egress import Bucket
 from orchestrator.errors import AuthError, BadRequest, CloudUnavailable, UnexpectedReply
-from tests.unit.clouds.stub_api import StubApi, StubReply, stub_api
+from tests.unit.clouds.stub_api import StubApi, StubReply
 
 PLACED = {"location": "US-CENTRAL1", "locationType": "region"}
 TOKEN = EmulatorToken("the-token")
-
-
-@pytest.fixture
-def stub() -> Iterator[StubApi]:
-    with stub_api() as running:
-        yield running
 
 
 @pytest.fixture

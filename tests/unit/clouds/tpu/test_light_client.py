@@ -22,17 +22,11 @@ from orchestrator.core.lease.cloud_api import EVERYWHERE, SliceName
 from orchestrator.errors import AuthError, BadRequest, CloudUnavailable, ConfigError, UnexpectedReply, WrongState
 from orchestrator.settings import Target
 from tests import ROOT
-from tests.unit.clouds.stub_api import StubApi, StubReply, stub_api
+from tests.unit.clouds.stub_api import StubApi, StubReply
 from tests.waiting import HANG_S
 
 NAME = SliceName("acme-project", "us-central1-a", "tpujob-k3f9ab-7q2m4x1pzt")
 NODE = {"name": f"projects/acme-project/locations/us-central1-a/nodes/{NAME.node}", "state": "READY"}
-
-
-@pytest.fixture
-def stub() -> Iterator[StubApi]:
-    with stub_api() as running:
-        yield running
 
 
 @pytest.fixture
