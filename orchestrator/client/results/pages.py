@@ -118,9 +118,7 @@ def _only_a_warning(session: Session) -> Iterator[None]:
     except KeyboardInterrupt:
         session.reporter.notice("warning", "the report was left out: you pressed Ctrl-C")
     except Exception as error:
-        what = (
-            error.message if isinstance(error, TpujobError) else error.strerror if isinstance(error, OSError) else None
-        )
+        what = error.message if isinstance(error, TpujobError) else getattr(error, "strerror", None)
         what = what or "a bug in tpujob; `tpujob report` writes it, or keeps the traceback"
         session.reporter.notice("warning", f"the report was not written: {what}")
 

@@ -76,9 +76,8 @@ def _lease_to_extend(session: Session, name: str) -> Lease:
         run, attempt = lookup.live_run(session, name)
     except UnknownRun:
         return lookup.require(session, name)
-    other = (
-        lookup.held(session, name) if attempt.state.ended else None
-    )  # a living slice of the name comes before an ended run
+    # A living slice of the name comes before an ended run.
+    other = lookup.held(session, name) if attempt.state.ended else None
     if other is None and (lease := lookup.lease_of_run(session, run.id)) is not None:
         lookup.refuse_cluster(lease)
         return lease

@@ -422,7 +422,7 @@ def test_hostile_artifacts_are_refused_and_the_others_come(one: Slice, tmp_path:
     script = r"""
         cd $TPUJOB_ARTIFACTS
         echo fine > fine; ln -s /proc/self/environ leak; mkfifo pipe; echo a > Same; echo b > same; echo x > $'ev\033]0;il'
-        ln -s fine/ nothing; ln -s deep latest; ln -s "$PWD/fine" ../work/linked
+        ln -s fine/ nothing; ln -s deep latest; (cd ..; ln -s "$PWD/artifacts/fine" work/linked)
         mkdir deep; echo y > 'deep/back\slash'
         row() { printf '{"path": "%s", "size_bytes": %s, "sha256": "%s"}' $1 $2 $3; }
         true=$(sha256sum fine | cut -d" " -f1)

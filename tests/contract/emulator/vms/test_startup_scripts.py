@@ -112,7 +112,7 @@ def test_on_an_emulator_that_its_environment_names_tpujob_has_its_watchdog_or_sa
 
 
 def test_a_node_of_an_emulator_that_marked_none_boots_without_its_script_and_this_is_said(emulator: Emulator) -> None:
-    """It ran the scripts of every client, so nobody knows whose this one is."""
+    """It ran the scripts of every client, so it is not known whose this one is."""
     ran = emulator.state_dir / "ran"
     created(emulator.trusted, "old", f"echo boot >> {ran}; exec sleep 600")
     until(ran.exists)

@@ -80,7 +80,7 @@ def test_what_a_command_needs_and_no_worker_gets_is_refused_at_its_line(job: Pat
     assert why in found and found.startswith("job.yaml:")
 
 
-def test_what_is_shipped_has_no_key_where_nobody_wrote_a_file(job: Path) -> None:
+def test_what_is_shipped_has_no_key_where_there_is_no_job_file(job: Path) -> None:
     with pytest.raises(JobSpecError) as caught:
         check_files(spec := keys.from_values({"command": ["python3", "0"], "code": "src"}), survey(spec, job))
     place = f"the directory that is shipped ({job.parent / 'src'})"
