@@ -2,7 +2,7 @@
 
 `remote.transfer.collect` asks for it. Taken are the regular files under `artifacts/` and those under `work/` that match the
 job's patterns. A link is packed as the file it leads to, wherever that is: the job could have copied it. What is not packed is
-named, with why; what is no file at all (a FIFO, a link to nothing or to a directory) harms nothing, and what vanishes meanwhile
+named, with why; what is no file at all (a FIFO, a link to nothing) harms nothing, and what vanishes meanwhile
 is nothing. The contents follow one another in the order of the index, each as long as it says there: nothing can be larger than
 it says. They are never on this disk a second time.
 """

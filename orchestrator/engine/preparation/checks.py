@@ -110,9 +110,8 @@ def _why_not_there(needed: Needed, spec: JobSpec, found: Survey | None) -> str |
         return f"is not executable; `chmod +x {path}` makes it so" if is_closed else None
     above = [entries[str(each)].content for each in PurePosixPath(path).parents if str(each) in entries]
     is_behind_link = any(isinstance(each, str) for each in above)  # then no more is known
-    is_built = path.startswith("build/lib") and (
-        spec.setup or spec.requirements is not None
-    )  # by pip, of what is shipped
+    # By pip, of what is shipped.
+    is_built = path.startswith("build/lib") and (spec.setup or spec.requirements is not None)
     if is_behind_link or is_built or path == "." or any(each.startswith(f"{path}/") for each in entries):
         return None
     if spec.code is None or found is None:
