@@ -29,6 +29,7 @@ from orchestrator.remote.ssh import agent
 from tests.waiting import HANG_S
 
 PART_BYTES = 16384
+NO_TMP = {"TPUJOB_EMULATED_TRAINING": ""}  # its /tmp is that of this machine, to which others write, too
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ class Pod:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "TPUJOB_TERMINATION_LOG": str(self.place / "note"), "HOME": str(run), **env},
+            env={**os.environ, "TPUJOB_TERMINATION_LOG": str(self.place / "note"), "HOME": str(run), **NO_TMP, **env},
         )
         threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
 

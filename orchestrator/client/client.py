@@ -213,15 +213,25 @@ class Client:
             if not cancel(session, _id(run)).released:
                 check_released(session)
 
-    def collect(self, run: str | Run, *, max_results: str | None = None, on_event: OnEvent | None = None) -> RunResult:
+    def collect(
+        self,
+        run: str | Run,
+        *,
+        max_results: str | None = None,
+        work: str | None = None,
+        to: str | Path | None = None,
+        on_event: OnEvent | None = None,
+    ) -> RunResult:
         """Collect the results that a run left on its slice, release the slice, and return the run's result.
 
-        `max_results` replaces the job's limit: a size such as `"80GB"`, or `"none"`. Raises the run's own error if the run was
-        not a success; ArtifactError while results are missing; UnknownRun; UserError for a run that has not ended.
+        `max_results` replaces the job's limit: a size such as `"80GB"`, or `"none"`. `work`: a pattern, such as `"*"`, of files
+        beside the artifacts that come without a limit, to the directory `to` if there is one. Raises the run's own error if
+        the run was not a success; ArtifactError while results are missing; UnknownRun; UserError for a run that has not ended.
         """
         most_bytes = None if max_results is None else size("max_results", max_results)
         with self._session(on_event) as session:
-            result = ending.collect(session, _id(run), max_results=most_bytes)
+            place = None if to is None else Path(to)
+            result = ending.collect(session, _id(run), max_results=most_bytes, work=work, to=place)
             return successful(session, result)
 
     def get(self, run: str) -> Run:

@@ -185,6 +185,7 @@ class Job(_Values):
     tpu_metrics: bool | None = None
     bucket: str | None = None
     allow_egress: bool | None = None
+    copy_while_running: bool | None = None
     limits: Limits | None = None
     keep_on_failure: Duration | None = None
     on_preemption: Literal["stop", "restart"] | None = None

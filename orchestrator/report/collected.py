@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator import whole_file
 from orchestrator.core.text import json_text
+from orchestrator.core.text.sizes import format_size
 from orchestrator.core.text.terminal import spelled
 from orchestrator.report.files.artifact_files import open_regular
 
@@ -29,8 +30,9 @@ MOST_SHOWN = 20
 class ResultRemark:
     """A result with another name here than on its worker, or one that is not here.
 
-    `kind`: renamed; missing: its slice is kept for it; lost: refused, damaged or gone; note: no file, such as a link to a
-    directory, or a file of which there is something to say.
+    `kind`: renamed; missing: its slice is kept for it; left: so it is, but beside the artifacts; lost: refused, damaged or
+    gone; note: no file, such as a link to a directory, or a file of which there is something to say; unmatched: a pattern of
+    `artifacts:` for which there is no file.
     """
 
     kind: str
@@ -38,8 +40,11 @@ class ResultRemark:
     path: str  #: on the worker
     why: str  #: empty if it is renamed
     place: str  #: in the run's directory, if it is renamed, else empty
+    size_bytes: int = 0  #: of what is left; 0 if that is unknown
 
     def __str__(self) -> str:
+        if self.kind == "unmatched":
+            return f"`artifacts: {spelled(self.path)}` matches no file"
         return f"worker{self.worker}: {spelled(self.path)} {f'is {self.place}' if self.place else f'· {self.why}'}"
 
 
@@ -50,9 +55,15 @@ def keep(directory: Path, collected: CollectResult) -> tuple[ResultRemark, ...]:
         for file in collected.files
         if file.place
     ]
-    kinds = {"missing": collected.waiting, "lost": collected.refused + collected.broken, "note": collected.notes}
-    left = [ResultRemark(kind, each.worker, each.path, each.why, "") for kind, every in kinds.items() for each in every]
-    remarks, path = (*renamed, *left[:MOST]), directory / NAME
+    kinds = {"missing": collected.waiting, "lost": collected.refused + collected.broken}
+    kinds |= {"left": collected.left, "note": collected.notes}
+    left = [
+        ResultRemark(kind, each.worker, each.path, each.why, "", each.size_bytes)
+        for kind, every in kinds.items()
+        for each in every
+    ]
+    unmatched = [ResultRemark("unmatched", 0, pattern, "", "") for pattern in collected.unmatched]
+    remarks, path = (*renamed, *unmatched, *left[:MOST]), directory / NAME
     if not remarks:
         path.unlink(missing_ok=True)
         return ()
@@ -76,7 +87,26 @@ def read(directory: Path) -> tuple[ResultRemark, ...]:
 
 def lines(remarks: Sequence[ResultRemark]) -> list[tuple[str, str]]:
     """Return a kind and a sentence for each of the first ones, and one for the others."""
-    found = [(each.kind, str(each)) for each in remarks[:MOST_SHOWN]]
+    left = [each for each in remarks if each.kind == "left"]
+    remarks = [each for each in remarks if each.kind != "left"]
+    found = [("left", line) for line in left_lines(left)]
+    found += [("warning" if each.kind == "unmatched" else each.kind, str(each)) for each in remarks[:MOST_SHOWN]]
     if len(remarks) > MOST_SHOWN:
         found.append(("results", f"{len(remarks) - MOST_SHOWN:,} more are in {NAME}, and in `show --json`"))
+    return found
+
+
+def left_lines(left: Sequence[ResultRemark]) -> list[str]:
+    """Return a line for each directory, or single file, of what lies beside the artifacts and is not here."""
+    groups: dict[str, list[ResultRemark]] = {}
+    for each in left:
+        top, _, rest = each.path.removeprefix("work/").partition("/")
+        groups.setdefault(f"{top}/" if rest else top, []).append(each)
+    found = []
+    for name, group in groups.items():
+        size, workers = format_size(sum(each.size_bytes for each in group)), len({each.worker for each in group})
+        where = f"{workers} workers" if workers > 1 else f"worker{group[0].worker}"
+        count = f"{len(group):,} files, " if len(group) > 1 else ""
+        name = group[0].path.removeprefix("work/") if len(group) == 1 else name  # noqa: PLW2901
+        found.append(f"{spelled(name)} ({count}{size} on {where})")
     return found

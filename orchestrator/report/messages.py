@@ -82,7 +82,7 @@ def release_outcome(outcome: Outcome) -> str:
     """Return what became of the slice of the run, in one line."""
     released = outcome.released
     if outcome.kept_until is not None and outcome.lease is not None:
-        if outcome.collected is not None and outcome.collected.waiting:
+        if outcome.collected is not None and outcome.collected.uncollected:
             return f"no: {outcome.lease.name.node} keeps the results until {day_clock(outcome.kept_until)}"
         handle = outcome.lease.handle
         return f"no: {handle} is kept until {day_clock(outcome.kept_until)}; `tpujob down {handle}` releases it"
@@ -118,6 +118,20 @@ def held_after_failure(lease: Lease, ended_at: float) -> list[str]:
     return [
         f"{lease.name.node} for {for_s}, until {day_clock(until)}, because the job failed: {price}",
         f"look: `tpujob ssh {handle}` · again on it: the same `tpujob run` · give up: `tpujob down {handle}`",
+    ]
+
+
+def left_on_slice(outcome: Outcome, left: Sequence[str]) -> list[str]:
+    """Return what of the job's files beside its artifacts is not here, until when it is there, and what to type."""
+    lease, run = outcome.lease, outcome.run
+    if lease is None or outcome.kept_until is None:
+        return [*left]
+    price = format_usd_per_hour(lease.usd_per_hour)
+    bill = f"{price} on Google Cloud; emulated, not billed" if lease.cloud == "emulated" else price
+    return [
+        *left,
+        f"on {lease.name.node} until {day_clock(outcome.kept_until)}, for {bill}",
+        f"`tpujob collect {run.id} --work ['PATTERN'] [--to DIR]` fetches it · give up: `tpujob down {lease.name.node}`",
     ]
 
 

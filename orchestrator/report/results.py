@@ -19,6 +19,7 @@ from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, end_text
 from orchestrator.core.lease.run_spec import NO_TRAINING, RunSpec
 from orchestrator.core.text.durations import format_duration
+from orchestrator.core.text.sizes import format_size
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import attempts, collected, costs, worker_ends
 from orchestrator.report.attempts import AttemptReport
@@ -179,8 +180,11 @@ def _describe_artifacts(outcome: Outcome) -> str:
     found = outcome.collected
     if found is None or not found.files:
         return ""
-    count = len(found.files)
-    return f"{count} artifact{'s' if count > 1 else ''}, {found.size_bytes / 1000:,.0f} KB, all hashes match"
+    parts = []
+    for beside, one, several in ((False, "artifact", "artifacts"), (True, "file beside", "files beside")):
+        if sizes := [file.size_bytes for file in found.files if file.beside is beside]:
+            parts.append(f"{len(sizes):,} {one if len(sizes) == 1 else several}, {format_size(sum(sizes))}")
+    return f"{' · '.join(parts)}, all hashes match"
 
 
 def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunReport:

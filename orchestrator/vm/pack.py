@@ -1,10 +1,10 @@
 """Packs what a run made on a worker: an index, one line of JSON for each file, then the contents of those that are asked for.
 
-`remote.transfer.collect` asks for it. Taken are the regular files under `artifacts/` and those under `work/` that match the
-job's patterns. A link is packed as the file it leads to, wherever that is: the job could have copied it. What is not packed is
-named, with why; what is no file at all (a FIFO, a link to nothing) harms nothing, and what vanishes meanwhile
-is nothing. The contents follow one another in the order of the index, each as long as it says there: nothing can be larger than
-it says. They are never on this disk a second time.
+`remote.transfer.collect` asks for it. Taken are the regular files under `artifacts/`, those under `work/` that match the job's
+patterns, and then, if asked for, what the job wrote beside them (`beside`). A link is packed as the file it leads to, wherever
+that is: the job could have copied it. What is not packed is named, with why; what is no file at all (a FIFO, a link to
+nothing) harms nothing, and what vanishes meanwhile is nothing. The contents follow one another in the order of the index, each
+as long as it says there: nothing can be larger than it says. They are never on this disk a second time.
 """
 
 # Paths are text, as in `phase`.
@@ -18,7 +18,7 @@ import stat
 import sys
 import time
 
-from . import hashing
+from . import beside, hashing
 from .frames import reply, widen, write
 from .phase import PhaseFiles
 
@@ -48,22 +48,39 @@ def pack() -> None:
     """Lines on stdin: first {"attempt", "patterns"}, and "runs" where that is another place; after the index, which of its
     files are wanted: [[from, to], …], numbers of their rows, counted from 0, `to` left out.
 
+    "patterns" may be null: no artifacts. "beside": {"most_bytes", "only"} adds what the job wrote beside them and matches
+    `only`; "most_bytes": no larger file is read.
+
     Rows: {"path", "size_bytes", "sha256"}, {"path", "why"} for what is not packed, with "harmless" where that is no file,
-    {"hashed": bytes} as a sign of life, and at the end {"end": the number of files}.
+    {"hashed": bytes} as a sign of life, and at the end {"end": the number of files, and "unmatched": patterns. Those of files
+    beside the artifacts have "beside"; without "sha256" they are more than "most_bytes" in all, and not packed.
     """
     request = json.loads(sys.stdin.buffer.readline())
     run = PhaseFiles(request["attempt"], "main", request.get("runs")).run
     files: list[tuple[str, int]] = []
-    for row in rows(run, request["patterns"], ActivitySignal()):
+    unmatched: list[str] = []
+    most_bytes, signal = request.get("most_bytes"), ActivitySignal()
+
+    def refused(size_bytes: int) -> str | None:
+        return "too large" if most_bytes is not None and size_bytes > most_bytes else None
+
+    for row in rows(run, request["patterns"], signal, refused, request.get("beside"), unmatched):
         if "sha256" in row:
             files.append((row["path"], row["size_bytes"]))
         reply(row)
-    reply({"end": len(files)})
+    reply({"end": len(files), **({"unmatched": unmatched} if unmatched else {})})
     widen(1)
     for first, after in json.loads(sys.stdin.buffer.readline() or b"[]"):
         for name, size_bytes in files[first:after]:
-            for piece in content(os.path.join(run, name), size_bytes):
+            for piece in content(place_of(run, name), size_bytes):
                 write(piece)
+
+
+def place_of(run: str, name: str) -> str:
+    """Return where the file of a row lies."""
+    if name.startswith("home/"):
+        return os.path.join((beside.recorded(run) or {}).get("home") or run, name[5:])
+    return os.path.join(run, name)
 
 
 def content(path: str, size_bytes: int) -> Iterator[bytes]:
@@ -89,39 +106,73 @@ def _never_waiting(path: str, flags: int) -> int:
 
 def rows(
     run: str,
-    patterns: list[str],
+    patterns: list[str] | None,
     hashed: Callable[[int], None] = lambda count: None,
     refused: Callable[[int], str | None] = lambda size_bytes: None,
+    wanted: dict[str, Any] | None = None,
+    unmatched: list[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """The index: each file once, with its size and hash, or with why it is not packed.
 
     `hashed` hears of every piece that is read, and of every directory, with 0. `refused` returns why a file of this size is not
     read, or None; it is asked before each piece. If something vanishes meanwhile, what came in its place is looked for once.
+    `wanted`: of what lies beside ("beside" of `pack`). `unmatched` gets the patterns that match nothing.
     """
     seen: set[str] = set()
+    if patterns is not None:
+        yield from _artifacts(run, patterns, hashed, refused, seen, [] if unmatched is None else unmatched)
+    if wanted is not None:
+        yield from beside.rows(
+            run,
+            [place_of(run, name) for name in seen],
+            wanted,
+            lambda name, path: _row(name, path, hashed, refused),
+            hashed,
+        )
+
+
+def _artifacts(
+    run: str,
+    patterns: list[str],
+    hashed: Callable[[int], None],
+    refused: Callable[[int], str | None],
+    seen: set[str],
+    unmatched: list[str],
+) -> Iterator[dict[str, Any]]:
     for _ in range(2):
         has_vanished = False
-        for path in _candidates(run, patterns, hashed):
+        unmatched.clear()
+        for path in _candidates(run, patterns, hashed, unmatched):
             name = path[len(run) + 1 :]
             if name in seen:
                 continue
-            seen.add(name)
-            try:
-                if ".." in name.split("/"):
-                    raise PackRefused("the pattern leads out of the work directory")
-                yield {"path": name, **_measured(path, hashed, refused)}
-            except PackRefused as refusal:
-                yield dict({"path": name, "why": str(refusal)}, **({"harmless": True} if refusal.harmless else {}))
-            except (FileNotFoundError, NotADirectoryError):
-                seen.discard(name)
+            row = _row(name, path, hashed, refused)
+            if row is None:
                 has_vanished = True
-            except OSError as error:
-                yield {"path": name, "why": error.strerror or str(error)}
+            else:
+                seen.add(name)
+                yield row
         if not has_vanished:
             return
 
 
-def _candidates(run: str, patterns: list[str], looked: Callable[[int], None]) -> Iterator[str]:
+def _row(
+    name: str, path: str, hashed: Callable[[int], None], refused: Callable[[int], str | None]
+) -> dict[str, Any] | None:
+    """Return the row of a file; None if it has vanished."""
+    try:
+        if ".." in name.split("/"):
+            raise PackRefused("the pattern leads out of the work directory")
+        return {"path": name, **_measured(path, hashed, refused)}
+    except PackRefused as refusal:
+        return dict({"path": name, "why": str(refusal)}, **({"harmless": True} if refusal.harmless else {}))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        return {"path": name, "why": error.strerror or str(error)}
+
+
+def _candidates(run: str, patterns: list[str], looked: Callable[[int], None], unmatched: list[str]) -> Iterator[str]:
     """A directory that matches is taken whole. A pattern that is relative to no place below `work/` is itself a candidate.
 
     So is a link to a directory, unless that one lies in `work/` and its files come by no other way: they come by the link.
@@ -140,7 +191,10 @@ def _candidates(run: str, patterns: list[str], looked: Callable[[int], None]) ->
         if pattern.startswith("/") or ".." in pattern.split("/"):
             yield f"{work}/../{pattern.lstrip('/')}"
             continue
+        unmatched.append(pattern)
         for match in _matches(work, pattern, looked):
+            if unmatched[-1:] == [pattern]:
+                unmatched.pop()
             if _is_directory(match):
                 taken.append(match)
                 yield from files(_walk(match, looked))

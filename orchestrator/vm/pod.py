@@ -7,6 +7,7 @@ IN has `request.json`, `agent.zip`, and `code.tar.gz` where the code fits into a
 - `env`: variables of the job, besides those of the pod, TPU_NAME and TPUJOB_TOPOLOGY among them; nothing secret
 - `code_sha256`: of `code.tar.gz`, or of what `code_object` (gs://BUCKET/NAME, or null) names; null: the job has no code
 - `artifacts`: patterns of results below the working directory, besides the directory TPUJOB_ARTIFACTS
+- `beside`: whether what else the job writes in its directory and its home goes where they go, or else is named
 - `inline_bytes`: how much of the results, compressed, may go into the log
 - `bucket`: gs://BUCKET/PREFIX, where all results go, as PREFIX/<run>/worker<i>/…; or null
 - `peers_s`: how long the addresses of the other pods are waited for

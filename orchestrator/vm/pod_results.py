@@ -32,6 +32,7 @@ MOST_CHARS = 500  # of a long name, and of a reason: a character may take 12 byt
 # What is left of the time when the packing for the log ends: the bucket or the log itself takes more than that.
 AFTER_PACKING, AFTER_PACKING_BUCKET = 0.25, 0.75
 DEFLATES_TO = 1040  # times less than a file, at most: no compression of zlib is better
+ELSEWHERE = "new while the job ran: only its directory and its home are collected"
 NO_TIME = "there was no time left to look at it"
 NO_ROOM = "too large for the log of a pod; `bucket:` in the job takes results of any size"
 
@@ -44,6 +45,7 @@ class Results:
         self.bucket: str | None = request.get("bucket")
         self.files = 0  # sent, one way or the other
         self.left_out: list[str] = []
+        self.unmatched: list[str] = []  # patterns
         self.unlisted = 0  # for want of room for their rows
         self.failed = False  # something did not reach the bucket
         self._left_bytes, self._rows = INDEX_BYTES, 0
@@ -52,6 +54,8 @@ class Results:
     def send(self, storage: Storage, left_s: Callable[[], float]) -> None:
         """Send all, as far as `left_s` allows: in its second half only small files are still read."""
         found, refused = self._look(left_s)
+        for pattern in self.unmatched:
+            self.output.control(say=f"`artifacts: {_short(pattern)}` matches no file of this worker")
         packed = self._pack(found, left_s)
         listed = [
             row["path"] for row in sorted(found, key=lambda row: row["path"] not in packed) if self._list(row, packed)
@@ -82,7 +86,12 @@ class Results:
                 return NO_ROOM
             return NO_TIME if left_s() <= (half_s if size_bytes > SMALL_BYTES else 0) else None
 
-        for row in pack.rows(self.run, self.request["artifacts"], refused=why):
+        beside = {} if self.request.get("beside") else None
+        for row in pack.rows(self.run, self.request["artifacts"], refused=why, wanted=beside, unmatched=self.unmatched):
+            if "files" in row:
+                row = {"path": row["path"], "why": ELSEWHERE, "harmless": True}  # noqa: PLW2901
+            elif row.get("beside") and "why" in row:
+                row["harmless"] = True  # no promise is broken
             (refused if "why" in row else found).append(row)
             if left_s() <= 0:
                 refused.append({"path": "(the rest)", "why": NO_TIME})
@@ -104,7 +113,7 @@ class Results:
                 break
             if row["size_bytes"] > left_bytes * DEFLATES_TO:
                 continue
-            content = _squeezed(f"{self.run}/{row['path']}", row["size_bytes"], left_bytes)
+            content = _squeezed(pack.place_of(self.run, row["path"]), row["size_bytes"], left_bytes)
             if content is not None:
                 packed[row["path"]] = content
                 left_bytes -= len(content)
@@ -114,14 +123,15 @@ class Results:
         """Write the row of a file. False: there is no room for more rows."""
         path = row["path"]
         if "why" not in row and path not in packed and self.bucket is None:
-            row = {"path": path, "why": NO_TIME if self._late else NO_ROOM}
+            why = NO_TIME if self._late else NO_ROOM
+            row = {"path": path, "why": why, "beside": row.get("beside"), "harmless": row.get("beside")}
         if "why" not in row:
             row = dict(row, kept="log" if path in packed else "bucket")
         text = json.dumps(row)
         if len(text) > ROW_BYTES:
             packed.pop(path, None)
             row = dict(row, path=_short(path), why=_short(row.get("why", "its name is too long")))
-        if "why" in row and not row.get("harmless"):
+        if "why" in row and (row.get("beside") or not row.get("harmless")):
             self.left_out.append(path)
         self._left_bytes -= len(text)
         if self._left_bytes < 0:

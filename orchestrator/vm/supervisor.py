@@ -6,7 +6,7 @@ of its log are on disk before its lock is dropped; and when it has ended, nothin
 """
 
 # Paths are text: pathlib takes 5 ms to import, on each of many workers.
-# ruff: noqa: PTH103, PTH104, PTH106, PTH110, PTH119, PTH123
+# ruff: noqa: PTH103, PTH104, PTH106, PTH110, PTH111, PTH119, PTH123
 from __future__ import annotations
 
 import fcntl
@@ -159,7 +159,13 @@ def unpack(phase: PhaseFiles, manifest: str | None, saved: str | None = None, pl
             if manifest is not None:
                 store.make_tree(manifest, f"{draft}/work")
             if saved is not None:
+                from . import beside
+
+                text = store.manifest(saved)
+                restored = [] if text is None else [path for path, *_ in json.loads(text)["files"]]
                 store.make_tree(saved, draft, take=True)
+                with open(f"{phase.run}/{beside.RESTORED}", "w") as out:
+                    json.dump([path[5:] for path in restored if path.startswith("work/")], out)
         except Exception as error:
             _remove(draft)
             if isinstance(error, OSError) and is_full(error):
@@ -222,6 +228,8 @@ class Supervisor:
         public = {key: value for key, value in request.items() if key not in ("env", "script")}
         phase.write("request.json", dict(public, env=sorted(request["env"])))  # names only: the values are secret
         phase.reserve("exit.json", "stop.json")
+        if os.path.basename(phase.dir) == "main":
+            self._remember()
         wait, go = os.pipe()
         with open(phase.path("log"), "ab", opener=private) as log:
             command = ["bash", "-c", GATE, phase.path("script")]
@@ -231,6 +239,15 @@ class Supervisor:
         phase.write("started.json", {"pid": self.main, "started_at": self.started_at, "boot": boot_id()})
         os.write(go, b"go\n")
         os.close(go)
+
+    def _remember(self) -> None:
+        """Note what is there before the job: what it writes beside its artifacts is collected, too."""
+        from . import beside
+
+        try:
+            beside.remember(self.phase.run, os.path.expanduser("~") if self.remote else None)
+        except OSError:  # of a full disk: the job may run all the same
+            sys.excepthook(*sys.exc_info())
 
     def _environment(self, asked: dict[str, str]) -> dict[str, str]:
         phase = self.phase

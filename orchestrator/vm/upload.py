@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from .cloud_storage import Storage, split
-from .pack import rows
+from .pack import place_of, rows
 from .phase import PhaseFiles
 
 TYPE_CHECKING = False
@@ -54,7 +54,7 @@ def copy(
         path = row["path"]
         name = "/".join(part for part in (prefix.strip("/"), f"worker{worker}", object_path(path)) if part)
         if storage.failures < MOST_FAILURES:
-            problem = storage.send(bucket, name, run / path)
+            problem = storage.send(bucket, name, Path(place_of(str(run), path)))
         if problem is not None:
             failed.append((path, problem))
             say(f"tpujob: {path} did not reach gs://{bucket}/{name}: {problem}")

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator.core.lease import timings
-from orchestrator.remote.transfer import disk_space
+from orchestrator.remote.transfer import collect, disk_space
 from tests.cli_fixture import Said, Tpujob, press
 from tests.faults.world import is_stopped
 from tests.waiting import until
@@ -229,3 +229,72 @@ def test_without_any_command_the_hold_ends_by_itself_and_not_before(
     assert time.time() >= until_then
     gone = tpujob("collect", "big")
     assert gone.returncode == 65 and "no results are left to collect" in gone.stdout
+
+
+WRITES = """
+name: writes
+command: |
+  mkdir -p checkpoints; echo best >checkpoints/best.pt; head -c 3000000 /dev/zero >checkpoints/large
+  echo a >"$TPUJOB_ARTIFACTS/a"
+  echo $(cat notes) >>notes; echo home >~/model.keras; echo s >.env; ${LAST:-true}
+"""
+
+
+@pytest.mark.parametrize("how", ["run", "detached", "local", "held", "failed", "only"])
+def test_what_a_job_writes_beside_its_artifacts_comes_home(tpujob: Tpujob, how: str) -> None:
+    (tpujob.directory / "code").mkdir()
+    (tpujob.directory / "code" / "notes").write_text("shipped")
+    (tpujob.directory / "code" / "untouched").write_text("shipped")
+    last, keys = {"failed": "exit 7"}.get(how, "true"), {"only": "artifacts: [only, notes, '*.gone']\n"}.get(how, "")
+    place = "on: local\n" if how == "local" else ON_TPU
+    path = tpujob.job(WRITES.replace("${LAST:-true}", last) + keys + place + "code: code\n")
+    if how == "detached":
+        assert tpujob("submit", path).returncode == 0
+    if how == "held":
+        assert tpujob("up", "held", "--zone", "us-central1-a").returncode == 0
+        assert tpujob("run", tpujob.job("name: before\ncommand: echo b >~/before\n" + ON_TPU, "b.yaml")).returncode == 0
+    done = tpujob("attach", "writes") if how == "detached" else tpujob("run", path)
+    assert done.returncode == (7 if how == "failed" else 0), done.text
+    (directory,) = tpujob.directory.glob("runs/writes-*")
+    came = {str(path.relative_to(directory)) for path in directory.glob("worker0/**/*") if path.is_file()}
+    beside = {"worker0/work/checkpoints/best.pt", "worker0/work/checkpoints/large", "worker0/work/notes"}
+    home = set() if how == "local" else {"worker0/home/model.keras"}
+    assert came == {"worker0/artifacts/a"} | ({"worker0/work/notes"} if how == "only" else beside | home)
+    warned = "warning  `artifacts: *.gone` matches no file" in done.stderr
+    assert warned is (how == "only") and (".env · not collected: it looks like" in done.stderr) is (how != "only")
+    assert "files beside" in done.stdout or how in ("only", "failed"), done.text
+    page = html.unescape((directory / "report.html").read_text())
+    assert ('/work/checkpoints/best.pt"' in page) is (how != "only")
+    assert tpujob("down", "--all").returncode == 0 and tpujob.alive() == []
+
+
+def test_what_is_too_much_beside_the_artifacts_waits_on_the_slice_and_comes_to_another_disk(
+    tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collect, "MOST_BESIDE", 1_000_000)
+    done = tpujob("run", tpujob.job(WRITES + ON_TPU))
+    assert done.returncode == 0 and len(tpujob.alive()) == 1, done.text
+    assert "left     checkpoints/large (3.0 MB on worker0)" in done.stderr and "--work" in done.stderr
+    held_until(tpujob)
+    assert tpujob("collect", "writes", "--to", "x").returncode == 64
+    disk = tpujob.directory / "disk"
+    other = tpujob("collect", "writes", "--work", "nothing/*", "--to", str(disk))
+    assert other.returncode == 0 and len(tpujob.alive()) == 1, other.text
+    last = tpujob("collect", "writes", "--work", "checkpoints/*", "--to", str(disk))
+    assert last.returncode == 0 and tpujob.alive() == [], last.text
+    assert (disk / "worker0/work/checkpoints/large").stat().st_size == 3_000_000
+    assert tpujob.only_run()["lease"]["state"] == "gone"
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_what_a_job_has_written_is_here_when_its_command_is_interrupted(tpujob: Tpujob, copied: bool) -> None:
+    endless = "sleep 0.2; echo last >last; echo ready; sleep 3600"
+    job = WRITES.replace("${LAST:-true}", endless) + ON_TPU + ("" if copied else "copy_while_running: false\n")
+    running = tpujob.start("run", tpujob.job(job))
+    until(lambda: "ready" in "".join(path.read_text() for path in tpujob.directory.glob("runs/*/logs/*")), "the job")
+    press(running)
+    out, err = running.communicate()
+    assert running.returncode == 130 and tpujob.alive() == []
+    saved = {path.name for path in tpujob.directory.glob("runs/*/saved/worker0/**/*") if path.is_file()}
+    assert saved == ({"best.pt", "large", "a", "notes", "model.keras", "last"} if copied else set())
+    assert ("what the job had written when it was copied last" in out + err) is copied

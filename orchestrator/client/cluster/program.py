@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.client.cluster.code import CodeArchive, pack_code
 from orchestrator.core.cluster.program import TOO_LARGE, PodProgram, room_for_code
 from orchestrator.core.jobfile.rules.env import secret_sources
+from orchestrator.core.text import artifacts
 from orchestrator.core.text.sizes import format_size
 from orchestrator.engine.preparation.phases import pod_scripts
 from orchestrator.errors import JobSpecError
@@ -60,7 +61,8 @@ def program_of(
         },
         "code_sha256": None if archive is None else archive.sha256,
         "code_object": None,
-        "artifacts": list(spec.artifacts),
+        "artifacts": list(artifacts.patterns(spec.artifacts)),
+        "beside": artifacts.takes_all(spec.artifacts),
         "inline_bytes": INLINE_BYTES,
         "bucket": spec.bucket,
         "max_duration_s": spec.limits.max_duration_s,

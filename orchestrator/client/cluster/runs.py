@@ -152,4 +152,4 @@ def _upload(session: Session, made: Prepared) -> Callable[[], None] | None:
 
 def _request(found: RunRecord, attempt: Attempt) -> CollectRequest:
     spec = found.spec
-    return CollectRequest(attempt.id, Path(found.directory), spec.artifacts, spec.limits.max_results)
+    return CollectRequest.of_job(spec.artifacts, attempt.id, Path(found.directory), spec.limits.max_results)

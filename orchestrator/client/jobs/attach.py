@@ -80,7 +80,7 @@ def _follow(session: Session, found: RunRecord, attempt: Attempt, lease: Lease) 
             found,
             attempt,
             lease,
-            CollectRequest(attempt.id, directory, spec.artifacts, spec.limits.max_results),
+            CollectRequest.of_job(spec.artifacts, attempt.id, directory, spec.limits.max_results),
             max_duration_s=spec.limits.max_duration or lease.deadline - lease.created_at,
             sink=output,
             metrics=output.metrics,

@@ -24,7 +24,7 @@ from orchestrator.engine.leases.cancellation import record_cancel
 from orchestrator.engine.slices import up_and_down
 from orchestrator.errors import TpujobError, UserError
 from orchestrator.remote.fleet.local import ask_to_end
-from orchestrator.remote.transfer.collect import CollectRequest
+from orchestrator.remote.transfer.collect import Beside, CollectRequest
 from orchestrator.report.layout import clock
 from orchestrator.report.messages import lease_outcome
 
@@ -134,10 +134,18 @@ def wait_for_process(session: Session, lock: str, name: str) -> None:
         time.sleep(0.1)
 
 
-def collect(session: Session, run: str, *, max_results: float | None = None) -> RunResult:
+def collect(
+    session: Session,
+    run: str,
+    *,
+    max_results: float | None = None,
+    work: str | None = None,
+    to: Path | None = None,
+) -> RunResult:
     """Collect the results that a run left on its slice, then release the slice, proven. What is here is not sent again.
 
-    `max_results`: bytes; None: the job's `limits.max_results`; infinity: no limit. The result has the job's own exit code
+    `max_results`: bytes; None: the job's `limits.max_results`; infinity: no limit. `work`: a pattern of files beside the
+    artifacts that come without limits, to the directory `to` if there is one. The result has the job's own exit code
     once everything is collected, and 65 until then; interrupted, it leaves the slice held. Raises UnknownRun, UserError
     for a run that has not ended.
     """
@@ -149,13 +157,13 @@ def collect(session: Session, run: str, *, max_results: float | None = None) -> 
     if lease is None or not _may_have_some(lease, found, attempt):
         return _nothing_left(session, found, attempt, lease)
     most_bytes = found.spec.limits.max_results if max_results is None else max_results
-    order = CollectRequest(
-        attempt.id,
-        Path(found.directory),
-        found.spec.artifacts,
-        None if most_bytes is None or math.isinf(most_bytes) else int(most_bytes),
-    )
-    left = UncollectedRun(found, attempt, lease, order, borrowed=lease.run != found.id)
+    most = None if most_bytes is None or math.isinf(most_bytes) else int(most_bytes)
+    order = CollectRequest.of_job(found.spec.artifacts, attempt.id, Path(found.directory), most)
+    wide = None
+    if work is not None:
+        beside = Beside(None, None, only=work)
+        wide = CollectRequest(attempt.id, to or order.destination, None, most if to is None else None, beside=beside)
+    left = UncollectedRun(found, attempt, lease, order, borrowed=lease.run != found.id, wide=wide)
     outcome = session.on_cloud(lambda capabilities: collect_again(left, capabilities), lease.cloud)
     return results.finish(session, outcome, [] if left.borrowed else [lease.id])
 

@@ -26,6 +26,7 @@ from orchestrator.report.layout import day_clock, format_cost
 from orchestrator.report.messages import (
     held_after_failure,
     lease_outcome,
+    left_on_slice,
     outcome_lines,
     release_outcome,
     uncollected_alert,
@@ -225,8 +226,12 @@ def _tell_results(session: Session, outcome: Outcome) -> None:
         session.reporter.notice("warning", f"{collected.NAME} cannot be written: {error.strerror or error}")
         remarks = ()
     alert = bool(outcome.collected.waiting) and outcome.lease is not None
-    for kind, text in collected.lines([each for each in remarks if not (alert and each.kind == "missing")]):
+    others = [each for each in remarks if each.kind != "left" and not (alert and each.kind == "missing")]
+    for kind, text in collected.lines(others):
         session.reporter.notice(kind, text)
+    if left := collected.left_lines([each for each in remarks if each.kind == "left"]):
+        for line in left_on_slice(outcome, left):
+            session.reporter.notice("left", line)
     if alert:
         session.reporter.alert(uncollected_alert(outcome))
 
@@ -237,7 +242,7 @@ def _remove_saved_work(session: Session, outcome: Outcome, directory: Path) -> N
     if outcome.collected is not None and not outcome.collected.waiting:
         shutil.rmtree(saved, ignore_errors=True)
     elif any(saved.glob("worker*")):
-        session.reporter.notice("saved", f"the job's work up to the loss of its slice: {relative(saved)}")
+        session.reporter.notice("saved", f"what the job had written when it was copied last: {relative(saved)}")
 
 
 def _start_collector(session: Session, run: str) -> None:

@@ -36,7 +36,7 @@ MAX_BYTES = yaml_source.MAX_BYTES  # no need to read more of a file than one byt
 NAMELESS = "job"  # the name of a job that has neither a name nor a file
 
 _OF_A_CLOUD = ("tpu", "gke", "access", "tpu_metrics", "allow_egress", "keep_on_failure", "on_preemption",
-    "max_restarts")  # fmt: skip
+    "max_restarts", "copy_while_running")  # fmt: skip
 
 _OF_A_SWEEP = ("matrix", "variants", "parallel")
 _A_SWEEP = "makes this a sweep, where one job is expected; `tpujob run` (in Python `Client.sweep`) runs its variants"
@@ -129,8 +129,11 @@ class JobSpec(Section):
         description="Directory to ship, relative to this file, without what .gitignore and .tpujobignore leave out; "
         "the job starts in a copy of it.",
     )
-    artifacts: Annotated[tuple[str, ...], Field(strict=False)] = Field(
-        default=(), description="Patterns of files to collect besides those that the job writes to $TPUJOB_ARTIFACTS."
+    artifacts: Annotated[tuple[str, ...], BeforeValidator(one_value.artifacts), Shape(shapes.TEXT_OR_TEXTS)] = Field(
+        default=(),
+        description="Patterns of files that are results as those in $TPUJOB_ARTIFACTS are: of any size, and a copy of each "
+        "worker. What else the job writes in its directory or its home is collected, too, up to 2 GB of a run; "
+        "with `only` (or `[only, PATTERN, …]`) it is not.",
     )
     metrics: Annotated[Mapping[str, str], Shape(shapes.NAMED_TEXTS)] = Field(
         default_factory=dict,
@@ -155,6 +158,11 @@ class JobSpec(Section):
     allow_egress: bool = Field(
         default=False,
         description="Allow a TPU in another region than the `bucket`: data between regions is billed by the TB.",
+    )
+    copy_while_running: bool = Field(
+        default=True,
+        description="While `run` follows the job, copy what it has written to this machine, when it changes and at most every "
+        "five minutes: up to 2 GB, so that a lost TPU takes little along. Not of a detached run.",
     )
     limits: LimitsSection = Field(default=LimitsSection(), description="What the job may use at most.")
     keep_on_failure: Annotated[float | None, BeforeValidator(one_value.keep_on_failure), Shape(shapes.TEXT_OR_NULL)] = (

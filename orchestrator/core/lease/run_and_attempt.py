@@ -267,6 +267,5 @@ def end_text(state: str, detail: str) -> str:
 
 def has_uncollected_results(attempt: Attempt, lease: Lease) -> bool:
     """Return whether the slice is held for results of the attempt that are not collected yet."""
-    ended = attempt.state.ended and attempt.state is not AttemptState.SUCCEEDED
     held = lease.state is LeaseState.READY and lease.held_for is HeldFor.RESULTS
-    return ended and held and attempt.lease_id == lease.id and lease.run == attempt.run_id
+    return attempt.state.ended and held and attempt.lease_id == lease.id and lease.run == attempt.run_id

@@ -30,13 +30,21 @@ from orchestrator.engine.jobs.job_run import JobRun
 from orchestrator.engine.jobs.lane import take_over
 from orchestrator.engine.jobs.ports import by_command, forward
 from orchestrator.engine.jobs.progress import JobProgress
-from orchestrator.engine.jobs.saved_work import PeriodicSave
+from orchestrator.engine.jobs.saved_work import BEFORE_RELEASE_S, PeriodicSave
 from orchestrator.engine.leases.release import try_record, try_start_guardian
 from orchestrator.engine.leases.renewal import LeaseRenewal, hand_over, move_claim, wait_for_watchdogs
 from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.provision.race import LoserRelease
 from orchestrator.engine.runtime import retry
-from orchestrator.errors import CloudError, DeadlineExceeded, PayloadFailed, SliceLost, TpujobError, Vanished
+from orchestrator.errors import (
+    CloudError,
+    DeadlineExceeded,
+    Interrupted,
+    PayloadFailed,
+    SliceLost,
+    TpujobError,
+    Vanished,
+)
 
 if TYPE_CHECKING:
     from orchestrator.remote.shipping.sending import PushResult
@@ -192,6 +200,11 @@ async def _work(
         except SliceLost as lost:
             if saving is not None:
                 await (saving.last() if lost.still_there else saving.stop())
+            raise
+        except Interrupted:
+            if saving is not None:
+                await Report("save", "copying what the job has written (another Ctrl-C skips it)", passing=True)
+                await saving.last(BEFORE_RELEASE_S)
             raise
         if failure is not None:
             break

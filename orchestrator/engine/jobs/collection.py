@@ -9,7 +9,7 @@ same way; the next run of the job takes it over.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from orchestrator import errors
@@ -97,7 +97,7 @@ async def hold_slice(
     """
     lease = progress.owed.lease
     failed_s = keep_on_failure_s if isinstance(progress.error, errors.PayloadFailed) else None
-    waiting = progress.collected is not None and progress.collected.waiting
+    waiting = progress.collected is not None and progress.collected.uncollected
     if lease is None or (failed_s is None and not waiting):
         return
     hold_s = failed_s or 0.0
@@ -147,6 +147,7 @@ class UncollectedRun:
     lease: Lease
     request: CollectRequest
     borrowed: bool = False
+    wide: CollectRequest | None = None  # before it: of what lies beside the artifacts, to another place perhaps
 
     @property
     def own_error(self) -> errors.TpujobError | None:
@@ -163,7 +164,7 @@ async def collect_again(to: UncollectedRun, capabilities: Capabilities) -> Outco
     progress = JobProgress(to.run, to.attempt, to.lease, to.attempt.state)
     gone = False
     try:
-        collected = progress.collected = await _collect(to, progress, capabilities)
+        progress.collected = collected = await _collect(to, progress, capabilities)
         progress.error = None if collected.waiting else to.own_error
         if progress.error is None:
             check_collected(collected)
@@ -182,9 +183,10 @@ async def collect_again(to: UncollectedRun, capabilities: Capabilities) -> Outco
     await progress.enter(None)
     if progress.fleet is not None:
         await Disconnect(progress.fleet)
-    complete = progress.collected is not None and not progress.collected.waiting
-    if complete:
-        await _record_end(to, progress)
+    came = progress.collected
+    complete = came is not None and not came.uncollected
+    if came is not None and not came.waiting:
+        await _record_end(to, progress, release=complete)
     progress.lease = await latest_lease(to.lease)
     over = gone or progress.lease.ends_at <= await Now()
     if to.borrowed or not (complete or over):
@@ -214,16 +216,23 @@ async def _collect(to: UncollectedRun, progress: JobProgress, capabilities: Capa
         raise
     await progress.enter("collect")
     tasks = [] if to.borrowed else [HoldRenewal(to.lease, capabilities)]
-    return await collect_results(to.lease, progress.fleet, to.request, tasks)
+    if to.wide is None:
+        return await collect_results(to.lease, progress.fleet, to.request, tasks)
+    came = await collect_results(to.lease, progress.fleet, to.wide, tasks)
+    what = f"{len(came.files):,} files, {format_size(came.size_bytes)} in {to.wide.destination}"
+    await Report("collect", what)
+    here = {(file.worker, file.path) for file in came.files} | came.equal
+    rest = await collect_results(to.lease, progress.fleet, replace(to.request, elsewhere=here), tasks)
+    return replace(rest, notes=(*rest.notes, *((came.noted(what),) if came.files else ())))
 
 
-async def _record_end(to: UncollectedRun, progress: JobProgress) -> None:
-    """Record how the run ended, in one transaction with the end of the claim on its slice."""
+async def _record_end(to: UncollectedRun, progress: JobProgress, *, release: bool) -> None:
+    """Record how the run ended, in one transaction with the end of the claim on its slice, if that is to be released."""
     now = await Now()
     progress.state = AttemptState.SUCCEEDED if progress.error is None else to.attempt.state
     collected = ResultsCollected.by(to.attempt.id, now, progress.state, progress.error)
     try:
-        await Record(collected, *([] if to.borrowed else [Down(to.lease.id, now, RELEASED)]))
+        await Record(collected, *([Down(to.lease.id, now, RELEASED)] if release and not to.borrowed else []))
     except NotAllowed:  # another process has released it
         await try_record(collected)
     except errors.TpujobError as failure:

@@ -42,7 +42,7 @@ class JobRun:
     lane: Lane | None = field(default=None, kw_only=True)  # of a run that is one of several on the same slice
     shipment: Shipment | None
     phases: tuple[JobPhase, ...]
-    artifacts: tuple[str, ...]
+    artifacts: tuple[str, ...]  # as in the job file
     directory: Path
     sink: Callable[[int, bytes], None]  # of the log
     max_duration_s: float
@@ -64,4 +64,5 @@ class JobRun:
         """Return what to collect of this attempt, and where to."""
         from orchestrator.remote.transfer.collect import CollectRequest
 
-        return CollectRequest(attempt.id, self.directory, self.artifacts, self.most_bytes)
+        at_hand = {} if self.saved_work is None else self.saved_work.at_hand()
+        return CollectRequest.of_job(self.artifacts, attempt.id, self.directory, self.most_bytes, at_hand=at_hand)

@@ -110,7 +110,7 @@ async def pass_on(job: JobRun, progress: JobProgress) -> bool:
         return False
     if progress.is_bug or not (progress.error is None or isinstance(progress.error, _SLICE_IS_FINE)):
         return False
-    if progress.collected is not None and progress.collected.waiting:
+    if progress.collected is not None and progress.collected.uncollected:
         return False  # the slice is held for these results
     lease = await latest_lease(lease)
     left_s = lease.deadline - await Now()

@@ -114,7 +114,7 @@ async def run_local(job: LocalRun) -> Outcome:
     if progress.error is not None and progress.collected is None:
         await _save(job, progress)
     await progress.enter(None)
-    if progress.collected is not None and progress.collected.waiting:
+    if progress.collected is not None and progress.collected.uncollected:
         left = await LeaveLocal(job.worker)
         await Report(
             "results", f"the results that are not in {job.run.directory} are in {left}: delete them when you are done"
@@ -236,11 +236,11 @@ class CollectLocal(Effect["CollectResult"]):
 
     worker: LocalWorker
     destination: Path
-    patterns: tuple[str, ...]
+    artifacts: tuple[str, ...]  # as in the job file
     most_bytes: int | None
 
     def perform(self, world: World) -> CollectResult:
-        return self.worker.collect(self.destination, self.patterns, self.most_bytes)
+        return self.worker.collect(self.destination, self.artifacts, self.most_bytes)
 
 
 @dataclass(frozen=True, slots=True)

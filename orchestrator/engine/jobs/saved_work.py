@@ -1,4 +1,4 @@
-"""Save the work of a job that may be restarted: its artifacts so far, copied to this machine again and again.
+"""Save the work of an attached job: what it has written so far, copied to this machine again and again.
 
 A copy is made in the background, so that a large one delays neither the limits of the job nor the notice of a preemption.
 `engine.jobs.run` decides whether another attempt follows, and counts the time and money of all of them.
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.remote.transfer.saved_work import SavedWork
 
 LAST_SAVE_S = 25.0  # of the 30 s between a preemption notice and the preemption
+BEFORE_RELEASE_S = 5.0  # after Ctrl-C: the slice is billed meanwhile
 WAIT_S = 1.0
 QUICK_S = 0.5  # most copies take less; a longer one is looked at again with the next tick
 SHARE = 20  # a copy takes at most one part in so many of the time
@@ -52,11 +53,11 @@ class PeriodicSave:
             await self._start()
             await self._look(QUICK_S)
 
-    async def last(self) -> None:
+    async def last(self, most_s: float = LAST_SAVE_S) -> None:
         """Save what can still be saved of a slice that is about to go."""
         await self.stop()
         await self._start()
-        end = await Now() + LAST_SAVE_S
+        end = await Now() + most_s
         while self._copy is not None and await Now() < end and not await self._is_gone():
             await self._look(WAIT_S)
         await self.stop()

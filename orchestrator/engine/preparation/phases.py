@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
-from orchestrator.core.text import scripts
+from orchestrator.core.text import artifacts, scripts
 from orchestrator.core.text.environments import Environment, of_training
 from orchestrator.engine.jobs.job_run import JobPhase
 from orchestrator.engine.preparation import requirements
@@ -44,7 +44,7 @@ def phases(
 
     def script(phase: str, text: str, bucket: str | None = None) -> PhaseScript:
         manifest = shipment.id if shipment else None
-        return PhaseScript(phase, text, run, env, manifest, emulation, bucket, tuple(spec.artifacts))
+        return PhaseScript(phase, text, run, env, manifest, emulation, bucket, artifacts.patterns(spec.artifacts))
 
     first = [JobPhase("setup", AttemptState.SETUP, script("setup", setup))] if setup else []
     return (*first, JobPhase("main", AttemptState.RUNNING, script("main", main, spec.bucket)))

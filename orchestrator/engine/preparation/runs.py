@@ -117,10 +117,13 @@ def job_run(
     detach: bool = False,
 ) -> JobRun:
     """Return what `run_job` runs. Names and keys of the first candidates are made here. Raises CloudUnavailable."""
+    from orchestrator.remote.transfer.collect import MOST_BESIDE
     from orchestrator.remote.transfer.saved_work import SavedWork
 
     directory = Path(run.directory)
     restarts = spec.max_restarts if spec.on_preemption == "restart" else 0
+    is_copied = restarts > 0 or (spec.copy_while_running and not detach)
+    most_bytes = None if restarts else MOST_BESIDE
     return JobRun(
         run=run,
         attempt=attempt,
@@ -141,7 +144,7 @@ def job_run(
         race=plan.race,
         max_restarts=restarts,
         drafter=drafter,
-        saved_work=SavedWork(directory / "saved", tuple(spec.artifacts)) if restarts else None,
+        saved_work=SavedWork(directory / "saved", tuple(spec.artifacts), most_bytes) if is_copied else None,
         stall_s=spec.limits.stall,
         linger_s=spec.limits.linger,
         ports=spec.ports,

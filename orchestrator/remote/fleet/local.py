@@ -103,8 +103,9 @@ class LocalWorker:
         with self._lock:
             self._pass_on(last=True)
 
-    def collect(self, destination: Path, patterns: tuple[str, ...], most_bytes: int | None = None) -> CollectResult:
-        collector = Collector(CollectRequest(self.attempt, destination, patterns, most_bytes, runs=str(self.runs)))
+    def collect(self, destination: Path, artifacts: tuple[str, ...], most_bytes: int | None = None) -> CollectResult:
+        runs = str(self.runs)
+        collector = Collector(CollectRequest.of_job(artifacts, self.attempt, destination, most_bytes, runs=runs))
         part = ArchivePart(0)
         try:
             return collector.collect(part, partial(self._fetch, collector, part))

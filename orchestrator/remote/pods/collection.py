@@ -98,9 +98,10 @@ class PodPacker:
         number, row = line.said.get("row"), line.said["file"]
         if not isinstance(row, dict):
             return _lost(DAMAGED_NAME, DAMAGED)
+        beside = {"beside": row.get("beside") is True}
         if "why" in row:
             kind = "harmless" if row.get("harmless") is True else "lost"
-            return {"path": str(row.get("path")), "why": str(row["why"])[:WHY_CHARS], kind: True}
+            return {"path": str(row.get("path")), "why": str(row["why"])[:WHY_CHARS], kind: True, **beside}
         path, size_bytes, kept = row.get("path"), row.get("size_bytes"), row.get("kept")
         if not isinstance(path, str) or type(size_bytes) is not int or type(number) is not int or size_bytes < 0:
             return _lost(DAMAGED_NAME, DAMAGED)
@@ -112,7 +113,7 @@ class PodPacker:
             return _lost(path, "where it is kept is not known")
         self._seen.add(path)
         self._rows.append(_Row(number, path, size_bytes, kept))
-        return {"path": path, "size_bytes": size_bytes, "sha256": str(row.get("sha256"))}
+        return {"path": path, "size_bytes": size_bytes, "sha256": str(row.get("sha256")), **beside}
 
     def read(self, size: int) -> bytes:
         """Return exactly so many bytes of the wanted contents, in their order. Raises ContentLost for the rest of a file."""

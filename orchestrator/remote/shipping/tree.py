@@ -16,7 +16,7 @@ from orchestrator.core.text.sizes import format_size
 from orchestrator.core.text.terminal import printable
 from orchestrator.errors import UserError
 from orchestrator.remote.shipping.ignore import BUILT_IN, GIT, OWN, Rules, Verdict, is_environment
-from orchestrator.remote.shipping.sensitive import may_hold_secret, secret_by_content, secret_by_name
+from orchestrator.vm.sensitive import may_hold_secret, secret_by_content, secret_by_name
 
 MAX_BYTES = 1 << 30
 MEASURE_ENTRIES = 20_000  # of all that is left out, so many are looked at for their sizes

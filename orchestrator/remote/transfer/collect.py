@@ -7,28 +7,43 @@ index, and files are written once. A refused or damaged file never costs the oth
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator import private_files
+from orchestrator.core.text.artifacts import patterns, takes_all
+from orchestrator.core.text.sizes import format_size
 from orchestrator.core.text.terminal import printable, spelled
 from orchestrator.errors import RemoteError
-from orchestrator.remote.transfer.disk_space import DiskSpace
-from orchestrator.remote.transfer.extract import Extracted, IndexEntry, Read, extract, is_there, open_root
+from orchestrator.remote.transfer.disk_space import DiskSpace, too_much
+from orchestrator.remote.transfer.extract import Extracted, IndexEntry, Read, extract, is_there, link, open_root
 from orchestrator.remote.transfer.manifest import check_manifest
 from orchestrator.remote.transfer.places import Places, RefusedFile
 
 INDEX_BYTES = 256 << 20  # of one worker: more than a million files
 ROW_COST_BYTES = 128  # memory of a row besides its path
+MOST_BESIDE = 2_000_000_000  # of a run
 EVERYTHING, THE_REST = "(everything)", "(the rest)"  # names for what a worker did not send
 
 Answer = Callable[[], Mapping[str, Any]]  # the packer's next line
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What of the files that a job wrote beside its artifacts is collected, the smallest first. None: no such limit."""
+
+    most_bytes: int | None = None  # of a run
+    most_s: float | None = 300.0  # while they are sent
+    only: str | None = None  # a pattern
+    once: bool = True  # what is equal on several workers comes from one
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +52,26 @@ class CollectRequest:
 
     attempt: str  # "": the attempt of the fleet
     destination: Path
-    patterns: tuple[str, ...]
+    patterns: tuple[str, ...] | None  # besides the artifacts; None: no artifacts
+    beside: Beside | None = field(default=None, kw_only=True)  # None: nothing
+    # Worker and path of files that were collected to another place.
+    elsewhere: Set[tuple[int, str]] = field(default=frozenset(), kw_only=True)
+    largest_bytes: int | None = field(default=None, kw_only=True)  # no larger file is read
+    # By worker and path: where a file of this size and hash lies here, and need not be sent.
+    at_hand: Mapping[int, Mapping[str, tuple[Path, IndexEntry]]] = field(default_factory=dict, kw_only=True)
     most_bytes: int | None = None  # of all workers together; None: as much as fits on the disk
     passes: int = 2  # files that changed while they were packed are requested again
     runs: str | None = None  # directory of the attempts, if not that of a worker
     # By worker: files of the destination that this process has written; one in its place is not read again to compare it.
     known: Mapping[int, Mapping[str, IndexEntry]] = field(default_factory=dict)
+
+    @classmethod
+    def of_job(
+        cls, artifacts: Sequence[str], attempt: str, destination: Path, most_bytes: int | None = None, **more: Any
+    ) -> CollectRequest:
+        """Return what to collect of a job with this value of `artifacts:`."""
+        beside = Beside(MOST_BESIDE) if takes_all(artifacts) else None
+        return cls(attempt, destination, patterns(artifacts), most_bytes, **{"beside": beside, **more})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +81,7 @@ class CollectedFile:
     size_bytes: int
     sha256: str
     place: str = ""  # where it lies in the worker's directory, if not under that path
+    beside: bool = False  # no artifact, nor named by the job
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +89,7 @@ class Problem:
     worker: int
     path: str  # on the worker, as it is
     why: str
+    size_bytes: int = 0  # 0: unknown
 
     def __str__(self) -> str:
         return f"worker{self.worker}: {spelled(self.path)}: {self.why}"
@@ -71,6 +102,9 @@ class CollectResult:
     broken: tuple[Problem, ...] = ()  # listed in the manifest, but missing or different
     waiting: tuple[Problem, ...] = ()  # still on the worker; a later collection may get it
     notes: tuple[Problem, ...] = ()  # no results: what is left behind, and harms nothing
+    left: tuple[Problem, ...] = ()  # beside the artifacts, still on the worker: no promise is broken
+    unmatched: tuple[str, ...] = ()  # patterns that match nothing on any worker
+    equal: Set[tuple[int, str]] = frozenset()  # worker and path of what came from another worker
 
     @property
     def size_bytes(self) -> int:
@@ -88,7 +122,18 @@ class CollectResult:
             tuple(problem for part in parts for problem in part.broken),
             tuple(problem for part in parts for problem in part.waiting),
             tuple(note for part in parts for note in part.notes),
+            tuple(problem for part in parts for problem in part.left),
+            tuple(sorted(set.intersection(*(set(part.unmatched) for part in parts)))) if parts else (),
         )
+
+    def noted(self, what: str) -> Problem:
+        """Return a note about all that came."""
+        return Problem(self.files[0].worker, self.files[0].path, f"is one of {what}")
+
+    @property
+    def uncollected(self) -> tuple[Problem, ...]:
+        """What another collection may get from the slice, promised or not."""
+        return self.waiting + self.left
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +173,8 @@ class ArchivePart:
     progressed_at: float = field(default_factory=time.monotonic)
     left_at: float = field(default_factory=time.monotonic)  # when the last try ended
     stopped: str = ""  # why
+    beside: dict[str, int] = field(default_factory=dict)  # of the index: sizes of files beside the artifacts
+    unmatched: tuple[str, ...] = ()
 
     def progressed(self) -> None:
         """Note that data arrived. Raises CollectionStopped after `Collection.stop`."""
@@ -142,17 +189,21 @@ class ArchivePart:
 
     def summary(self, *waiting: Problem, broken: Sequence[tuple[str, str]] = ()) -> CollectResult:
         """Return the result so far. Callable from another thread."""
-        found, index = self.result, self.worker
+        found, index, beside = self.result, self.worker, self.beside
         files = sorted({**found.files}.items())
         return CollectResult(
             tuple(
-                CollectedFile(index, path, file.size_bytes, file.sha256, file.place if file.place != path else "")
+                CollectedFile(
+                    index, path, file.size_bytes, file.sha256, file.place if file.place != path else "", path in beside
+                )
                 for path, file in files
             ),
             tuple(Problem(index, path, why) for path, why in found.refused),
             tuple(Problem(index, path, why) for path, why in broken),
-            (*(Problem(index, path, why) for path, why in found.missing), *waiting),
-            tuple(Problem(index, path, why) for path, why in found.notes),
+            (*(Problem(index, path, why) for path, why in found.missing if path not in beside), *waiting),
+            tuple(Problem(index, path, why, beside.get(path, 0)) for path, why in found.notes),
+            tuple(Problem(index, path, why, beside[path]) for path, why in found.missing if path in beside),
+            self.unmatched,
         )
 
     def incomplete(self, why: str) -> CollectResult:
@@ -165,7 +216,11 @@ class Collector:
 
     def __init__(self, request: CollectRequest) -> None:
         self.request = request
-        self.space = DiskSpace(request.destination, request.most_bytes)
+        self.beside = request.beside or Beside()
+        self.space = DiskSpace(request.destination, request.most_bytes, self.beside.most_bytes)
+        self._owners: dict[tuple[str, str], list[int]] = {}  # by path and hash: workers, the one that sends it first
+        self._lock = threading.Lock()
+        self._beside_until: float | None = None  # monotonic; set when the first worker sends what lies beside
 
     def collect(self, part: ArchivePart, fetch: Callable[[], None]) -> CollectResult:
         """Run `fetch`, check the manifest, and return the result of this worker."""
@@ -181,13 +236,18 @@ class Collector:
 
     def receive(self, part: ArchivePart, answer: Answer, send: Callable[[bytes], None], read: Read) -> None:
         """Answer the packer: name the run, read the index, name the wanted files, read their contents."""
-        question = {"attempt": self.request.attempt, "patterns": self.request.patterns, "runs": self.request.runs}
+        question: dict[str, Any] = {"attempt": self.request.attempt, "patterns": self.request.patterns}
+        question["runs"] = self.request.runs
+        if self.request.largest_bytes is not None:
+            question["most_bytes"] = self.request.largest_bytes
+        if self.request.beside is not None:
+            question["beside"] = {"most_bytes": self.beside.most_bytes, "only": self.beside.only}
         send(json.dumps(question).encode() + b"\n")
         index = self._index(part, answer)
         places = Places(self._directory(part))
         wanted = self._choose(part, index, places)
         numbers = [number for number, path in enumerate(index) if path in wanted]
-        if wanted:  # else the packer may have ended, and the end of its input says the same
+        if numbers:  # else the packer may have ended, and the end of its input says the same
             send(json.dumps(list(_ranges(numbers))).encode() + b"\n")
 
         def read_on(size: int) -> bytes:
@@ -199,13 +259,27 @@ class Collector:
             part.size_bytes += size
             self.space.arrived(part.worker, size)
 
+        def read_in_time(size: int) -> bytes:
+            if self._beside_until is not None and time.monotonic() > self._beside_until:
+                raise OSError(errno.ETIME, f"there was no more time for it than {self.beside.most_s:.0f} s")
+            return read_on(size)
+
         result = part.result
+        last = dict(reversed([*itertools.takewhile(lambda item: item[0] in part.beside, reversed(wanted.items()))]))
+        wanted = {path: entry for path, entry in wanted.items() if path not in last}
         try:
             extract(read_on, self._directory(part), wanted, places, result, arrived)
+            if last and self.beside.most_s is not None:
+                self._beside_until = self._beside_until or time.monotonic() + self.beside.most_s
+            extract(read_in_time, self._directory(part), last, places, result, arrived)
         except OSError as error:
-            why = f"{error.strerror} ({self.request.destination})"
+            why = (
+                str(error.strerror) if error.errno == errno.ETIME else f"{error.strerror} ({self.request.destination})"
+            )
             named = {path for path, _ in [*result.refused, *result.missing]}
-            result.missing.extend((path, why) for path in wanted if path not in result.files and path not in named)
+            result.missing += [
+                (path, why) for path in (wanted | last) if path not in result.files and path not in named
+            ]
 
     def _directory(self, part: ArchivePart) -> Path:
         return self.request.destination / f"worker{part.worker}"
@@ -214,16 +288,24 @@ class Collector:
         """Read the packer's index; untrusted, as all data from a worker. Raises RemoteError and TooManyFiles."""
         index: dict[str, IndexEntry] = {}
         part.hashed_bytes = size_bytes = 0
+        part.beside.clear()
         while True:
             row = answer()
             part.progressed()
             try:
                 if "end" in row:
+                    part.unmatched = tuple(map(str, row.get("unmatched", ())))
                     return index
                 if "hashed" in row:
                     part.hashed_bytes += int(row["hashed"])
                     continue
                 path = str(row["path"])
+                if row.get("beside") is True:
+                    if (part.worker, path) in self.request.elsewhere:
+                        continue
+                    part.beside[path] = int(row.get("size_bytes", 0))
+                    if "why" not in row and "sha256" not in row:
+                        row = {"why": self._why_left(row, part.beside[path]), "harmless": "files" in row}
                 if "why" in row:
                     _kind_of_rest(part.result, row).append((path, printable(str(row["why"]))))
                 else:
@@ -246,6 +328,9 @@ class Collector:
         root = open_root(self._directory(part))
         try:
             for path, listed in index.items():
+                beside = path in part.beside
+                if beside and not self._is_ours(part.worker, path, listed):
+                    continue
                 try:
                     place = _place(places, path, listed)
                 except RefusedFile as refusal:
@@ -255,17 +340,58 @@ class Collector:
                 if known is not None and known.place != place and known.place == places.plain(path):
                     place = known.place  # the other one could not be had
                 entry = replace(listed, place=place)
-                if known == entry or is_there(root, place, entry, part.hashed):
+                if known == entry or is_there(root, place, entry, part.hashed) or self._link(root, part, path, entry):
                     part.result.files[path] = entry
                     part.size_bytes += entry.size_bytes
-                    self.space.has(part.worker, entry.size_bytes)
-                elif (why := self.space.take(part.worker, entry.size_bytes)) is not None:
+                    self.space.has(part.worker, entry.size_bytes, beside=beside)
+                elif (why := self.space.take(part.worker, entry.size_bytes, beside=beside)) is not None:
                     part.result.missing.append((path, why))
                 else:
                     wanted[path] = entry
         finally:
             os.close(root)
         return wanted
+
+    def _why_left(self, row: Mapping[str, Any], size_bytes: int) -> str:
+        if "files" not in row:
+            return too_much(size_bytes, self.beside.most_bytes or 0)
+        count = f" in {int(row['files']):,} files" if int(row["files"]) > 1 else ""
+        return f"{format_size(size_bytes)}{count}, new while the job ran: only its directory and its home are collected"
+
+    def _is_ours(self, worker: int, path: str, entry: IndexEntry) -> bool:
+        """Return whether this worker sends the file: the first of those that have it."""
+        if not self.beside.once:
+            return True
+        with self._lock:
+            owners = self._owners.setdefault((path, entry.sha256), [])
+            if worker not in owners:
+                owners.append(worker)
+            return owners[0] == worker
+
+    def _link(self, root: int, part: ArchivePart, path: str, entry: IndexEntry) -> bool:
+        """Give a file that lies here already its place, and return whether there is one."""
+        source, known = self.request.at_hand.get(part.worker, {}).get(path, (None, None))
+        return source is not None and known is not None and known.sha256 == entry.sha256 and link(root, source, entry)
+
+    def settled(self, result: CollectResult) -> CollectResult:
+        """Move each file that several workers have to the first of them; return the result as it is then."""
+        files, equal = [], set()
+        for file in result.files:
+            owners = self._owners.get((file.path, file.sha256), []) if file.beside else []
+            worker = min([*owners, file.worker])
+            equal |= {(owner, file.path) for owner in owners}
+            if worker != file.worker and not file.place:
+                source, target = (
+                    self.request.destination / f"worker{each}" / file.path for each in (file.worker, worker)
+                )
+                try:
+                    target.parent.mkdir(mode=private_files.DIRECTORY_MODE, parents=True, exist_ok=True)
+                    source.rename(target)
+                    file = replace(file, worker=worker)  # noqa: PLW2901
+                except OSError:
+                    pass  # it stays where it came
+            files.append(file)
+        return replace(result, files=tuple(files), equal=equal)
 
 
 def _kind_of_rest(found: Extracted, row: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -74,6 +74,7 @@ class Collection:
         self._ended: dict[int, CollectResult] = {}
         self._error: Exception | None = None
         self._done = False
+        self._result = CollectResult()
         threading.Thread(target=self._run, name="collect", daemon=True).start()
 
     def wait(self, timeout_s: float) -> CollectionProgress:
@@ -84,7 +85,7 @@ class Collection:
             raise self._error
         parts = list(self._parts.values())
         return CollectionProgress(
-            CollectResult.of([self._ended[index] for index in sorted(self._ended)]) if self._done else None,
+            self._result if self._done else None,
             sum(len(part.result.files) for part in parts),
             sum(part.total_files for part in parts),
             sum(part.size_bytes for part in parts),
@@ -101,6 +102,8 @@ class Collection:
             call.close()
         with self._wakeup.changed:
             self._wakeup.wait_for(lambda: self._done, STOP_WAIT_S)
+        if self._done and self._error is None:
+            return self._result
         late = {i: p.summary(Problem(i, THE_REST, why)) for i, p in self._parts.items() if i not in self._ended}
         every = {**late, **self._ended}
         return CollectResult.of([every[index] for index in sorted(every)])
@@ -120,6 +123,7 @@ class Collection:
                     self._ended[part.worker] = part.incomplete(part.stopped or outcome.message)
             if bugs := [each for each in found if isinstance(each, Exception) and not isinstance(each, Unreachable)]:
                 raise combined_error(bugs)
+            self._result = self._collector.settled(CollectResult.of([self._ended[i] for i in sorted(self._ended)]))
         except Exception as error:  # `wait` raises it
             self._error = error
         with self._wakeup.changed:
@@ -139,7 +143,7 @@ class Collection:
             while True:
                 result = collector.collect(part, partial(self._fetch, connection, part))
                 part.passes += 1
-                if part.passes >= collector.request.passes or not any(one.why == CHANGED for one in result.waiting):
+                if part.passes >= collector.request.passes or not any(one.why == CHANGED for one in result.uncollected):
                     break
         except Unreachable:
             part.left_at = time.monotonic()

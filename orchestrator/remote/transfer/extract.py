@@ -99,6 +99,23 @@ def is_there(root: int, name: str, promise: IndexEntry, read: Callable[[int], No
     return digest.hexdigest() == promise.sha256
 
 
+def link(root: int, source: Path, entry: IndexEntry) -> bool:
+    """Give a file of this machine, which has this content, the place of the entry, too; return whether it has it now."""
+    *directories, name = parts_of(entry.place)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(DRAFT, dir_fd=root)
+        os.link(source, DRAFT, dst_dir_fd=root)
+        directory = _open_directory(root, directories, make=True)
+        try:
+            os.rename(DRAFT, name, src_dir_fd=root, dst_dir_fd=directory)
+        finally:
+            os.close(directory)
+    except OSError:  # of another disk, or gone
+        return False
+    return is_there(root, entry.place, entry)
+
+
 def _open_directory(root: int, parts: Sequence[str], *, make: bool = False) -> int:
     """A descriptor of the directory, reached without following any link; `make`: what is missing is made."""
     fd = os.dup(root)

@@ -1,6 +1,6 @@
 """Saved work: what a job has written so far, copied here while it runs and restored for its next attempt.
 
-A preempted slice takes its disks with it. So the files of a run that may restart are copied again and again. The files of a
+A slice that is lost takes its disks with it. So the files of an attached run are copied again and again. The files of a
 worker belong together: a checkpoint may have many, and none may be newer than those that refer to it. So the copy is renewed
 as a whole, once all files of that moment are here. What arrived of a copy that was cut off stays in the draft, and the next
 one asks for the rest.
@@ -20,7 +20,14 @@ from orchestrator.core.text import json_text
 from orchestrator.errors import ArtifactError
 from orchestrator.remote.shipping.shipment import OnProgress, Shipment, shipment_in_place
 from orchestrator.remote.shipping.tree import Source, survey
-from orchestrator.remote.transfer.collect import EVERYTHING, THE_REST, CollectRequest, CollectResult
+from orchestrator.remote.transfer.collect import (
+    EVERYTHING,
+    MOST_BESIDE,
+    THE_REST,
+    Beside,
+    CollectRequest,
+    CollectResult,
+)
 from orchestrator.remote.transfer.extract import IndexEntry
 
 if TYPE_CHECKING:
@@ -39,7 +46,8 @@ class SavedWork:
     """`directory/worker<i>/{artifacts,work}/…`: the last complete copy of each worker."""
 
     directory: Path
-    patterns: tuple[str, ...]
+    artifacts: tuple[str, ...]  # as in the job file
+    most_bytes: int | None = None  # of all workers together; None: all that is to be collected, for another attempt
     # What lies in each worker's draft, written by this process: it is neither requested nor read again.
     _in_draft: dict[int, dict[str, IndexEntry]] = field(default_factory=dict)
     _kept: dict[int, dict[str, IndexEntry]] = field(default_factory=dict)  # of the last complete copies
@@ -52,7 +60,16 @@ class SavedWork:
         """Start to copy the work of all workers, in the background. One copy at a time; `keep` ends it."""
         for worker in fleet.workers:
             self._begin_draft(worker.index)
-        return fleet.collect(CollectRequest("", self._drafts, self.patterns, known=self._in_draft))
+        request = CollectRequest.of_job(self.artifacts, "", self._drafts, self.most_bytes, known=self._in_draft)
+        beside = request.beside and Beside(MOST_BESIDE, None, once=False)  # each worker goes on with its own
+        return fleet.collect(replace(request, beside=beside, largest_bytes=self.most_bytes))
+
+    def at_hand(self) -> dict[int, dict[str, tuple[Path, IndexEntry]]]:
+        """Return by worker and path where each file of the last complete copies lies, and what it is."""
+        return {
+            worker: {path: (self.of(worker) / entry.place, entry) for path, entry in files.items()}
+            for worker, files in self._kept.items()
+        }
 
     def keep(self, copied: CollectResult) -> tuple[int, ...]:
         """Renew the copies of the workers from which everything came; return those workers. The others keep the last copy.
@@ -70,7 +87,8 @@ class SavedWork:
         for file in copied.files:
             entry = IndexEntry(file.size_bytes, file.sha256, file.place or file.path)
             came.setdefault(file.worker, {})[file.path] = entry
-        left = {worker: {p.path for p in copied.refused + copied.waiting if p.worker == worker} for worker in came}
+        others = copied.refused + copied.uncollected
+        left = {worker: {p.path for p in others if p.worker == worker} for worker in came}
         renewed = []
         for worker, files in came.items():
             draft = self._drafts / f"worker{worker}"

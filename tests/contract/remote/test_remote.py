@@ -29,7 +29,7 @@ from orchestrator.remote.ssh import agent
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned
 from orchestrator.remote.ssh.openssh import ssh_argv
 from orchestrator.remote.ssh.waves import Patience
-from orchestrator.remote.transfer.collect import CollectRequest
+from orchestrator.remote.transfer.collect import Beside, CollectRequest
 from orchestrator.remote.transfer.saved_work import SavedWork
 from tests.cli_fixture import kill_all
 from tests.contract.remote.fixture import Road, Slice, four, one, road, until_ended
@@ -496,6 +496,42 @@ def test_what_is_at_home_is_not_sent_again_and_what_changed_there_is(one: Slice,
     }
 
 
+BESIDE = """
+    echo same >same; echo $TPUJOB_WORKER >own; mkdir -p deep; head -c 3000 /dev/zero | tr '\\0' $TPUJOB_WORKER >deep/large
+    echo a >"$TPUJOB_ARTIFACTS/a"; echo b >~/of-home
+"""
+
+
+def test_what_lies_beside_the_artifacts_comes_once_within_its_bounds_and_the_rest_is_named(
+    four: Slice, tmp_path: Path
+) -> None:
+    fleet, run = four.fleet(), tmp_path / "run"
+    fleet.start(request("beside", BESIDE, 4))
+    fleet.follow(Log())
+    assert until_ended(fleet).all_succeeded
+    order = CollectRequest("beside", run, ("nothing", "own"), beside=Beside(most_bytes=7000))
+    first = fleet.collect(order).within(HANG_S)
+    assert first.problems == () and first.unmatched == ("nothing",)
+    places = {f"worker{file.worker}/{file.path}" for file in first.files if file.beside}
+    large = {place for place in places if place.endswith("large")}
+    assert places - large == {"worker0/work/same", "worker0/home/of-home"} and len(large) == 2
+    assert all((run / place).is_file() for place in places)
+    left = {(each.worker, each.path): each.size_bytes for each in first.left}
+    assert left.keys() == {(w, "work/deep/large") for w in range(4) if f"worker{w}/work/deep/large" not in large}
+    assert set(left.values()) == {3000} and "7 KB of a run come by themselves" in first.left[0].why
+    wide = CollectRequest("beside", tmp_path / "disk", None, beside=Beside(None, None, only="deep"))
+    came = fleet.collect(wide).within(HANG_S)
+    assert {(file.worker, file.path) for file in came.files} == {(w, "work/deep/large") for w in range(4)}
+    here = frozenset((file.worker, file.path) for file in came.files)
+    again = fleet.collect(replace(order, elsewhere=here)).within(HANG_S)
+    assert again.uncollected == () and {file.path for file in again.files if file.beside} == {
+        "work/same",
+        "home/of-home",
+    }
+    late = fleet.collect(replace(order, destination=tmp_path / "late", beside=Beside(most_s=0.0))).within(HANG_S)
+    assert {file.path for file in late.files} == {"artifacts/a", "work/own"} and len(late.left) == 6, "no more time"
+
+
 def test_a_cut_in_the_middle_costs_one_file_at_most(
     one: Slice, road: Callable[[WorkerAddress], Road], tmp_path: Path
 ) -> None:
@@ -815,10 +851,10 @@ def test_what_one_attempt_made_so_far_is_there_when_the_next_one_begins(four: Sl
         assert saved_work.keep(copied) == (0, 1, 2, 3)
         return len(copied.files)
 
-    until(lambda: save() == 8, "what the job writes")
+    until(lambda: save() == 12, "what the job writes")
     fleet.stop(1)
     saved = saved_work.shipments(4, lambda done, total: None)
-    assert [result.files for result in fleet.push_each(saved)] == [2] * 4
+    assert [result.files for result in fleet.push_each(saved)] == [3] * 4
     code = shipment(tmp_path, {"out/a.png": b"of the code", "run.sh": b""})
     fleet.push(code)
     carried = [each.id if each else None for each in saved]
@@ -827,4 +863,4 @@ def test_what_one_attempt_made_so_far_is_there_when_the_next_one_begins(four: Sl
     log = Log()
     fleet.follow(log)
     assert until_ended(fleet).all_succeeded
-    assert log.of == {worker: f"step {worker}\nx\nout\nrun.sh\n".encode() for worker in range(4)}
+    assert log.of == {worker: f"step {worker}\nx\nb\nout\nrun.sh\n".encode() for worker in range(4)}

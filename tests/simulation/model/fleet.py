@@ -248,6 +248,9 @@ class SimSavedWork:
         self.saved = SimSaved(float(copied.done_s))
         return (0,)
 
+    def at_hand(self) -> dict[int, object]:
+        return {}
+
     def state(self) -> SavedState:
         return SavedState() if self.saved is None else SavedState(1, 1, step=round(self.saved.done_s))
 
@@ -270,6 +273,8 @@ class SimCollectResult:
     @property
     def problems(self) -> tuple[str, ...]:
         return self.waiting
+
+    uncollected = problems
 
 
 @dataclass(frozen=True, slots=True)

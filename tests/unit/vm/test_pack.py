@@ -31,7 +31,7 @@ def packed(worker: Worker, *patterns: str, wanted: str = "[[0, 1000000]]") -> tu
         line, _, said = said.partition(b"\n")
         rows.append(json.loads(line[len(PREFIX) :]))
     files = [row for row in rows if "sha256" in row]
-    assert rows[-1] == {"end": len(files)}
+    assert rows[-1]["end"] == len(files)
     came: dict[str, bytes] = {}
     for first, after in json.loads(wanted):
         for row in files[first:after]:

@@ -44,7 +44,7 @@ def test_a_command_runs_from_the_agents_arrival_to_its_artifacts(worker: Worker,
     assert status["state"] == "exited"
     wanted = json.dumps({"attempt": "a1", "patterns": ["*"]})
     row, end, packed = shell(agent.command("pack"), f"{wanted}\n[[0, 1]]\n".encode()).split(b"\n", 2)
-    assert (parsed(row)["path"], parsed(end)) == ("artifacts/result.txt", {"end": 1})
+    assert (parsed(row)["path"], parsed(end)["end"]) == ("artifacts/result.txt", 1)
     assert packed == b"result\n"
 
 

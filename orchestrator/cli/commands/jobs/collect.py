@@ -1,26 +1,36 @@
 """`tpujob collect`: collect what a run left on its slice, then release the slice."""
 
+from pathlib import Path
 from typing import Annotated
 
 from orchestrator.cli.console import console
-from orchestrator.cli.options import Option, RunName
+from orchestrator.cli.options import Argument, Option, RunName
 from orchestrator.client.arguments import size
 from orchestrator.client.jobs import ending
 from orchestrator.client.jobs.results import command_exit_code
 from orchestrator.client.session import Session
+from orchestrator.errors import UserError
 
 
 def collect(
     run: RunName,
+    pattern: Annotated[
+        str | None, Argument(metavar="[PATTERN]", help="With --work: only these files, such as 'checkpoints/*'.")
+    ] = None,
+    work: Annotated[bool, Option("--work", help="What the job wrote beside its artifacts, too, of any size.")] = False,
+    to: Annotated[Path | None, Option(metavar="DIR", help="With --work: to this directory.")] = None,
     max_results: Annotated[
         str | None, Option(metavar="SIZE|none", help="Instead of the job's limits.max_results, such as 80GB.")
     ] = None,
 ) -> int:
     """Collect the results that a run left on its slice, then release the slice, proven. Only missing files are sent.
 
-    Exits with the job's own code once everything is collected, with 65 until then. Ctrl-C leaves the slice held.
+    The slice stays until everything is here, or until the time of its hold. Exits with the job's own code once everything is
+    collected, with 65 until then. Ctrl-C leaves the slice held.
     """
+    if not work and (pattern or to):
+        raise UserError(f"{'a pattern' if pattern else '--to'} only counts with --work")
     most_bytes = None if max_results is None else size("--max-results", max_results)
     session = Session.open(reporter=console().reporter)
-    result = ending.collect(session, run, max_results=most_bytes)
+    result = ending.collect(session, run, max_results=most_bytes, work=pattern or "*" if work else None, to=to)
     return command_exit_code(session, result)

@@ -64,6 +64,11 @@ def commands(value: Any) -> tuple[str, ...] | None:
     return tuple(each)
 
 
+def artifacts(value: Any) -> Any:
+    """Return the words of `artifacts:` as a tuple; text is one of them."""
+    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+
+
 def requirements(value: Any) -> str | tuple[str, ...] | None:
     """Return the file or the packages of `requirements:`; None if there are none."""
     if value is None:

@@ -50,6 +50,7 @@ def _restarts(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 def _artifacts(patterns: Any) -> Iterator[tuple[Path, str]]:
+    patterns = [patterns] if isinstance(patterns, str) else patterns
     if len(_list(patterns)) > MAX_PATTERNS:
         yield ("artifacts",), f"has {len(patterns)} patterns; write at most {MAX_PATTERNS}, with wildcards"
     for number, pattern in enumerate(_list(patterns)):

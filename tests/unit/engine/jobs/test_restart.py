@@ -70,6 +70,9 @@ class Bag:
         self.kept_at.append(self.world.time)
         return (0,)
 
+    def at_hand(self) -> dict[int, object]:
+        return {}
+
     def state(self) -> SavedState:
         return SavedState(3, 1_200_000, step=self.step) if self.kept_at else SavedState()
 

@@ -2,7 +2,10 @@
 
 Names and contents are those that git hosts, cloud tools and secret scanners agree on. A false alarm costs a line in
 .tpujobignore, so program sources are judged by their name alone, and what is only an example of an environment file is none.
+`remote.shipping.tree` asks before it ships a file, `pack` before it sends one that no pattern names.
 """
+
+from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase, translate

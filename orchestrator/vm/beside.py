@@ -1,0 +1,255 @@
+"""What a job wrote beside its artifacts: what is new in its directory and in its home, and what is new elsewhere.
+
+`remember` notes what is there when the job begins, `found` and `elsewhere` compare: no clock decides, so none can be wrong.
+A file is new if its name, inode, size or time of change is. Caches, environments and hidden entries of the home directory are
+no work of the job. Other disks, such as a mounted bucket, are not looked at.
+"""
+
+# Paths are text, as in `phase`.
+# ruff: noqa: PTH105, PTH116, PTH118, PTH119, PTH123, PTH208
+from __future__ import annotations
+
+import json
+import os
+import stat
+import zlib
+
+TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+BEFORE, RESTORED = "before.json", "restored.json"  # in the directory of the attempt
+CACHES = frozenset(("__pycache__", ".cache", ".git", ".hg", ".svn", ".venv", "node_modules", ".ruff_cache", ".mypy_cache",
+    ".pytest_cache", ".tox", ".nox", ".eggs", "site-packages"))  # fmt: skip
+MARKS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG")  # of an environment or a cache, whatever its name
+PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/mnt", "/srv", "/")  # noqa: S108 - not written to
+OF_THE_SYSTEM = frozenset(("bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "libx32", "lost+found", "media",
+    "mnt", "opt", "proc", "root", "run", "sbin", "snap", "srv", "sys", "tmp", "usr", "var"))  # fmt: skip
+# What many programs leave in /tmp, libtpu among them.
+PASSING = (
+    "tmp",
+    ".",
+    "pip-",
+    "uv-",
+    "pytest-of-",
+    "systemd-",
+    "snap-",
+    "ssh-",
+    "tmux-",
+    "tpu_logs",
+    "libtpu",
+    "torchinductor_",
+)
+EMULATED = "TPUJOB_EMULATED_TRAINING"  # set on an emulated worker, whose /tmp is that of this machine, and stays
+LOOKED_AT = 5000  # files of /tmp and its like, at the beginning
+
+
+class Seen:
+    """A file of a walk. `name` is relative to where the walk began."""
+
+    def __init__(self, name: str, path: str, status: os.stat_result) -> None:
+        self.name, self.path, self.status = name, path, status
+
+    @property
+    def key(self) -> str:
+        return f"{self.status.st_ino}.{self.status.st_size}.{self.status.st_mtime_ns}"
+
+
+def remember(run: str, home: str | None) -> None:
+    """Note what is there now, in the directory of the attempt. `home`: looked at, too, and so is what lies elsewhere.
+
+    What an earlier attempt left (`RESTORED`) is not noted: it is the job's. Raises OSError for a full disk.
+    """
+    record: dict[str, Any] = {"home": home, "of": {}, "elsewhere": {}}
+    for name, top in _tops(run, home):
+        record["of"][name] = {seen.name: seen.key for seen in _walk(top, is_home=name == "home")}
+    try:
+        with open(os.path.join(run, RESTORED), "rb") as file:
+            for path in json.loads(file.read()):
+                record["of"]["work"].pop(path, None)
+    except FileNotFoundError:
+        pass
+    if home is not None and EMULATED not in os.environ:
+        left = [LOOKED_AT]
+        record["elsewhere"] = {path: _print_of(path, left) for path in _entries()}
+    draft = os.path.join(run, f".{BEFORE}")
+    with open(draft, "w") as out:
+        out.write(json.dumps(record))
+    os.replace(draft, os.path.join(run, BEFORE))
+
+
+def recorded(run: str) -> dict[str, Any] | None:
+    """Return what `remember` noted; None where there is nothing that can be read."""
+    try:
+        with open(os.path.join(run, BEFORE), "rb") as file:
+            record: dict[str, Any] = json.loads(file.read())
+        return record
+    except (OSError, ValueError):
+        return None
+
+
+def found(run: str, record: dict[str, Any], looked: Callable[[int], None]) -> Iterator[Seen]:
+    """Yield the files that are new, with names such as `work/model.pt` and `home/model.pt`, links out of these places, and
+    directories that cannot be read.
+
+    A link to what lies in them is left out: that comes by itself.
+    """
+    tops = _tops(run, record["home"])
+    inside = tuple(os.path.realpath(top) + "/" for _, top in tops)
+    for name, top in tops:
+        before = record["of"].get(name, {})
+        for seen in _walk(top, is_home=name == "home", looked=looked):
+            kind = stat.S_IFMT(seen.status.st_mode)
+            if before.get(seen.name) == seen.key or kind not in (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR):
+                continue
+            if kind != stat.S_IFLNK or not os.path.realpath(seen.path).startswith(inside):
+                yield Seen(f"{name}/{seen.name}", seen.path, seen.status)
+
+
+def elsewhere(record: dict[str, Any], looked: Callable[[int], None]) -> Iterator[tuple[str, int, int]]:
+    """Yield each entry of /tmp and its like, and of the root directory, that is new, with its files and bytes."""
+    before = record["elsewhere"]
+    for path in _entries() if record["home"] is not None and EMULATED not in os.environ else ():
+        if path not in before or before[path] not in (None, _print_of(path, [LOOKED_AT])):
+            sizes = [seen.status.st_size for seen in _walk(path, looked=looked) if stat.S_ISREG(seen.status.st_mode)]
+            if sizes:
+                yield path, len(sizes), sum(sizes)
+
+
+def rows(
+    run: str,
+    taken: list[str],
+    wanted: dict[str, Any],
+    row_of: Callable[[str, str], dict[str, Any] | None],
+    looked: Callable[[int], None],
+) -> Iterator[dict[str, Any]]:
+    """The rows of `pack` for what is new, the smallest files first, without the files `taken`, and for what is new elsewhere.
+
+    `wanted`: {"most_bytes", "only"}. `row_of` measures the file of a name and a path.
+    """
+    record = recorded(run)
+    if record is None:
+        return
+    left_bytes, only = wanted.get("most_bytes"), wanted.get("only")
+    have = {(status.st_dev, status.st_ino) for status in map(_followed, taken) if status is not None}
+    for file in sorted(found(run, record, looked), key=lambda file: (file.status.st_size, file.name)):
+        if (file.status.st_dev, file.status.st_ino) in have or not (only is None or _matches(file.name, only)):
+            continue
+        what, size_bytes = _secret(file), file.status.st_size
+        if what is not None:
+            yield {"path": file.name, "why": f"not collected: it looks like {what}", "harmless": True, "beside": True}
+        elif left_bytes is not None and size_bytes > left_bytes:
+            yield {"path": file.name, "size_bytes": size_bytes, "beside": True}
+        else:
+            row = row_of(file.name, file.path)
+            if row is not None:
+                left_bytes = None if left_bytes is None else left_bytes - row.get("size_bytes", 0)
+                yield dict(row, beside=True)
+    for path, files, size_bytes in elsewhere(record, looked) if only is None else ():
+        yield {"path": path, "files": files, "size_bytes": size_bytes, "harmless": True, "beside": True}
+
+
+def _followed(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except OSError:
+        return None
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Return whether the pattern matches the file or a directory above it; `work/` may be left out of it."""
+    import fnmatch
+
+    while name:
+        if any(fnmatch.fnmatchcase(name, f"{top}{pattern}") for top in ("", "work/", "home/")):
+            return True
+        name = name.rpartition("/")[0]
+    return False
+
+
+def _secret(file: Seen) -> str | None:
+    """Return what the file seems to be, if it must not travel by itself."""
+    from . import sensitive
+
+    what = sensitive.secret_by_name(file.name)
+    if what is None and stat.S_ISREG(file.status.st_mode) and sensitive.may_hold_secret(file.name, file.status.st_size):
+        try:
+            with open(file.path, "rb") as content:
+                what = sensitive.secret_by_content(content.read())
+        except OSError:
+            pass
+    return what
+
+
+def _tops(run: str, home: str | None) -> list[tuple[str, str]]:
+    return [("work", os.path.join(run, "work")), *([("home", home)] if home is not None else [])]
+
+
+def _entries() -> Iterator[str]:
+    """Everything directly in `PLACES` that this user owns, on the same disk, by names that programs give to what stays."""
+    for place in PLACES:
+        try:
+            device = os.stat(place).st_dev
+            names = os.listdir(place)
+        except OSError:
+            continue
+        for name in names:
+            if name.startswith(PASSING) or "cache" in name or (place == "/" and name in OF_THE_SYSTEM):
+                continue
+            path = os.path.join(place, name)
+            try:
+                status = os.lstat(path)
+            except OSError:
+                continue
+            if status.st_uid == os.geteuid() and status.st_dev == device:
+                yield path
+
+
+def _print_of(path: str, left: list[int]) -> int | None:
+    """Return a number that changes with any file below; None once there are too many files to look at."""
+    lines = []
+    for seen in _walk(path):
+        left[0] -= 1
+        if left[0] < 0:
+            return None
+        lines.append(f"{seen.name} {seen.key}")
+    return zlib.crc32("\n".join(sorted(lines)).encode(errors="surrogateescape"))
+
+
+def _walk(top: str, *, is_home: bool = False, looked: Callable[[int], None] = lambda count: None) -> Iterator[Seen]:
+    """Everything below, or the file itself, that is not a directory; never through a link, nor to another disk."""
+    try:
+        status = os.lstat(top)
+    except OSError:
+        return
+    if not stat.S_ISDIR(status.st_mode):
+        yield Seen(os.path.basename(top), top, status)
+        return
+    waiting = [""]
+    while waiting:
+        below = waiting.pop()
+        looked(0)
+        try:
+            with os.scandir(os.path.join(top, below)) as entries:
+                names = list(entries)
+        except PermissionError:
+            yield Seen(below, os.path.join(top, below), os.lstat(os.path.join(top, below)))
+            continue
+        except OSError:
+            continue
+        if below and any(entry.name in MARKS for entry in names):
+            continue
+        for entry in names:
+            if is_home and not below and (entry.name.startswith(".") or entry.name == "tpujob"):
+                continue
+            name = f"{below}/{entry.name}" if below else entry.name
+            try:
+                found = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            if stat.S_ISDIR(found.st_mode):
+                if found.st_dev == status.st_dev and entry.name not in CACHES and not entry.name.endswith(".egg-info"):
+                    waiting.append(name)
+            elif not entry.name.endswith(".pyc"):
+                yield Seen(name, entry.path, found)
