@@ -299,7 +299,14 @@ def profile_lines(found: RunReport) -> list[str]:
 
 def remark_lines(found: RunReport) -> list[str]:
     """Return what is to be said of results beside the table of files."""
-    return [f"{kind:<8} {text}" for kind, text in collected.lines(found.results)]
+    return [f"{kind:<8} {text}" for kind, text in remarks(found)]
+
+
+def remarks(found: RunReport) -> list[tuple[str, str]]:
+    """Return a kind and a sentence for each thing to be said of the results, also of what was saved of a run that was lost."""
+    saved = [file for file in found.files if file.path.startswith("saved/worker")]
+    said = f"what the job had written when it was copied last: {len(saved):,} files in saved/"
+    return [*collected.lines(found.results), *([("saved", said)] if saved and found.ended_at is not None else [])]
 
 
 def event_table(found: RunReport) -> Table:

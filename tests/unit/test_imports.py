@@ -45,6 +45,7 @@ MAY_IMPORT = {
         "private_files",
         "trees",
         "vm.metrics",
+        "vm.sensitive",
         "vm.upload",
         "whole_file",
     }

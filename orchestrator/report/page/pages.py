@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.core.text.durations import format_duration
-from orchestrator.report import collected, worker_ends
+from orchestrator.report import worker_ends
 from orchestrator.report.comparison import remarks
 from orchestrator.report.layout import day_clock
 from orchestrator.report.page import device, pictures, record, summary, tables, timeline
@@ -12,6 +12,7 @@ from orchestrator.report.page.charts import Chart, charts, clock
 from orchestrator.report.page.comparison import Comparison, comparison
 from orchestrator.report.page.html import Hide, render
 from orchestrator.report.page.run_data import RunData
+from orchestrator.report.results import remarks as remarks_of
 
 
 def run_page(data: RunData, *, link: str, hide: Hide, trace: bool) -> str:
@@ -48,7 +49,7 @@ def run_page(data: RunData, *, link: str, hide: Hide, trace: bool) -> str:
         "logs": data.logs,
         "files": files,
         "more_files": more_files,
-        "results": [f"{kind}: {text}" for kind, text in collected.lines(report.results)],
+        "results": [f"{kind}: {text}" for kind, text in remarks_of(report)],
         "trace": f"{link}/trace.json" if trace else "",
         "job": record.job_text(report.spec),
         "job_path": report.job,
