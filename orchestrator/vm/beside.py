@@ -1,4 +1,4 @@
-"""What a job wrote beside its artifacts: what is new in its directory and in its home, and what is new elsewhere.
+"""What a job wrote beside its artifacts: what is new in its directory, above it and in its home, and what is new elsewhere.
 
 `remember` notes what is there when the job begins, `found` and `elsewhere` compare: no clock decides, so none can be wrong.
 A file is new if its name, inode, size or time of change is. Caches, environments and hidden entries of the home directory are
@@ -6,7 +6,7 @@ no work of the job. Other disks, such as a mounted bucket, are not looked at.
 """
 
 # Paths are text, as in `phase`.
-# ruff: noqa: PTH105, PTH116, PTH118, PTH119, PTH123, PTH208
+# ruff: noqa: PTH105, PTH110, PTH116, PTH118, PTH119, PTH123, PTH208
 from __future__ import annotations
 
 import json
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+OF_AN_ATTEMPT = frozenset(("work", "artifacts", "setup", "main", "before.json", "restored.json"))
+OF_TPUJOB = frozenset(("bin", "store", "envs", "tools", "data"))
 BEFORE, RESTORED = "before.json", "restored.json"  # in the directory of the attempt
 CACHES = frozenset(("__pycache__", ".cache", ".git", ".hg", ".svn", ".venv", "node_modules", ".ruff_cache", ".mypy_cache",
     ".pytest_cache", ".tox", ".nox", ".eggs", "site-packages"))  # fmt: skip
@@ -63,7 +65,7 @@ def remember(run: str, home: str | None) -> None:
     """
     record: dict[str, Any] = {"home": home, "of": {}, "elsewhere": {}}
     for name, top in _tops(run, home):
-        record["of"][name] = {seen.name: seen.key for seen in _walk(top, is_home=name == "home")}
+        record["of"][name] = {seen.name: seen.key for seen in _walk(top, name)}
     try:
         with open(os.path.join(run, RESTORED), "rb") as file:
             for path in json.loads(file.read()):
@@ -90,16 +92,16 @@ def recorded(run: str) -> dict[str, Any] | None:
 
 
 def found(run: str, record: dict[str, Any], looked: Callable[[int], None]) -> Iterator[Seen]:
-    """Yield the files that are new, with names such as `work/model.pt` and `home/model.pt`, links out of these places, and
-    directories that cannot be read.
+    """Yield the files that are new, links out of these places, and directories that cannot be read.
 
+    Their names are such as `work/model.pt`, `above/model.pt` and `home/model.pt`.
     A link to what lies in them is left out: that comes by itself.
     """
     tops = _tops(run, record["home"])
     inside = tuple(os.path.realpath(top) + "/" for _, top in tops)
     for name, top in tops:
         before = record["of"].get(name, {})
-        for seen in _walk(top, is_home=name == "home", looked=looked):
+        for seen in _walk(top, name, looked):
             kind = stat.S_IFMT(seen.status.st_mode)
             if before.get(seen.name) == seen.key or kind not in (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR):
                 continue
@@ -112,7 +114,7 @@ def elsewhere(record: dict[str, Any], looked: Callable[[int], None]) -> Iterator
     before = record["elsewhere"]
     for path in _entries() if record["home"] is not None and EMULATED not in os.environ else ():
         if path not in before or before[path] not in (None, _print_of(path, [LOOKED_AT])):
-            sizes = [seen.status.st_size for seen in _walk(path, looked=looked) if stat.S_ISREG(seen.status.st_mode)]
+            sizes = [seen.status.st_size for seen in _walk(path, "", looked) if stat.S_ISREG(seen.status.st_mode)]
             if sizes:
                 yield path, len(sizes), sum(sizes)
 
@@ -162,7 +164,7 @@ def _matches(name: str, pattern: str) -> bool:
     import fnmatch
 
     while name:
-        if any(fnmatch.fnmatchcase(name, f"{top}{pattern}") for top in ("", "work/", "home/")):
+        if any(fnmatch.fnmatchcase(name, f"{top}{pattern}") for top in ("", "work/", "above/", "home/")):
             return True
         name = name.rpartition("/")[0]
     return False
@@ -183,7 +185,7 @@ def _secret(file: Seen) -> str | None:
 
 
 def _tops(run: str, home: str | None) -> list[tuple[str, str]]:
-    return [("work", os.path.join(run, "work")), *([("home", home)] if home is not None else [])]
+    return [("work", os.path.join(run, "work")), ("above", run), *([("home", home)] if home is not None else [])]
 
 
 def _entries() -> Iterator[str]:
@@ -217,7 +219,18 @@ def _print_of(path: str, left: list[int]) -> int | None:
     return zlib.crc32("\n".join(sorted(lines)).encode(errors="surrogateescape"))
 
 
-def _walk(top: str, *, is_home: bool = False, looked: Callable[[int], None] = lambda count: None) -> Iterator[Seen]:
+def _is_ours(kind: str, below: str, name: str, path: str) -> bool:
+    """Return whether an entry is tpujob's own, or of the settings of the home; `kind` is the name of a place in `_tops`."""
+    if not below:
+        return (kind == "above" and (name in OF_AN_ATTEMPT or name[0] == ".")) or (kind == "home" and name[0] == ".")
+    if kind != "home" or not below.startswith("tpujob"):
+        return False
+    return (below == "tpujob" and name in OF_TPUJOB) or (
+        below == "tpujob/runs" and any(os.path.exists(f"{path}/{each}") for each in ("setup", "main"))
+    )
+
+
+def _walk(top: str, kind: str = "", looked: Callable[[int], None] = lambda count: None) -> Iterator[Seen]:
     """Everything below, or the file itself, that is not a directory; never through a link, nor to another disk."""
     try:
         status = os.lstat(top)
@@ -241,7 +254,7 @@ def _walk(top: str, *, is_home: bool = False, looked: Callable[[int], None] = la
         if below and any(entry.name in MARKS for entry in names):
             continue
         for entry in names:
-            if is_home and not below and (entry.name.startswith(".") or entry.name == "tpujob"):
+            if _is_ours(kind, below, entry.name, entry.path):
                 continue
             name = f"{below}/{entry.name}" if below else entry.name
             try:

@@ -80,7 +80,7 @@ def place_of(run: str, name: str) -> str:
     """Return where the file of a row lies."""
     if name.startswith("home/"):
         return os.path.join((beside.recorded(run) or {}).get("home") or run, name[5:])
-    return os.path.join(run, name)
+    return os.path.join(run, name[6:] if name.startswith("above/") else name)
 
 
 def content(path: str, size_bytes: int) -> Iterator[bytes]:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.vm.conftest import PREFIX, Worker
 
+ABOVE = {"above/data/a", "above/b", "home/tpujob/runs/c", "home/tpujob/x/d"}
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----"
 
 
@@ -38,6 +39,7 @@ def rows(worker: Worker) -> Callable[..., dict[str, dict[str, Any]]]:
     [
         ("mkdir -p checkpoints/a && echo new >checkpoints/a/best.pt", {"work/checkpoints/a/best.pt"}),
         ("echo new >../../../../model.keras", {"home/model.keras"}),
+        ("mkdir ../data ../../../x; tee ../data/a ../b ../../c ../../../x/d <train.py", ABOVE),
         ("echo more >>train.py", {"work/train.py"}),
         ("sleep 0.01; printf 'same size' >train.py", {"work/train.py"}),
         ("chmod 600 train.py; touch -r train.py train.py", set()),
@@ -50,7 +52,7 @@ def rows(worker: Worker) -> Callable[..., dict[str, dict[str, Any]]]:
         ("echo a >one.png; echo b >two.csv", {"work/two.csv"}),  # the pattern of the test brings the other
         ("mkfifo pipe; ln -s gone nothing; ln -s /etc/hostname host; ln -s /etc etc", {"work/host", "work/etc"}),
         ("mkdir -p .git .cache v/lib; echo a | tee .git/a .cache/a v/lib/a v/pyvenv.cfg", set()),
-        ("mkdir -p ~/.cache ~/.ssh ~/tpujob/x; echo a | tee ~/.cache/a ~/.ssh/a ~/tpujob/x/a ~/.netrc a.pyc", set()),
+        ("mkdir -p ~/.cache ~/.ssh ~/tpujob/envs; echo a | tee ~/.cache/a ~/.ssh/a ~/tpujob/envs/a ~/.netrc a.pyc", set()),
     ],
 )  # fmt: skip
 def test_what_is_new_in_the_directory_and_the_home_of_a_job_is_told_and_nothing_else(
