@@ -6,7 +6,7 @@ no work of the job. Other disks, such as a mounted bucket, are not looked at.
 """
 
 # Paths are text, as in `phase`.
-# ruff: noqa: PTH105, PTH110, PTH116, PTH118, PTH119, PTH123, PTH208
+# ruff: noqa: PTH105, PTH110, PTH112, PTH116, PTH118, PTH119, PTH123, PTH208
 from __future__ import annotations
 
 import json
@@ -94,19 +94,29 @@ def recorded(run: str) -> dict[str, Any] | None:
 def found(run: str, record: dict[str, Any], looked: Callable[[int], None]) -> Iterator[Seen]:
     """Yield the files that are new, links out of these places, and directories that cannot be read.
 
-    Their names are such as `work/model.pt`, `above/model.pt` and `home/model.pt`.
-    A link to what lies in them is left out: that comes by itself.
+    Their names are such as `work/model.pt`, `above/model.pt` and `home/model.pt`. A link to what comes by itself, or was there
+    before, is left out; one into a cache is not.
     """
     tops = _tops(run, record["home"])
     inside = tuple(os.path.realpath(top) + "/" for _, top in tops)
-    for name, top in tops:
+    links, there = [], set()
+    for (name, top), real in zip(tops, inside):
         before = record["of"].get(name, {})
         for seen in _walk(top, name, looked):
-            kind = stat.S_IFMT(seen.status.st_mode)
+            kind, new = stat.S_IFMT(seen.status.st_mode), Seen(f"{name}/{seen.name}", seen.path, seen.status)
+            there.add(real + seen.name)
             if before.get(seen.name) == seen.key or kind not in (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR):
                 continue
-            if kind != stat.S_IFLNK or not os.path.realpath(seen.path).startswith(inside):
-                yield Seen(f"{name}/{seen.name}", seen.path, seen.status)
+            if kind == stat.S_IFLNK:
+                links.append(new)
+            else:
+                yield new
+    for link in links:
+        target = os.path.realpath(link.path)
+        if target not in there and not (
+            target.startswith(inside) and (os.path.isdir(target) or not os.path.exists(target))
+        ):
+            yield link
 
 
 def elsewhere(record: dict[str, Any], looked: Callable[[int], None]) -> Iterator[tuple[str, int, int]]:

@@ -86,7 +86,7 @@ class Results:
                 return NO_ROOM
             return NO_TIME if left_s() <= (half_s if size_bytes > SMALL_BYTES else 0) else None
 
-        beside = {} if self.request.get("beside") else None
+        beside: dict[str, Any] | None = {} if self.request.get("beside") else None
         for row in pack.rows(self.run, self.request["artifacts"], refused=why, wanted=beside, unmatched=self.unmatched):
             if "files" in row:
                 row = {"path": row["path"], "why": ELSEWHERE, "harmless": True}  # noqa: PLW2901

@@ -50,6 +50,7 @@ def rows(worker: Worker) -> Callable[..., dict[str, dict[str, Any]]]:
         ("mkdir wandb && echo a >wandb/run && ln -s wandb latest && ln -s wandb/run last", {"work/wandb/run"}),
         ("echo a >../artifacts/a; ln ../artifacts/a b; echo c >c; ln -s ../work/c ../artifacts/c", set()),
         ("echo a >one.png; echo b >two.csv", {"work/two.csv"}),  # the pattern of the test brings the other
+        ("mkdir ~/.cache; echo a >~/.cache/blob; ln -s ~/.cache/blob model; ln -s ~/.cache all", {"work/model"}),
         ("mkfifo pipe; ln -s gone nothing; ln -s /etc/hostname host; ln -s /etc etc", {"work/host", "work/etc"}),
         ("mkdir -p .git .cache v/lib; echo a | tee .git/a .cache/a v/lib/a v/pyvenv.cfg", set()),
         ("mkdir -p ~/.cache ~/.ssh ~/tpujob/envs; echo a | tee ~/.cache/a ~/.ssh/a ~/tpujob/envs/a ~/.netrc a.pyc", set()),
