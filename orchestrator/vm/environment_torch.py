@@ -37,17 +37,18 @@ def refusal_of(pins: str, asked: str, python: Path) -> str:
 
 def pair_of(tool: Tool, requirements: str, constraints: str) -> str:
     """Return the constraint by which torch and torch_xla are of one version where the requirements would not have it so."""
-    lines = {plain(match[1]): line for line in requirements.splitlines() for match in [PACKAGE.match(line)] if match}
-    if "torch-xla" not in lines:
+    if not any(plain(match[1]) == "torch-xla" for match in map(PACKAGE.match, requirements.splitlines()) if match):
         return ""
-    found = {name: match[1] for name, line in lines.items() for match in [re.search(r"==\s*([\d.]+)", line)] if match}
-    if not {"torch", "torch-xla"} <= set(found):
+    lines = [line for line in (requirements + constraints).splitlines() if PACKAGE.match(line)]
+    fixed = [re.fullmatch(r"\s*(torch(?:[-_.]xla)?)(?:\[.*\])?\s*==\s*(\d[\d.]*)\s*", line, re.I) for line in lines]
+    found = {plain(match[1]): match[2] for match in fixed if match}
+    if None in fixed or len(found) < 2:
         found = tool.would_install(requirements, constraints)
     torch, xla = (".".join(found.get(name, "").split(".")[:2]) for name in ("torch", "torch-xla"))
     if not torch or not xla or torch == xla:
         return ""
-    is_free = re.search(r"[<>=!~@]", lines.get("torch", "")) is None
-    pin = f"torch=={xla}.*" if is_free else f"torch-xla=={torch}.*"
+    is_given = any(re.match(r"\s*torch\s*(\[.*\])?\s*[(<>=!~@]", line, re.I) for line in lines)
+    pin = f"torch-xla=={torch}.*" if is_given else f"torch=={xla}.*"
     if tool.is_first:
         say(f"torch_xla works with the torch of its own version only, not {xla} with {torch}: {pin} is asked for, too")
     return f"{pin}\n"

@@ -120,7 +120,8 @@ def test_an_environment_is_made_once_and_one_line_says_so(worker: Worker) -> Non
     assert worker.run(ALPHA, "import alpha; print(alpha.__version__)") == "0.0.1"
     assert (worker.place(ALPHA) / "bin" / "pip").exists()
     shutil.rmtree(worker.wheels)
-    assert worker.make(ALPHA) == (0, f"setup    {venv}, requirements.txt: 1 package, is there already\n")
+    there = f"setup    {venv}, requirements.txt: 1 package, is there already\n"
+    assert worker.make(replace(ALPHA, remark="a remark")) == (0, f"setup    a remark\n{there}")
 
 
 def test_an_environment_whose_deletion_was_killed_does_not_count_as_complete(
@@ -376,6 +377,7 @@ def test_what_needs_another_torch_than_the_one_lent_says_which_package_wants_wha
 @pytest.mark.parametrize(
     ("asked", "pin"),
     [
+        ("torch_xla\ntorch; python_version > '3'\n", "torch==2.9.*"),
         *(("torch_xla\ntorch\n", "torch==2.9.*"), ("torch-xla==2.5.0\ntorchvision\n", "torch==2.5.*")),
         *(("torch_xla\ntorch==2.5.0\n", "torch-xla==2.5.*"), ("torch_xla==2.5.0\ntorch==2.5.0", "")),
     ],
@@ -387,6 +389,9 @@ def test_torch_and_torch_xla_are_of_one_version_which_their_metadata_do_not_say(
     for version in ("2.5.0", "2.9.0"):
         wheel(worker.wheels, "torch_xla", version)
     environment = replace(ALPHA, requirements=asked)
+    constraint = "torch==2.5.0\n" if pin == "torch-xla==2.5.*" else ""
+    if constraint:  # the same wherever it is given
+        assert worker.make(replace(ALPHA, requirements="torch_xla\ntorch\n", constraints=constraint))[0] == 0
     code, said = worker.make(environment)
     assert code == 0 and (f" {pin} is asked for, too" in said if pin else "asked for" not in said), said
     code = "import torch, torch_xla as x; print(torch.__version__[:3] == x.__version__[:3])"

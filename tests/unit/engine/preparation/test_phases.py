@@ -126,3 +126,14 @@ def test_on_the_cpu_of_the_emulator_accelerate_alone_finds_its_rank_on_the_host(
     environ = {"PATH": f"{python.parent}:/usr/bin:/bin", "TPUJOB_WORKER": "0", "TPUJOB_EMULATED_LENT": "torch"}
     done = subprocess.run(["bash", "-c", script], env=environ, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == (f"rank={rank}, own torch\n", "")
+
+
+@pytest.mark.parametrize(("emulation", "asked"), [(Emulation(2), "jax"), (None, "jax[tpu]")])
+def test_requirements_for_a_tpu_are_those_without_one_only_where_it_is_emulated(
+    tmp_path: Path, emulation: Emulation | None, asked: str
+) -> None:
+    spec = keys.load("command: ls\nrequirements: ['jax[tpu]']\n", path="job.yaml")
+    run = RunRecord("r1", "mnist", "job.yaml", "google", 0.0, str(tmp_path))
+    setup, _ = phases(spec, run, shipment=None, env={}, emulation=emulation, job_path=tmp_path / "job.yaml")
+    script = setup.request(Attempt("r1-1", "r1"), lease_and_request().lease, ("10.0.0.2",), "10.0.0.2:8476").script
+    assert f'"requirements": "{asked}\\n"' in script
