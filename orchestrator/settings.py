@@ -18,7 +18,7 @@ from orchestrator.core.cluster.settings import ClusterWish
 from orchestrator.core.lease import timings as claim_timings
 from orchestrator.core.lease.access import NO_WISH, AccessWish
 from orchestrator.core.lease.timings import Timings
-from orchestrator.core.text import names
+from orchestrator.core.text import names, text_file
 from orchestrator.errors import ConfigError, JobSpecError
 
 if TYPE_CHECKING:
@@ -186,11 +186,13 @@ def read_settings(path: Path, environ: Environ) -> dict[str, Any]:
     effect, and every value is its text.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = text_file.text_of(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} {error}") from error
     found: dict[str, Any] = {}
     for key, node in _composed(text, str(path)):
         where = f"{path}:{key.start_mark.line + 1}: {key.value}"

@@ -7,6 +7,7 @@ the test's process, beside an emulator that many tests share; that costs a quart
 import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -67,6 +68,20 @@ class Cli:
             preexec_fn=hear_signals if is_deaf() else None,  # noqa: PLW1509 - it only resets two signals
             **{"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe, "text": True, **options},
         )
+
+    def on_80_columns(self, *words: str) -> list[str]:
+        """Return the lines that a command that succeeds shows on a terminal."""
+        ours, terminal = pty.openpty()
+        env = {"COLUMNS": "80", "TERM": "xterm", "NO_COLOR": "1"}
+        process = self.start(*words, stdout=terminal, stderr=terminal, env=env)
+        os.close(terminal)
+        said = b""
+        with contextlib.suppress(OSError):  # EIO: the other end is closed
+            while data := os.read(ours, 1 << 16):
+                said += data
+        os.close(ours)
+        assert process.wait() == 0, said
+        return said.decode().splitlines()
 
     def job(self, text: str | bytes, name: str = "job.yaml") -> str:
         (self.directory / name).write_bytes(text if isinstance(text, bytes) else text.encode())

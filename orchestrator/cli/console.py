@@ -47,10 +47,10 @@ def emit_stages(lines: Iterable[str], *, state: str = "") -> None:
     console().out_stages(lines, state=state)
 
 
-def emit_wrapped(lines: Iterable[str]) -> None:
-    """Print sentences on stdout, wrapped at the width of a terminal."""
+def emit_wrapped(lines: Iterable[str], indent: int = 2) -> None:
+    """Print sentences on stdout, wrapped at the width of a terminal; they go on so many columns to the right."""
     for line in lines:
-        console().out(wrapped(console().fit(line), sys.stdout, indent=2))
+        console().out(wrapped(console().fit(line), sys.stdout, indent))
 
 
 def emit_result(shape: Any, lines: Iterable[str], *, as_json: bool) -> None:

@@ -155,6 +155,7 @@ class Console:
         self.bar_ended(begin)
         begin = f"{self._time()}{begin}"
         text = begin + f"\n{begin}".join(event.lines)
+        text = wrapped(text, sys.stdout if self._log_is_data else sys.stderr, len(begin))
         self.out(text) if self._log_is_data else self._write(text)
 
     def bar_ended(self, begin: str) -> None:

@@ -29,14 +29,19 @@ def color_of(state: str) -> str:
 
 
 def wrapped(text: str, stream: TextIO, indent: int = HANG) -> str:
-    """Return the text with its lines wrapped at the width of a terminal, between words; unchanged elsewhere."""
+    """Return the text with its lines wrapped at the width of a terminal, between words; unchanged elsewhere.
+
+    What is in backticks, such as a command to copy, stays on one line, if need be on one that is too long.
+    """
     if not stream.isatty():
         return text
     width = shutil.get_terminal_size().columns
-    if all(len(line) <= width for line in text.split("\n")):
+    if all(len(line.expandtabs()) <= width for line in text.split("\n")):
         return text
+    import re
     import textwrap
 
     fill = functools.partial(textwrap.wrap, width=width, subsequent_indent=" " * indent, break_long_words=False)
-    lines = (fill(line, break_on_hyphens=False) or [""] for line in text.split("\n"))
-    return "\n".join(part for parts in lines for part in parts)
+    whole = re.sub("`[^`\n]*`", lambda found: found[0].replace(" ", "\0"), text)
+    lines = (fill(line, break_on_hyphens=False) or [""] for line in whole.split("\n"))
+    return "\n".join(part for parts in lines for part in parts).replace("\0", " ")

@@ -19,6 +19,7 @@ from pathlib import Path
 from . import environment_lent as lending
 from . import environment_pythons as pythons
 from . import environment_tools as tools
+from . import environment_torch as torches
 from .environment_tools import Failed, say
 
 TYPE_CHECKING = False
@@ -58,6 +59,8 @@ class Maker:
     def make(self) -> None:
         """Make it unless it is complete; delete old ones. Raises Failed and OSError."""
         self.root.mkdir(parents=True, exist_ok=True)
+        if self.request["remark"] and self.is_first:
+            say(self.request["remark"])
         if not self._is_there():
             with self._locked(fcntl.LOCK_EX) as lock:
                 if not self._is_complete():
@@ -103,31 +106,56 @@ class Maker:
     def _fill(self, lock: int) -> str:
         """Create it and install everything; return what was done, in words."""
         request, base = self.request, pythons.base_python(self.request["base"])
+        tools.adopt_settings_of_pip(base)
         uv = None if request["needs_pip"] else pythons.find_uv(self.root)
         if uv is None and request["install_uv"] and not request["needs_pip"]:
             uv = pythons.install_uv(self.root, base)
         python = self._interpreter(base, uv)
         lent = lending.lent_to(base, python)
+        pins, requirements, constraints = torches.pins_of(lent), request["requirements"], request["constraints"]
         tool = tools.Tool(uv, self.place, lock, self.what or "the environment", self.is_first)
         tool.create(python, with_pip=lent is None)
         if lent is not None:
-            lending.lend(lent, self.place)
+            lending.lend(lent, "pip", self.place)
+        # A training uses what is lent: on a TPU VM, too, it does not choose its torch.
+        choice = "" if request["base"] else pins
+        other = torches.refusal_of(choice, requirements + constraints, base)
+        if other or "torch-xla" not in pins:
+            constraints += torches.pair_of(tool, requirements, constraints)
+            other = other or torches.refusal_of(choice, constraints, base)
+        if other:
+            pins = ""
+            if self.is_first:
+                say(f"emulated: this machine's torch is not lent: {other} is asked for, and is installed instead")
+        elif lent is not None:
+            lending.lend(lent, "torch", self.place)
         tool.ensure_pip()
         before = tools.packages(self.place)
-        if request["requirements"]:
-            tool.install(request["requirements"], request["constraints"])
+        if requirements:
+            self._install(tool, requirements, constraints, pins)
         if request["imports"]:
             tool.check_import(request["imports"])
-        return ", ".join(self._parts(uv, lent, len(tools.packages(self.place) - before)))
+        return ", ".join(self._parts(uv, pins, len(tools.packages(self.place) - before)))
 
-    def _parts(self, uv: str | None, lent: Path | None, count: int) -> Iterator[str]:
+    def _install(self, tool: tools.Tool, requirements: str, constraints: str, pins: str) -> None:
+        """Install them beside what is lent of torch. Raises Failed, which says so if that is in the way."""
+        try:
+            tool.install(requirements, constraints + pins)
+        except Failed as error:
+            named = [pin for pin in pins.split() if pin in str(error)]
+            if not named:
+                raise
+            advice = "" if self.request["base"] else "; requirements that name another torch get it instead"
+            lent = f"{' and '.join(named)} of this machine is lent (emulated){advice}"
+            raise Failed(f"{str(error).rstrip('.')}; {lent}", error.code) from error
+
+    def _parts(self, uv: str | None, pins: str, count: int) -> Iterator[str]:
         yield "uv venv" if uv else "venv"
         if self.request["python"]:
             yield f"Python {pythons.version_of(self.place / 'bin' / 'python', full=True)}"
         if self.what:
             yield f"{self.what}: {count} package{'' if count == 1 else 's'}"
-        torch = [] if lent is None else [path.name for path in lent.glob("*/torch-*.dist-info")]
-        if any(name in tools.packages(self.place) for name in torch):
+        if pins:
             yield "torch of this machine lent (emulated)"
 
     def _interpreter(self, base: Path, uv: str | None) -> Path:

@@ -33,13 +33,14 @@ def lent_to(base: Path, python: Path) -> Path | None:
     return None
 
 
-def lend(lent: Path, place: Path) -> None:
-    """Add what names the lent packages to the environment: for Python a .pth file, for pip and uv their metadata.
+def lend(lent: Path, what: str, place: Path) -> None:
+    """Add what names the lent packages to the environment: for Python a .pth file, for pip and uv their metadata. `what`:
+    pip or torch, with what they need.
 
     The metadata list no files of the packages, so that replacing a package by another version deletes none of them.
     """
     site = site_packages(place)
-    for path in lent.glob("*/*"):
+    for path in lent.glob(f"{what}/*"):
         if path.is_dir():
             shutil.copytree(str(path), str(site / path.name))
             _write_scripts(path / "entry_points.txt", place)

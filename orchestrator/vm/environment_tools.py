@@ -6,7 +6,10 @@ the message of a failure.
 
 from __future__ import annotations
 
+import ast
 import collections
+import itertools
+import json
 import os
 import re
 import shlex
@@ -22,18 +25,22 @@ if TYPE_CHECKING:
 FIRST_LINE_S, NEXT_LINE_S = 5.0, 60.0  # a long installation says that it goes on
 LOOK_S = 0.05
 REMEMBERED_LINES = 200
-# uv does not read pip's variables. An index that a job sets for pip must not be replaced by the public one.
+# uv does not read pip's settings. An index that a job sets for pip must not be replaced by the public one.
 UV_FROM_PIP = {
-    "UV_DEFAULT_INDEX": ("PIP_INDEX_URL", " "),
-    "UV_INDEX": ("PIP_EXTRA_INDEX_URL", " "),
-    "UV_FIND_LINKS": ("PIP_FIND_LINKS", ","),
-    "UV_CONSTRAINT": ("PIP_CONSTRAINT", " "),
+    "UV_DEFAULT_INDEX": ("index-url", " "),
+    "UV_INDEX": ("extra-index-url", " "),
+    "UV_FIND_LINKS": ("find-links", ","),
+    "UV_CONSTRAINT": ("constraint", " "),
+    "UV_INSECURE_HOST": ("trusted-host", " "),
+    "PIP_NO_INDEX": ("no-index", " "),
 }
+CERTIFICATES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")  # that pip reads beside its own `cert`
 PIP_OPTIONS = ("--quiet", "--no-input", "--disable-pip-version-check", "--progress-bar", "off")
 BUNDLED_PIP = (
     "import ensurepip, os, sysconfig; "
     "print(sysconfig.get_config_var('WHEEL_PKG_DIR') or os.path.join(ensurepip.__path__[0], '_bundled'))"
 )
+PIP_LOG = "pip.log"
 APT = "sudo apt-get -qq update && sudo DEBIAN_FRONTEND=noninteractive apt-get -qq install -y python3-venv"
 # A fresh VM upgrades itself for minutes. apt's own option waits for one of its two locks only, and not in every version.
 APT_LOCK = re.compile(r"Could not get lock (\S+?)\.?( It is held by process \d+ \(.+\))?$")
@@ -107,13 +114,23 @@ class Tool:
                 (self.place / name).write_text(text)
                 files += [option, str(self.place / name)]
         if self.uv is None:
-            argv = [str(self.python), "-m", "pip", "install", *PIP_OPTIONS, *files]
+            argv = [str(self.python), "-m", "pip", "install", *PIP_OPTIONS, "--log", str(self.place / PIP_LOG), *files]
         else:
-            no_index = (
-                ["--no-index"] if os.environ.get("PIP_NO_INDEX", "").lower() in ("1", "true", "yes", "on") else []
-            )
-            argv = [self.uv, "pip", "install", "--quiet", "--python", str(self.python), *no_index, *files]
+            argv = [self.uv, "pip", "install", "--quiet", "--python", str(self.python), *_no_index(), *files]
         self._call(argv, "installed")
+
+    def would_install(self, requirements: str, constraints: str) -> dict[str, str]:
+        """Return the versions that `install` would add; nothing if the tool finds none, or is too old to say."""
+        names = []
+        for option, name, text in (("-r", "asked.txt", requirements), ("-c", "pins.txt", constraints)):
+            (self.place / name).write_text(text)
+            names += [option, str(self.place / name)]
+        if self.uv is not None:
+            done = ask([self.uv, "pip", "install", "--dry-run", "--python", str(self.python), *_no_index(), *names])
+            return dict(re.findall(r"^ \+ (\S+?)==(\S+)", done.stderr, re.M))
+        done = ask([str(self.python), "-m", "pip", "install", *PIP_OPTIONS, "--dry-run", "--report", "-", *names])
+        found = json.loads(done.stdout)["install"] if done.returncode == 0 else []
+        return {plain(each["metadata"]["name"]): each["metadata"]["version"] for each in found}
 
     def check_import(self, modules: str) -> None:
         """Import these modules once, before anything relies on them. Raises Failed."""
@@ -151,7 +168,7 @@ class Tool:
                 time.sleep(LOOK_S)
         code = process.wait()
         if code != 0:
-            why = problem(lines) or f"{Path(argv[0]).name} ended with code {code}"
+            why = _conflict(self.place / PIP_LOG) or problem(lines) or f"{Path(argv[0]).name} ended with code {code}"
             raise Failed(f"{self.what} cannot be {done}: {why}", code if code > 0 else 128 - code)
 
 
@@ -176,11 +193,40 @@ def ask(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 def _environment() -> dict[str, str]:
-    found = dict(os.environ)
-    for name, (of_pip, separator) in UV_FROM_PIP.items():
-        if of_pip in found:
-            found.setdefault(name, separator.join(found[of_pip].split()))
-    return {**found, "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
+    return {**os.environ, "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
+
+
+def adopt_settings_of_pip(python: Path) -> None:
+    """Let what pip is set up with hold for uv, too: variables and pip's files. What is set for uv itself counts more."""
+    found: dict[str, str] = {}
+    said = ask([str(python), "-m", "pip", "config", "list"]).stdout.splitlines()
+    for section in ("global.", "install."):
+        rows = (line[len(section) :].partition("=") for line in said if line.startswith(section))
+        found.update((name, str(ast.literal_eval(value))) for name, _, value in rows)
+    of_pip = {name[4:].lower().replace("_", "-"): text for name, text in os.environ.items() if name[:4] == "PIP_"}
+    found.update(of_pip)
+    for name, (key, separator) in UV_FROM_PIP.items():
+        if key in found:
+            os.environ.setdefault(name, separator.join(found[key].split()))
+    certificates = found.get("cert") or next(filter(None, map(os.environ.get, CERTIFICATES)), None)
+    if certificates:
+        os.environ.setdefault("SSL_CERT_FILE", certificates)
+
+
+def _no_index() -> list[str]:
+    return ["--no-index"] if os.environ.get("PIP_NO_INDEX", "").lower() in ("1", "true", "yes", "on") else []
+
+
+def plain(name: str) -> str:
+    """Return the name of a package as tools compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _conflict(log: Path) -> str:
+    """Return which package wants what by the log of pip, which prints it only where it prints everything; "" for none."""
+    text = log.read_text(errors="replace") if log.exists() else ""
+    lines = (line.partition(" ")[2].strip() for line in text.partition("The conflict is caused by:\n")[2].splitlines())
+    return ", but ".join(itertools.takewhile(bool, lines))
 
 
 def problem(lines: Iterable[str]) -> str:
@@ -188,6 +234,8 @@ def problem(lines: Iterable[str]) -> str:
     error, cause, of_pip = "", "", ""
     for line in lines:
         text = line.strip()
+        if cause and text.startswith("And because "):
+            cause += f" {text}"
         begin, _, rest = text.partition(" ")
         if begin == "ERROR:":
             of_pip = rest

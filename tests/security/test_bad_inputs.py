@@ -42,7 +42,7 @@ FILES: list[tuple[str, str | bytes, str]] = [
         "job.yaml:5: tpu.zone: duplicate key, first set on line 3; keep one of the two",
     ),
     ("05-tab", "tpu:\n\tzone: us-central1-a\n", "job.yaml:2: a tab in the indentation; YAML needs spaces"),
-    ("05-bom", b"\xef\xbb\xbfcommand: ls\n", "job.yaml:1: the file starts with a byte order mark"),
+    ("05-bom", b"\xef\xbb\xbfcommand: ls\nx: 1\n", "job.yaml:2: x: unknown key"),
     ("05-utf-16", "command: ls\n".encode("utf-16"), "job.yaml:1: the file is UTF-16 or binary; save it as UTF-8"),
     ("05-latin-1", b"command: ls\nname: caf\xe9\n", "job.yaml:2: byte 0xe9 is not UTF-8"),
     ("05-nul", b"command: ls\nname: a\0b\n", "job.yaml:2: a NUL byte does not belong in a text file; delete it"),

@@ -240,6 +240,13 @@ def test_a_tag_in_the_settings_file_constructs_nothing(home: Home) -> None:
     assert "needs one plain value" in home.refusal()
 
 
+def test_a_byte_order_mark_of_the_settings_file_is_passed_over_and_utf_16_is_refused(home: Home) -> None:
+    home.own("\ufeffproject: my-project\naccess: {via: iap}\n")
+    assert (home.resolve().project, home.resolve().access.via) == ("my-project", "iap")
+    (home.path / ".config/tpujob/settings.yaml").write_bytes("project: my-project\n".encode("utf-16"))
+    assert "settings.yaml is UTF-16 or binary; save it as UTF-8" in home.refusal()
+
+
 def test_a_settings_file_that_cannot_be_read_is_refused(home: Home) -> None:
     (home.path / ".config/tpujob/settings.yaml").mkdir(parents=True)
     assert "cannot be read" in home.refusal()

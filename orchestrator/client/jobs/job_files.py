@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
     from orchestrator.core.jobfile.sweep import Sweep
 
 PROGRAMS = {".py": "python ", ".sh": "bash ", ".ipynb": "jupyter execute "}  # what may be named in place of a job file
+# Words before the program that a job is about: options, variables, operators, numbers, and what starts another program.
+_STARTS_ANOTHER = re.compile(
+    r"-.*|\w+=.*|[\W\d]*|[\d.]+[smhd]?|(.*/)?(ba|z|da)?sh|(.*/)?python[\d.]*|env|exec|nohup|time|timeout|nice|set|source|"
+    r"uvx?|uv|run|poetry|pipenv|torchrun|accelerate|launch|cd"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +115,37 @@ def _command(words: tuple[str, ...]) -> str | list[str]:
 
 
 def name_of(command: tuple[str, ...]) -> str:
-    """Return a name for the job of a command: that of the script that it runs, else of its program."""
-    words = command[0].split() if len(command) == 1 else command
-    script = next((word for word in words if PurePath(word).suffix in PROGRAMS), None)
-    module = next((after for word, after in pairwise(words) if word == "-m"), None)
-    return names.to_job_name(PurePath(script).stem if script else module or PurePath(words[0]).name if words else "")
+    """Return a name for the job of a command: that of the script or module that it runs, else of its program."""
+    words = _words(command)
+    found = (_named_by(before, word) for before, word in pairwise(["", *words]))
+    program = (
+        word for before, word in pairwise(["", *words]) if not _STARTS_ANOTHER.fullmatch(word) and before != "cd"
+    )
+    name = next(filter(None, found), None) or next(program, words[0] if words else "")
+    return names.to_job_name(PurePath(name).name)
+
+
+def _words(command: tuple[str, ...]) -> list[str]:
+    """Return the words of a command, with those of the text in it that a shell runs (`bash -c TEXT`) and without code."""
+    if len(command) == 1:
+        try:
+            reader = shlex.shlex(command[0], posix=True, punctuation_chars=True)
+            reader.whitespace_split, reader.commenters = True, ""
+            command = tuple(reader)
+        except ValueError:  # an open quote, which bash will name
+            command = tuple(command[0].split())
+    for number, (word, after) in enumerate(pairwise(command)):
+        if re.fullmatch("-[a-z]*c", word):
+            is_shell = any(PurePath(each).name in ("bash", "sh", "zsh", "dash") for each in command[:number])
+            return [*command[:number], *(_words((after,)) if is_shell else ())]
+    return list(command)
+
+
+def _named_by(before: str, word: str) -> str:
+    """Return the script or the module that this word is, the latter after `-m`; "" for any other word."""
+    if before == "-m":
+        return "" if word.startswith(("torch.distributed.", "accelerate.")) else word
+    return PurePath(word).stem if PurePath(word).suffix in PROGRAMS else ""
 
 
 def working_directory() -> Path:

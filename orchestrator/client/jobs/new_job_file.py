@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from orchestrator.core.jobfile import yaml_source
+from orchestrator.core.text import text_file
 from orchestrator.errors import ConfigError, UserError
 
 RUNNERS = {".py": "python", ".sh": "bash"}
@@ -101,7 +102,7 @@ def needs_of(directory: Path) -> str | None:
     if (directory / "requirements.txt").is_file():
         return "requirements.txt"
     try:
-        project = tomllib.loads((directory / "pyproject.toml").read_text("utf-8")).get("project")
+        project = tomllib.loads(text_file.text_of((directory / "pyproject.toml").read_bytes())).get("project")
     except (OSError, ValueError):
         return None
     return "pyproject.toml" if isinstance(project, dict) and project.get("dependencies") else None

@@ -71,7 +71,8 @@ def messages(file: str, source: YamlSource, mistakes: Iterable[Mistake]) -> list
         parts = written_path(source, mistake.path)
         field = "".join(f"[{part}]" if isinstance(part, int) else f".{shown(part)}" for part in parts).lstrip(".")
         text = f"{field}: {mistake.text}" if field else mistake.text
-        if (found := source.option(mistake.path)) is not None:
+        # What reading found, the file says, whatever an option has put there since.
+        if mistake not in source.mistakes and (found := source.option(mistake.path)) is not None:
             place, option = found
             of_options.append(f"{option}: {mistake.text if place == mistake.path else text}")
         else:

@@ -119,10 +119,8 @@ def _decode(text: str | bytes) -> str:
         raise _Stop(1, "the file has more than 1 MiB; a job file is a page of text: is this the right one?")
     if raw[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in raw[:4]:
         raise _Stop(1, "the file is UTF-16 or binary; save it as UTF-8")
-    if raw.startswith(b"\xef\xbb\xbf"):
-        raise _Stop(1, "the file starts with a byte order mark; save it as UTF-8 without BOM")
     try:
-        content = raw.decode("utf-8").replace("\r\n", "\n")
+        content = raw.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise _Stop(line, f"byte 0x{raw[error.start]:02x} is not UTF-8; save the file as UTF-8") from None

@@ -4,12 +4,19 @@ The name is a hash of everything that was asked for, so a worker that has an env
 `vm.environment` makes it.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
+_FOR_TPU = re.compile(
+    r"(?P<name>jax|torch[-_.]xla)\s*\[(?P<extras>(?:[^\]]*,)?\s*tpu\s*(?:,[^\]]*)?)\]|libtpu\b|(?:-f|--find-links)\b.*libtpu",
+    re.I,
+)
 WORKER_ROOT = "~/tpujob/envs"
 VM_PYTHON = "3.10"  # the images of TPU VMs are Ubuntu 22.04
 # What a TPU VM needs for a `train:` job (torch is not among torch_xla's own requirements). Both are on PyPI.
@@ -38,7 +45,24 @@ class Environment:
     base: str | None = None  # the Python to make it of, which may name a variable; None: python3
     code_sha256: str | None = None  # of the code that requirements are installed from
     install_uv: bool = False  # where there is none
+    remark: str = ""  # what is said of the requirements, for the log
     root: str = WORKER_ROOT
+
+    def without_tpu(self) -> Environment:
+        """Return what can be of it on a machine without a TPU: the same packages without their extra `tpu`, and no libtpu."""
+        kept, meant = [], []
+        for line in self.requirements.splitlines():
+            found = _FOR_TPU.match(line)
+            if found is None:
+                kept.append(line)
+            elif found["name"]:
+                extras = ",".join(part for part in found["extras"].split(",") if part.strip() != "tpu")
+                kept.append(f"{found['name']}{f'[{extras}]' if extras else ''}{line[found.end() :]}")
+                meant.append(f"{found[0]} means {found['name']}")
+        if not meant and len(kept) == len(self.requirements.splitlines()):
+            return self
+        remark = f"emulated: without a TPU, {', '.join([*meant, 'libtpu is left out'])}"
+        return replace(self, requirements="".join(f"{line}\n" for line in kept), remark=remark)
 
     @property
     def is_asked_for(self) -> bool:

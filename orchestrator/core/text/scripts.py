@@ -4,11 +4,17 @@ The working directory is the attempt's `work/`, into which the code was unpacked
 """
 
 import hashlib
+import shlex
 from collections.abc import Sequence
 
 # An emulated worker has an environment with this machine's torch, and names it in a variable.
 LENT_BIN = "${TPUJOB_EMULATED_TRAINING:?the emulator is older than this tpujob: run tpujob emulator stop}"
 LENT_PYTHON = "$TPUJOB_EMULATED_TRAINING/python"
+
+_LOOK = """import importlib.util as u
+torch, xla, accelerate, *others = map(u.find_spec, ("torch", "torch_xla", "accelerate", "lightning", "pytorch_lightning"))
+print("lent" * ("/lent/torch-" in str(torch and torch.origin)), "rank" * bool(xla and accelerate and not any(others)))
+"""
 
 
 def in_lent_environment(script: str) -> str:
@@ -24,9 +30,20 @@ exec {python} -m payload --config train.json
 
 
 def announce_lent_device(main: str) -> str:
-    """Return a job's own commands, after a notice if the emulator lends the job a device that no TPU VM has."""
+    """Return a job's own commands, after a notice if the emulator lends the job a device that no TPU VM has.
+
+    What the job has installed itself is not lent. accelerate asks torch_xla for the rank on a host only where that is on a TPU;
+    elsewhere it reads LOCAL_RANK, and without that no process is the first. No other job gets this variable: a library that is
+    not on XLA takes it for a process that a launcher started, beside others.
+    """
     notice = "emulated: this machine's $TPUJOB_EMULATED_LENT is lent to the job's commands; a TPU VM comes without it"
-    return f'[ "$TPUJOB_WORKER" != 0 ] || [ -z "${{TPUJOB_EMULATED_LENT:-}}" ] || echo "{notice}"\n{main}'
+    return f"""if [ -n "${{TPUJOB_EMULATED_LENT:-}}${{VIRTUAL_ENV:-}}" ]; then
+found=$(python3 -Ic {shlex.quote(_LOOK)})
+[[ $found == *lent* ]] || unset TPUJOB_EMULATED_LENT
+[[ $found != *rank* ]] || export LOCAL_RANK="${{LOCAL_RANK:-0}}"
+[ "$TPUJOB_WORKER" != 0 ] || [ -z "${{TPUJOB_EMULATED_LENT:-}}" ] || echo "{notice}"
+fi
+{main}"""
 
 
 def with_tpu_metrics(main: str, sampler: str) -> str:

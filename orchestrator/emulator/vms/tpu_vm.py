@@ -6,6 +6,7 @@ The driver powers them on and off and erases them; after `off` or `erase` no pro
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 import subprocess
 from collections.abc import Mapping
@@ -23,6 +24,8 @@ from orchestrator.emulator.vms.service_account import VmAccount
 if TYPE_CHECKING:
     from orchestrator.emulator.vms.ssh_server import SshServer
 
+# Connections of a worker leave from this machine: what it trusts there, its workers trust.
+CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PROFILE = "# Login shells reset PATH, in which the Python of this emulated VM comes first.\nexport PATH={path}\n"
 # Nothing can cut a program on this machine off from the Internet without root: it is sent to a proxy that is not there.
@@ -113,6 +116,7 @@ class Worker:
             "TPUJOB_TPU_API": self.account.url,
             "TPUJOB_EMULATED_TRAINING": str(self.directory / TRAINING / "bin"),
             processes.MARKER: marker(self.node),
+            **{name: os.environ[name] for name in CERTIFICATES if os.environ.get(name)},
         }
         if not policies.has_route_out(self.node.spec, self.cloud.state.settings):
             found |= NO_ROUTE_OUT

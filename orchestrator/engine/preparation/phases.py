@@ -89,7 +89,7 @@ def _texts(
 
 def _environment(spec: JobSpec, asked: Environment, emulation: Emulation | None) -> Environment | None:
     """Return the environment that the job needs on a worker; None where it needs none but those that are there."""
-    asked = replace(asked, install_uv=emulation is None)
+    asked = replace(asked, install_uv=True) if emulation is None else asked.without_tpu()
     if spec.train is None or not trains_with_torch(spec):
         return asked if asked.is_asked_for else None
     if emulation is None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.core.jobfile.requirement_lines import Reader, Refused, Requirements
 from orchestrator.core.text.environments import Environment
+from orchestrator.core.text.text_file import text_of
 from orchestrator.errors import JobSpecError
 
 if TYPE_CHECKING:
@@ -63,9 +64,7 @@ def _read(reader: Reader, named: str | tuple[str, ...], directory: Path) -> tupl
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text("utf-8-sig")
-    except UnicodeDecodeError:
-        raise ValueError("is not UTF-8; save it as UTF-8") from None
+        return text_of(path.read_bytes())
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
 

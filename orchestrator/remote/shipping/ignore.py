@@ -137,7 +137,10 @@ def _read(path: Path) -> str | None:
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             return None
-        return path.read_bytes().removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
+        raw = path.read_bytes()
+        if path.name == OWN and raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            raise UserError(f"{path} is UTF-16; save it as UTF-8", hint="no pattern in it counts as it is")
+        return raw.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -49,8 +49,9 @@ def test_commands_find_no_torch_unless_the_emulator_lends_it_and_says_so(tpujob:
     done = tpujob("run", job)
     assert done.returncode == 0 and "worker0 | None" in done.stdout and "lent" not in done.stdout, done.text
     assert "a TPU VM has Python 3.10" in done.stderr
-    said = tpujob("emulator", "up", "--lend-torch")
-    assert said.returncode == 0 and "torch is lent" in said.stderr, said.text
+    said = tpujob.on_80_columns("emulator", "up", "--lend-torch")
+    assert [line[:12] for line in said] == ["emulator at ", "emulator thi"] and max(map(len, said)) <= 80, said
+    assert "export TPUJOB_EMULATOR_URL=" in tpujob("emulator", "up", "--lend-torch").stdout, "for a shell"
     lent = tpujob("run", job)
     assert lent.returncode == 0 and "worker0 | ModuleSpec" in lent.stdout, lent.text
     assert "worker0 | emulated: this machine's torch is lent to the job's commands" in lent.stdout

@@ -367,6 +367,38 @@ class Terminal:
         os.close(self._ours)
 
 
+LONG = """
+import sys
+from orchestrator.cli.console import console, emit_wrapped
+from orchestrator.client.events import LogLines, Notice
+console().show(LogLines(10, (
+    "loss is 0.25 and the accuracy   of the " + "word " * 9, "    indented", "/a path/" + "long" * 9 + "er" * 30)))
+console().show(Notice("hint", "type `tpujob collect x6qn33t5b8 --all`, and it is this which " + "comes home " * 3))
+emit_wrapped(["live command                it deletes what it made on every way out: end, error, Ctrl-C, SIGTERM"], 28)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("columns", [80, 40, 1])
+def test_on_a_terminal_lines_end_between_words_and_go_on_below_their_text(columns: int) -> None:
+    shown = Terminal(LONG, columns)
+    shown.end()
+    text = shown.seen.decode().replace("\r\n", "\n")
+    assert columns < 80 or text.startswith(
+        "worker10 | loss is 0.25 and the accuracy   of the word word word word word word\n"
+        "           word word word\nworker10 |     indented\nworker10 | /a\n           path/longlong"
+    ), text
+    assert "`tpujob collect x6qn33t5b8 --all`" in text, "a command can be copied"
+    assert columns == 1 or "\n                            " in text
+    kept = [line for line in text.split("\n") if len(line) > columns]
+    assert all(" " not in line.strip().replace("`tpujob collect x6qn33t5b8 --all`,", "") for line in kept), kept
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": str(columns)}
+    piped = subprocess.check_output([sys.executable, "-c", LONG], env=env, stdin=-3, stderr=-2, text=True)
+    assert piped.count("\n") == 5 and " ".join(piped.split()) == " ".join(text.split()), (
+        "elsewhere they stay as they are"
+    )
+
+
 def test_on_a_terminal_the_line_is_below_the_log_and_leaves_nothing_behind() -> None:
     shown = Terminal(PROGRAM, 80)
     shown.read(b"armed\r\n\r\x1b[Ktrain    ")

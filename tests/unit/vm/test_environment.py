@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -120,7 +120,8 @@ def test_an_environment_is_made_once_and_one_line_says_so(worker: Worker) -> Non
     assert worker.run(ALPHA, "import alpha; print(alpha.__version__)") == "0.0.1"
     assert (worker.place(ALPHA) / "bin" / "pip").exists()
     shutil.rmtree(worker.wheels)
-    assert worker.make(ALPHA) == (0, f"setup    {venv}, requirements.txt: 1 package, is there already\n")
+    there = f"setup    {venv}, requirements.txt: 1 package, is there already\n"
+    assert worker.make(replace(ALPHA, remark="a remark")) == (0, f"setup    a remark\n{there}")
 
 
 def test_an_environment_whose_deletion_was_killed_does_not_count_as_complete(
@@ -320,8 +321,7 @@ def lend(worker: Worker, directory: Path) -> Environment:
         (info / "entry_points.txt").write_text(f"[console_scripts]\nrun-{package.name} = {package.name}:run\n")
     pip = pythons._pip(directory.parent / "links")
     pythons.make(worker.home.parent / "python", [pip, pythons._lent("torch", directory, {})])
-    base = str(worker.home.parent / "python" / "bin" / "python")
-    return Environment(what="requirements.txt", requirements="needs-torch\ntorch>=2\n", base=base)
+    return Environment(what="requirements.txt", requirements="needs-torch\ntorch>=2\n")
 
 
 def test_what_an_emulated_worker_lends_is_installed_already_for_pip_and_uv(worker: Worker, tmp_path: Path) -> None:
@@ -338,11 +338,64 @@ def test_another_version_of_what_is_lent_replaces_it_here_and_deletes_nothing_th
 ) -> None:
     lent = lend(worker, tmp_path / "lent")
     wheel(worker.wheels, "torch", "1.5")
-    asked = Environment(what="requirements.txt", requirements="torch<2\n", base=lent.base)
+    asked = replace(lent, requirements="torch<2\n")
     code, said = worker.make(asked)
-    assert code == 0 and "lent" not in said, said
-    assert worker.run(asked, "import torch; print(torch.__version__)") == "1.5"
+    assert code == 0 and "this machine's torch is not lent: torch<2 is asked for," in said, said
+    assert said.count("lent") == 1 and worker.run(asked, "import torch; print(torch.__version__)") == "1.5"
+    assert "No module named 'parts'" in worker.run(asked, "import parts"), "what is lent with it is of that torch"
     assert (tmp_path / "lent" / "torch" / "__init__.py").exists()
+    code, said = worker.make(replace(asked, base=str(worker.home.parent / "python" / "bin" / "python")))
+    assert code == 1 and "torch==2.9.0+own of this machine is lent (emulated)\n" in said, "a training has no choice"
+
+
+def visions(worker: Worker) -> None:
+    for version, torch in (("0.20.0", "2.5.0"), ("0.24.0", "2.9.0"), ("0.25.0", "2.10.0")):
+        wheel(worker.wheels, "torchvision", version, requires=(f"torch=={torch}",))
+        wheel(worker.wheels, "torch", torch)
+
+
+@pytest.mark.parametrize("also", ["", "torch\n", 'torch==2.5.0; python_version < "3"\n'])
+def test_what_is_built_for_one_torch_is_that_of_the_torch_that_is_lent(
+    worker: Worker, tmp_path: Path, also: str
+) -> None:
+    visions(worker)
+    asked = replace(lend(worker, tmp_path / "lent"), requirements=f"torchvision\n{also}")
+    code, said = worker.make(asked)
+    assert code == 0 and ": 1 package, torch of this machine lent (emulated) in " in said, said
+    assert worker.run(asked, "import torch, torchvision as v; print(torch.__version__, v.__version__)") == "lent 0.24.0"
+
+
+def test_what_needs_another_torch_than_the_one_lent_says_which_package_wants_what(
+    worker: Worker, tmp_path: Path
+) -> None:
+    visions(worker)
+    code, said = worker.make(replace(lend(worker, tmp_path / "lent"), requirements="torchvision>=0.25\n"))
+    assert code == 1 and re.search("torchvision.*0.25.* depends on torch==2.10.0", last := said.splitlines()[-1]), said
+    assert "torch==2.9.0+own of this machine is lent (emulated); requirements that name another torch get it" in last
+
+
+@pytest.mark.parametrize(
+    ("asked", "pin"),
+    [
+        ("torch_xla\ntorch; python_version > '3'\n", "torch==2.9.*"),
+        *(("torch_xla\ntorch\n", "torch==2.9.*"), ("torch-xla==2.5.0\ntorchvision\n", "torch==2.5.*")),
+        *(("torch_xla\ntorch==2.5.0\n", "torch-xla==2.5.*"), ("torch_xla==2.5.0\ntorch==2.5.0", "")),
+    ],
+)
+def test_torch_and_torch_xla_are_of_one_version_which_their_metadata_do_not_say(
+    worker: Worker, asked: str, pin: str
+) -> None:
+    visions(worker)
+    for version in ("2.5.0", "2.9.0"):
+        wheel(worker.wheels, "torch_xla", version)
+    environment = replace(ALPHA, requirements=asked)
+    constraint = "torch==2.5.0\n" if pin == "torch-xla==2.5.*" else ""
+    if constraint:  # the same wherever it is given
+        assert worker.make(replace(ALPHA, requirements="torch_xla\ntorch\n", constraints=constraint))[0] == 0
+    code, said = worker.make(environment)
+    assert code == 0 and (f" {pin} is asked for, too" in said if pin else "asked for" not in said), said
+    code = "import torch, torch_xla as x; print(torch.__version__[:3] == x.__version__[:3])"
+    assert worker.run(environment, code) == "True"
 
 
 APT_GET = """#!/bin/sh
@@ -383,14 +436,27 @@ def test_the_lock_of_a_package_manager_is_waited_for_and_named(
     assert capfd.readouterr().out.count(f"setup    waiting for {HELD}\n") == 1
 
 
-def test_an_index_that_a_job_sets_for_pip_is_that_of_uv_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_INDEX_URL", "https://index.example/simple")
-    monkeypatch.setenv("PIP_FIND_LINKS", "/a /b")
-    monkeypatch.setenv("UV_INDEX", "https://own.example")
-    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://more.example")
-    found = tools._environment()
-    assert found["UV_DEFAULT_INDEX"] == "https://index.example/simple"
-    assert found["UV_FIND_LINKS"] == "/a,/b" and found["UV_INDEX"] == "https://own.example"
+@pytest.mark.parametrize(
+    ("variables", "cert"),
+    [
+        *(({}, "/of the file.pem"), ({"PIP_CERT": "/p.pem", "REQUESTS_CA_BUNDLE": "/r.pem"}, "/p.pem")),
+        *(({"SSL_CERT_FILE": "/uv.pem"}, "/uv.pem"), ({"PIP_CONFIG_FILE": os.devnull, "CURL_CA_BUNDLE": "/c"}, "/c")),
+        ({"PIP_CONFIG_FILE": os.devnull}, None),
+    ],
+)
+def test_what_pip_is_set_up_with_is_that_of_uv_too(tmp_path: Path, variables: dict[str, str], cert: str | None) -> None:
+    config = tmp_path / "pip.conf"
+    config.write_text("[global]\ncert = /of the file.pem\n[install]\nfind-links = /a\n    /b\n")
+    environ = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PIP_CONFIG_FILE": str(config), **variables}
+    environ |= {"PIP_INDEX_URL": "https://i.example", "PIP_EXTRA_INDEX_URL": "https://m", "UV_INDEX": "https://own"}
+    code = (
+        f"import sys, os, json; sys.path.insert(0, {str(ROOT)!r}); from orchestrator.vm import environment_tools as t; "
+    )
+    code += "t.adopt_settings_of_pip(sys.executable); print(json.dumps(dict(os.environ)))"
+    found = json.loads(subprocess.check_output([sys.executable, "-c", code], env=environ, timeout=HANG_S))
+    assert found["UV_DEFAULT_INDEX"] == "https://i.example" and found["UV_INDEX"] == "https://own"
+    assert found.get("UV_FIND_LINKS") == ("/a,/b" if "PIP_CONFIG_FILE" not in variables else None)
+    assert found.get("SSL_CERT_FILE") == cert
 
 
 @pytest.mark.parametrize(
@@ -408,6 +474,10 @@ def test_an_index_that_a_job_sets_for_pip_is_that_of_uv_too(monkeypatch: pytest.
         (
             "  × No solution found when resolving dependencies:\n  ╰─▶ Because x was not found\n",
             "No solution found when resolving dependencies: Because x was not found",
+        ),
+        (
+            "error: No solution found\n  cause: Because a needs b==1\n         And because you require b==2, no.\n",
+            "No solution found: Because a needs b==1 And because you require b==2, no.",
         ),
         *(("error: Failed to fetch\n  Caused by: no route\n", "Failed to fetch: no route"), ("Killed\n", "")),
     ],

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from orchestrator import settings
-from orchestrator.cli.console import console, emit, emit_json, emit_result
+from orchestrator.cli.console import console, emit, emit_json, emit_result, emit_wrapped
 from orchestrator.cli.options import Json, Option
+from orchestrator.cli.tables import on_terminal, print_table
 from orchestrator.emulator.daemon import control
 from orchestrator.errors import UserError
 
@@ -100,7 +101,8 @@ def up(
     except control.DaemonRefused as error:
         hint = "an emulator of an older tpujob does not know this: `tpujob emulator stop` first; its nodes stay"
         raise UserError(error.message, hint=hint) from error
-    _show_environment(endpoint, state, as_json)
+    # Who changes a setting by hand asks for no environment; a shell that evaluates the output does.
+    _show_environment(endpoint, state, as_json, only_notices=bool(changes) and on_terminal())
 
 
 def env(as_json: Json = False) -> None:
@@ -122,20 +124,30 @@ def status(as_json: Json = False) -> None:
     runs = bool(found["settings"].get("client_startup_scripts"))
     lines.append(RUNS if runs else "startup-scripts of other clients than tpujob do not run on this machine")
     scripts = {row["uid"]: row["startup_script"] for row in found["nodes"] if row.get("startup_script")}
-    for row in billing["nodes"]:
-        state = "billing" if row["until"] is None else "ended"
-        fields = (row["name"], row["type"], row["zone"], state, f"{row['node_seconds']:.1f} s")
-        lines.append("\t".join([*fields, *([scripts[row["uid"]]] if row["uid"] in scripts else [])]))
     shape = {"running": True, "url": endpoint.url, "pid": endpoint.pid, "client_startup_scripts": runs}
     shape |= {
         "unsaved_because": why,
         "startup_scripts_off": [row["name"] for row in found["nodes"] if row["uid"] in scripts],
         "billing": billing,
     }
-    emit_result(shape, lines, as_json=as_json)
+    if as_json:
+        emit_json(shape)
+        return
+    emit_wrapped(lines)
+    rows = [_row(row, [scripts.get(row["uid"], "")] if scripts else []) for row in billing["nodes"]]
+    head = ["NODE", "TYPE", "ZONE", "STATE", "BILLED", *(["STARTUP-SCRIPT"] if scripts else [])]
+    if rows:
+        print_table(head, rows, right=[4], states=[3], shortens=[0], wraps=[5] if scripts else [])
 
 
-def _show_environment(endpoint: control.Endpoint, state: Path, as_json: bool) -> None:
+def _row(row: dict[str, Any], more: list[str]) -> list[str]:
+    """Return the cells of a node. On a terminal its id is enough, beside its zone."""
+    name = row["name"].rpartition("/")[2] if on_terminal() else row["name"]
+    state = "billing" if row["until"] is None else "ended"
+    return [name, row["type"], row["zone"], state, f"{row['node_seconds']:.1f} s", *more]
+
+
+def _show_environment(endpoint: control.Endpoint, state: Path, as_json: bool, *, only_notices: bool = False) -> None:
     found = control.client_environment(endpoint, state)
     path = str(control.ssh_programs(state))
     if as_json:
@@ -143,7 +155,7 @@ def _show_environment(endpoint: control.Endpoint, state: Path, as_json: bool) ->
         return
     console().notice(
         "emulator",
-        f"running at {endpoint.url}, process {endpoint.pid}: an emulated Cloud TPU, nothing here costs money",
+        f"at {endpoint.url}, process {endpoint.pid}: nothing here costs money",
     )
     settings_now = control.request(endpoint, "GET", "/_emulator/settings")
     if settings_now.get("client_startup_scripts"):
@@ -151,8 +163,10 @@ def _show_environment(endpoint: control.Endpoint, state: Path, as_json: bool) ->
     if settings_now.get("lend_torch"):
         console().notice(
             "emulator",
-            "this machine's torch is lent to the commands of jobs (`tpujob emulator up --no-lend-torch` ends that)",
+            "this machine's torch is lent to jobs; `--no-lend-torch` ends that",
         )
+    if only_notices:
+        return
     for name, value in found.items():
         emit(f"export {name}={shlex.quote(value)}")
     emit(f'export PATH={shlex.quote(path)}:"$PATH"  # gcloud\'s ssh and scp')

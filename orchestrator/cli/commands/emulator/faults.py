@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 from orchestrator.cli.commands.emulator.daemon import ask
 from orchestrator.cli.console import emit, emit_result
 from orchestrator.cli.options import Argument, Json, Option
+from orchestrator.core.text.text_file import text_of
 from orchestrator.errors import UserError
 
 
@@ -66,7 +67,7 @@ def load_faults(
 ) -> None:
     """Add the faults of a file: all of them, or none if one is invalid."""
     try:
-        data = json.loads(sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8"))
+        data = json.loads(sys.stdin.read() if str(path) == "-" else text_of(path.read_bytes()))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as JSON: {error}") from error
     rows = data["faults"] if isinstance(data, dict) and "faults" in data else data
@@ -122,7 +123,7 @@ def _parameters(pairs: list[str]) -> dict[str, Any]:
         if not equals:
             raise UserError(f"{pair!r} is not of the form NAME=VALUE")
         try:
-            found[name] = Path(value[1:]).read_text(encoding="utf-8") if value[:1] == "@" else json.loads(value)
+            found[name] = text_of(Path(value[1:]).read_bytes()) if value[:1] == "@" else json.loads(value)
         except OSError as error:
             raise UserError(f"{value[1:]} cannot be read: {error.strerror}") from error
         except ValueError:

@@ -11,6 +11,7 @@ from orchestrator.cli.console import emit_result
 from orchestrator.cli.options import Argument, Json, Option
 from orchestrator.client.arguments import seconds
 from orchestrator.core.text.durations import format_duration
+from orchestrator.core.text.text_file import text_of
 from orchestrator.errors import UserError
 
 EVERYTHING, NOTHING = "all", "none"
@@ -71,7 +72,7 @@ def clear_capacity() -> None:
 
 def _read(path: Path) -> Any:
     try:
-        return yaml.safe_load(sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8"))
+        return yaml.safe_load(sys.stdin.read() if str(path) == "-" else text_of(path.read_bytes()))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"{path} cannot be read as YAML: {error}") from error
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from orchestrator.cli import completion
-from orchestrator.cli.console import console, emit_result
+from orchestrator.cli.console import console, emit_json, emit_wrapped
 from orchestrator.cli.options import Argument, Cloud, Json, Option, Project
 from orchestrator.client.guarantee.doctor import Diagnosis, diagnose, way_of
 from orchestrator.client.guarantee.health_checks import SliceHealth
@@ -13,6 +13,7 @@ from orchestrator.core.lease.access import Via
 from orchestrator.core.text.durations import format_usd
 from orchestrator.report.layout import day_clock, format_cost
 
+TEXT = 28  # columns before what a check says
 MARKS = {True: "live", False: "NOT", None: "-"}
 
 
@@ -38,16 +39,16 @@ def doctor(
     Exits with 0 if tpujob is usable here, whatever else could be better.
     """
     diagnosis = diagnose(console().reporter, cloud=cloud, project=project, way=way_of(job, via))
-    emit_result(diagnosis.as_json(), lines(diagnosis), as_json=as_json)
+    emit_json(diagnosis.as_json()) if as_json else emit_wrapped(lines(diagnosis), TEXT)
     return diagnosis.exit_code
 
 
 def lines(diagnosis: Diagnosis) -> Iterator[str]:
     """Yield the lines of the checks, of the slices, and of what they cost at worst."""
     for check in diagnosis.checks:
-        yield f"{MARKS[check.live]:<5}{check.name:<23}{check.text}"
+        yield f"{MARKS[check.live]:<5}{check.name:<{TEXT - 5}}{check.text}"
         if check.fix:
-            yield f"{'':<28}→ {check.fix}"
+            yield f"{'':<{TEXT}}→ {check.fix}"
     for each in diagnosis.slices or ():
         yield _slice_line(each)
     if diagnosis.slices:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from orchestrator.cli import completion
-from orchestrator.cli.console import console, emit, emit_json, emit_lines
+from orchestrator.cli.console import console, emit, emit_json, emit_wrapped
 from orchestrator.cli.options import Cloud, Json, Option, Project
 from orchestrator.client.guarantee.gc import (
     FoundSlice,
@@ -87,7 +87,7 @@ def _printed(result: GcResult, *, as_json: bool, quiet: bool) -> int:
     if as_json:
         emit_json(result.as_json())
     elif not quiet or result.ended or not result.done:
-        emit_lines(lines(result))
+        emit_wrapped(lines(result))
     for alert in result.alerts:
         console().alert(alert)
     return result.exit_code

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from orchestrator import catalog
-from orchestrator.cli.console import console, emit, emit_json, emit_lines
+from orchestrator.cli.console import console, emit, emit_json, emit_wrapped
 from orchestrator.cli.options import Cloud, Json, Project
 from orchestrator.cli.tables import on_terminal, print_table
 from orchestrator.client.session import Session
@@ -51,7 +51,7 @@ def print_slices(rows: Sequence[SliceRow], waiting: Sequence[WaitingRun], *, com
     yours = [row for row in rows if row.yours]
     if yours or waiting:
         (_draw if on_terminal() else _write)(yours, waiting)
-    emit_lines([_other(row) for row in rows if not row.yours])
+    emit_wrapped([_other(row) for row in rows if not row.yours])
 
 
 def _draw(rows: Sequence[SliceRow], waiting: Sequence[WaitingRun]) -> None:
@@ -60,7 +60,7 @@ def _draw(rows: Sequence[SliceRow], waiting: Sequence[WaitingRun]) -> None:
     slices = [brief(row, mixed=mixed) for row in rows]
     runs = [brief_wait(run) for run in waiting]
     print_table(BRIEF_HEAD, [*slices, *runs], right=(5, 6), states=(3,), optional=(8, 7), wraps=(4,))
-    emit_lines([f"{row.name}: {row.remark}" for row in rows if row.remark])
+    emit_wrapped([f"{row.name}: {row.remark}" for row in rows if row.remark])
 
 
 def _write(rows: Sequence[SliceRow], waiting: Sequence[WaitingRun]) -> None:

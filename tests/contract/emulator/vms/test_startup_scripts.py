@@ -72,6 +72,13 @@ def test_that_of_another_client_does_not_run_and_this_is_said(tpujob: Tpujob, st
     assert [line for line in status.splitlines() if f"/{name}\t" in line and line.endswith(f"\t{SCRIPT_OFF}")]
 
 
+def test_on_a_terminal_the_status_fits(tpujob: Tpujob) -> None:
+    created(tpujob.emulator, "shown", "echo")
+    until(lambda: any(line.startswith("shown ") for line in tpujob.on_80_columns("emulator", "status")), "the node")
+    status = tpujob.on_80_columns("emulator", "status")
+    assert max(map(len, status)) <= 80 and any(line.startswith("NODE ") for line in status), status
+
+
 @pytest.mark.parametrize("start", [created, queued])
 def test_all_run_once_up_is_told_so(tpujob: Tpujob, start: Start) -> None:
     on = tpujob("emulator", "up", "--startup-scripts")

@@ -40,7 +40,7 @@ def test_up_prints_lines_for_a_shell(cli: Cli) -> None:
     port, grpc_port = free_port(), free_port()
     done = cli("emulator", "up", "--port", str(port), "--grpc-port", str(grpc_port))
     assert done.returncode == 0, done.stderr
-    assert f"running at http://127.0.0.1:{port}" in done.stderr
+    assert f"emulator at http://127.0.0.1:{port}, " in done.stderr
     output = shell(
         cli, 'eval "$LINES"; echo $TPUJOB_EMULATOR_URL $TPUJOB_EMULATOR_GRPC; command -v ssh', LINES=done.stdout
     )

@@ -133,11 +133,31 @@ def test_without_a_file_the_requirements_of_the_directory_are_installed(director
         ("python -m pkg.train", "pkg-train"),
         ("/usr/bin/nvidia-smi", "nvidia-smi"),
         ("2048", "job"),
+        ("bash scripts/train", "train"),
+        ("env A=b python x.py", "x"),
+        ("LR=1 timeout 10m ./sub/fit --c 1", "fit"),
+        ("uv run x.py", "x"),
+        ("torchrun --nproc_per_node=1 -m pkg.train --config x.py", "pkg-train"),
+        ("accelerate launch --num_processes 1 x.py", "x"),
+        ("python -m torch.distributed.run --nproc-per-node 1 x.py", "x"),
+        ("cd sub && ./fit", "fit"),
     ],
 )
 def test_the_job_is_named_after_its_script(command: str, name: str) -> None:
     assert name_of(tuple(command.split())) == name
     assert name_of((command,)) == name
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        *((("bash", "-c", "cd a && python train.py; ls"), "train"), (("sh", "-xc", "exec ./fit"), "fit")),
+        *((("python", "-c", "import x.py"), "python"), (("bash",), "bash"), (('python "my train.py";',), "my-train")),
+        *((("python 'open",), "open"), (("python train.py -c a.py",), "train"), ((), "job")),
+    ],
+)
+def test_so_is_one_whose_text_a_shell_runs(command: tuple[str, ...], name: str) -> None:
+    assert name_of(command) == name
 
 
 def test_one_word_with_spaces_is_a_text_for_bash() -> None:

@@ -124,7 +124,7 @@ def test_a_script_that_cannot_be_one_is_refused(
     ("files", "needs"),
     [
         ({"requirements.txt": "tqdm\n", "pyproject.toml": '[project]\ndependencies = ["tqdm"]\n'}, "requirements.txt"),
-        ({"pyproject.toml": '[project]\ndependencies = ["tqdm"]\n'}, "pyproject.toml"),
+        ({"pyproject.toml": '\ufeff[project]\ndependencies = ["tqdm"]\n'}, "pyproject.toml"),
         ({"pyproject.toml": "[tool.ruff]\nline-length = 120\n"}, None),
         ({"pyproject.toml": "not toml"}, None),
         ({}, None),

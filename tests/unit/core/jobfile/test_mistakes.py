@@ -39,7 +39,7 @@ def problems(text: str | bytes) -> list[str]:
             "7: tpu.zone: duplicate key, first set on line 4; keep one of the two",
         ),
         ("command: ls\ntpu:\n\tzone: us-central1\n", "3: a tab in the indentation; YAML needs spaces"),
-        (b"\xef\xbb\xbf" + COMMAND.encode(), "1: the file starts with a byte order mark; save it as UTF-8 without BOM"),
+        (b"\xef\xbb\xbf" + COMMAND.encode() + b"x: !x y", "2: x: tags (`!x`) are not allowed; write a plain value"),
         (COMMAND.encode("utf-16"), "1: the file is UTF-16 or binary; save it as UTF-8"),
         (COMMAND.encode("utf-16-be"), "1: the file is UTF-16 or binary; save it as UTF-8"),
         (b"command: ls\nname: \xe9t\xe9\n", "2: byte 0xe9 is not UTF-8; save the file as UTF-8"),

@@ -73,6 +73,17 @@ def test_mistakes_of_the_file_come_first_and_keep_their_lines() -> None:
     assert [problem.partition(": ")[0] for problem in found] == ["job.yaml:3", "--set limits.max_cost=-1"]
 
 
+@pytest.mark.parametrize(
+    "setting", ["tpu.zone=us-east5-a", "tpu={zone: us-east5-a}", "limits.max_duration=2h", "env.A=b"]
+)
+@pytest.mark.parametrize(
+    "text", ["command: [ls\n", "", "a: b: c", "- a\n", "tpu: !x {}\n", "tpu: {zone: *x}\n", "tpu: {1: 2}\n"]
+)
+def test_what_is_wrong_with_the_file_as_such_is_no_mistake_of_an_option(setting: str, text: str) -> None:
+    assert problems(setting, text=text)[0].startswith("job.yaml:1: ")
+    assert problems(setting, text=f"{text}\ncommand: ls\nmatrix: {{lr: [1]}}\n")[0].startswith("job.yaml:")
+
+
 def test_a_value_of_the_file_that_an_option_replaces_is_not_checked() -> None:
     assert (
         load("limits.max_duration=2h", text="command: ls\nlimits: {max_duration: soon}\n").limits.max_duration == 7200

@@ -75,3 +75,25 @@ def test_torch_tpu_has_an_environment_of_its_own_and_needs_a_newer_python() -> N
     assert (found.what, found.imports, found.least_python) == ("torch and torch_tpu", "torch, torch_tpu", "3.11")
     assert found.name != of_training("xla", Environment()).name and "torch_xla" not in found.requirements
     assert "backend xla, which trains on the same TPU" in found.too_old and "{version}" in found.too_old
+
+
+@pytest.mark.parametrize(
+    ("line", "kept", "said"),
+    [
+        ("jax[tpu]>=0.6", "jax>=0.6\n", "jax[tpu] means jax, libtpu is left out"),
+        (
+            "torch_xla[tpu, pallas]==2.9.0 ; x",
+            "torch_xla[ pallas]==2.9.0 ; x\n",
+            "torch_xla[tpu, pallas] means torch_xla, ",
+        ),
+        *(
+            ("libtpu==0.0.21", "", "TPU, libtpu is"),
+            ("-f https://storage.googleapis.com/libtpu-wheels/index.html", "", ""),
+        ),
+        *((line, f"{line}\n", "") for line in ("jax", "jax[cuda12]", "jax[k8s,tpux]", "mylib[tpu]", "-f ./wheels")),
+    ],
+)
+def test_without_a_tpu_the_same_requirements_mean_what_can_be_there(line: str, kept: str, said: str) -> None:
+    found = Environment(requirements=f"{line}\nnumpy\n").without_tpu()
+    assert found.requirements == f"{kept}numpy\n" and said in found.remark
+    assert bool(found.remark) == (kept != f"{line}\n")

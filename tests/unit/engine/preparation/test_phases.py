@@ -6,6 +6,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from orchestrator.core.jobfile import keys
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.engine.preparation.phases import phases, pod_scripts
@@ -100,3 +102,38 @@ def test_an_image_without_torch_gets_an_environment_with_it(tmp_path: Path) -> N
 def test_a_training_with_requirements_has_an_environment_as_on_a_slice(tmp_path: Path) -> None:
     text = "train: {}\nrequirements: [tqdm]\n"
     assert pod_scripts_of(tmp_path, text)["main"] == main_script(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("modules", "rank"),
+    [
+        *((("torch_xla", "accelerate"), "0"), (("torch_xla",), ""), (("torch", "accelerate"), "")),
+        (("torch_xla", "accelerate", "lightning"), ""),
+    ],
+)
+def test_on_the_cpu_of_the_emulator_accelerate_alone_finds_its_rank_on_the_host(
+    tmp_path: Path, modules: tuple[str, ...], rank: str
+) -> None:
+    """accelerate reads LOCAL_RANK there; a library that is not on XLA would wait for other processes."""
+    python_with(tmp_path, *modules, "torch" if "torch" not in modules else "numpy")
+    python = tmp_path / "bin" / "python3"
+    python.write_text(
+        python.read_text().replace(
+            ' -S "$@"', f' -Sc \'import sys; sys.path.append("{tmp_path}/site"); exec(sys.argv[2])\' "$@"'
+        )
+    )
+    script = main_script(tmp_path, "command: echo rank=$LOCAL_RANK, ${TPUJOB_EMULATED_LENT:-own torch}\n", Emulation(2))
+    environ = {"PATH": f"{python.parent}:/usr/bin:/bin", "TPUJOB_WORKER": "0", "TPUJOB_EMULATED_LENT": "torch"}
+    done = subprocess.run(["bash", "-c", script], env=environ, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == (f"rank={rank}, own torch\n", "")
+
+
+@pytest.mark.parametrize(("emulation", "asked"), [(Emulation(2), "jax"), (None, "jax[tpu]")])
+def test_requirements_for_a_tpu_are_those_without_one_only_where_it_is_emulated(
+    tmp_path: Path, emulation: Emulation | None, asked: str
+) -> None:
+    spec = keys.load("command: ls\nrequirements: ['jax[tpu]']\n", path="job.yaml")
+    run = RunRecord("r1", "mnist", "job.yaml", "google", 0.0, str(tmp_path))
+    setup, _ = phases(spec, run, shipment=None, env={}, emulation=emulation, job_path=tmp_path / "job.yaml")
+    script = setup.request(Attempt("r1-1", "r1"), lease_and_request().lease, ("10.0.0.2",), "10.0.0.2:8476").script
+    assert f'"requirements": "{asked}\\n"' in script

@@ -68,7 +68,9 @@ def test_mistakes_name_the_line_of_the_job_file_and_that_of_the_requirements(tmp
         f"job.yaml:2: requirements: other.txt: {tmp_path / 'other.txt'} cannot be read: no such file or directory"
     )
     (tmp_path / "requirements.txt").write_bytes(b"\xff\xfe")
-    assert refused(tmp_path, "requirements: requirements.txt")[0].endswith("is not UTF-8; save it as UTF-8")
+    assert refused(tmp_path, "requirements: requirements.txt")[0].endswith("is UTF-16 or binary; save it as UTF-8")
+    (tmp_path / "requirements.txt").write_bytes(b"numpy\n\xe9\n")
+    assert "is not UTF-8 (byte 0xe9 in line 2); save it" in refused(tmp_path, "requirements: requirements.txt")[0]
 
 
 @pytest.mark.parametrize(

@@ -171,3 +171,9 @@ def test_data_is_shipped_whatever_git_leaves_out_of_it(tmp_path: Path) -> None:
     root = write(tmp_path, {".gitignore": "*\n", ".tpujobignore": "raw/\n", "a.npy": "", "raw/1": ""})
     assert set(survey({"data": Source(root)}).entries) >= {"data/a.npy", "data/.gitignore"}
     assert "data/raw/1" not in survey({"data": Source(root)}).entries
+
+
+def test_of_a_tpujobignore_in_utf_16_no_pattern_would_count(tmp_path: Path) -> None:
+    (tmp_path / ".tpujobignore").write_bytes("*.csv\n".encode("utf-16"))
+    with pytest.raises(UserError, match=r"tpujobignore is UTF-16; save it as UTF-8"):
+        shipped(tmp_path)
