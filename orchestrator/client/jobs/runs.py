@@ -110,7 +110,7 @@ def _run_on_slice(
     env = {**env, **checks.check_bucket(spec, session.target.kind, os.environ)}
     if options.lane is None:
         session.announce()
-    emulation = Emulation(_emulated_cores(session, spec, plan)) if emulated else None
+    emulation = Emulation(_emulated_cores(session, spec, plan), session.target.timings.chip_s) if emulated else None
     owned = options.lane is not None and options.lane.lease is not None
     held = None if options.detach or owned else _held(session, plan, spec, say=True)
     if held is not None:

@@ -1,6 +1,8 @@
 """`status`: every slice of tpujob that the API shows or the ledger has open, with its claim and its cost."""
 
+import math
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,12 +13,13 @@ from orchestrator.client.slices import inventory
 from orchestrator.client.slices.inventory import ProjectInventory
 from orchestrator.client.sweeps import progress
 from orchestrator.client.sweeps.progress import SweepProgress
-from orchestrator.core.lease import claim_labels
+from orchestrator.core.lease import chip_report, claim_labels
 from orchestrator.core.lease.absence import is_ours
 from orchestrator.core.lease.cloud_api import SliceState, SliceView
 from orchestrator.core.lease.lease import HeldFor, Lease, LeaseState, Mode
 from orchestrator.core.lease.run_and_attempt import LOCAL, AttemptState
 from orchestrator.core.text import names
+from orchestrator.core.text.durations import format_usd
 from orchestrator.errors import CloudError
 from orchestrator.report import costs
 from orchestrator.report.layout import day_clock
@@ -133,11 +136,12 @@ def status(session: Session) -> Status:
     recovery of what earlier commands left.
     """
     before = {lease.id for lease in session.ledger.open_leases()}
-    asked = inventory.ask(session, session.ledger.open_leases())
+    jobs = _main_jobs(session)
+    asked = inventory.ask(session, session.ledger.open_leases(), jobs)
     session.recover(look=all(each.complete for each in asked))
     session.note_overdue()
     target = session.target
-    rows = tuple(_rows(session, asked, before))
+    rows = tuple(_rows(session, asked, before, jobs))
     not_asked = _google_not_asked(session, asked)
     where = (target.kind, target.project, target.why)
     return Status(*where, tuple(asked), rows, not_asked, _waiting(session), progress.living(session))
@@ -160,11 +164,26 @@ def _google_not_asked(session: Session, asked: list[ProjectInventory]) -> str | 
     return "no project is configured" if source == "default" else f"{source} names an emulator"
 
 
-def _rows(session: Session, asked: list[ProjectInventory], before: set[str]) -> list[SliceRow]:
+def _main_jobs(session: Session) -> dict[str, str]:
+    """Return the attempts that run for so long that one without a chip is named, by the ids of their leases."""
+    return {
+        attempt.lease_id: attempt.id
+        for run, attempt in session.ledger.runs()
+        if attempt.state is AttemptState.RUNNING
+        and attempt.lease_id
+        and session.now(run.cloud) - (attempt.started_at or math.inf) >= session.target.timings.chip_s
+    }
+
+
+def _rows(session: Session, asked: list[ProjectInventory], before: set[str], jobs: Mapping[str, str]) -> list[SliceRow]:
     """The open leases, and every other slice that the API showed. `before`: the leases that were open when it was asked."""
     places = {(each.cloud, each.project): each for each in asked}
     known = session.ledger.leases()
-    rows = [_leased(session, lease, places.get((lease.cloud, lease.name.project))) for lease in known if lease.open]
+    rows = [
+        _leased(session, lease, places.get((lease.cloud, lease.name.project)), jobs.get(lease.id, ""))
+        for lease in known
+        if lease.open
+    ]
     accounted = {lease.name.node for lease in known if lease.open or lease.id in before}
     closed = {lease.name.node: lease for lease in known if not lease.open}
     for each in asked:
@@ -184,10 +203,13 @@ def _remark(view: SliceView, closed: Lease | None) -> str:
     return f"was proven absent {day_clock(closed.gone_at)}, and is listed now"
 
 
-def _leased(session: Session, lease: Lease, asked: ProjectInventory | None) -> SliceRow:
+def _leased(session: Session, lease: Lease, asked: ProjectInventory | None, attempt: str) -> SliceRow:
     now, waiting = session.now(lease.cloud), lookup.uncollected_run(session, lease)
     view = asked.view_of(lease) if asked is not None else CloudError("it was created after the API was asked")
-    state = _state(view)
+    state, usd = _state(view), costs.of_lease(lease, now)
+    kind, published = catalog.lookup(lease.accelerator_type), asked.published.get(lease.id, ()) if asked else ()
+    unused = chip_report.published(published, attempt, kind.hosts if kind else 0)
+    remarks = [*_remarks(state, lease, waiting), *(f"{line}, {format_usd(usd)} so far" for line in unused.values())]
     return SliceRow(
         name=lease.handle,
         node=lease.name.node,
@@ -209,7 +231,7 @@ def _leased(session: Session, lease: Lease, asked: ProjectInventory | None) -> S
         in_use=session.locks.is_locked(lease.id),
         followed=lookup.is_followed(session, lease),
         usd_per_hour=lease.usd_per_hour,
-        usd_so_far=costs.of_lease(lease, now),
+        usd_so_far=usd,
         usd_at_most=costs.at_most(lease),
         budget_usd=lease.budget_usd,
         mode=str(lease.mode),
@@ -217,7 +239,7 @@ def _leased(session: Session, lease: Lease, asked: ProjectInventory | None) -> S
         run=lease.run,
         owner=lease.owner,
         yours=True,
-        remark="; ".join(_remarks(state, lease, waiting)) or None,
+        remark="; ".join(remarks) or None,
         now=now,
     )
 

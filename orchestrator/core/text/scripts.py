@@ -37,6 +37,15 @@ def with_tpu_metrics(main: str, sampler: str) -> str:
     return f"( {sampler} </dev/null >/dev/null 2>&1 & ); {main}"
 
 
+def with_look_at_chips(main: str, look: str, *, emulated: bool) -> str:
+    """Return the script with a look at the TPU's chips beside it, which writes to the log of the job by descriptor 3.
+
+    An emulated worker has chips only where the emulator was told so.
+    """
+    if_there = '[ ! -d "${TPUJOB_EMULATED_CHIPS:-}" ] || ' if emulated else ""
+    return f"( {{ {if_there}{look}; }} 3>&1 </dev/null >/dev/null 2>&1 & ); {main}"
+
+
 def with_upload(main: str, upload: str) -> str:
     """Return the job's own script, then a command that copies its artifacts; if only the copy fails, the code is 65."""
     end = f"END-OF-JOB-{hashlib.sha256(main.encode()).hexdigest()[:12]}"

@@ -26,6 +26,7 @@ from orchestrator.engine.effects.workers import (
     StartPhase,
 )
 from orchestrator.engine.jobs import collection, monitor
+from orchestrator.engine.jobs.chips import ChipWatch
 from orchestrator.engine.jobs.job_run import JobRun
 from orchestrator.engine.jobs.lane import take_over
 from orchestrator.engine.jobs.ports import by_command, forward
@@ -175,6 +176,9 @@ async def _work(
                 progress.detached = True
                 return
             await forward(fleet, job.ports)
+        if phase is job.phases[-1] and job.run.spec.tpu_metrics:
+            watched = (progress.attempt.id, len(workers), capabilities.timings, bill, await Now())
+            tasks.append(ChipWatch(lease, *watched))
         try:
             await monitor.monitor(
                 lease,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
+from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.core.text import scripts
 from orchestrator.core.text.environments import Environment, of_training
 from orchestrator.engine.jobs.job_run import JobPhase
@@ -72,6 +73,9 @@ def _texts(
         main = f"{spec.command}\n" if emulation is None else scripts.announce_lent_device(f"{spec.command}\n")
     from orchestrator.remote.ssh import agent
 
+    if spec.tpu_metrics:
+        look = agent.command("chips", f"{emulation.chip_s if emulation else GOOGLE.chip_s:g}")
+        main = scripts.with_look_at_chips(main, look, emulated=emulation is not None)
     if emulation is None and spec.tpu_metrics:
         main = scripts.with_tpu_metrics(main, agent.command_of_the_job("tpu_metrics", '"$TPUJOB_ARTIFACTS"'))
     environment = _environment(spec, asked, emulation)
