@@ -1,4 +1,4 @@
-"""A job that does not use its TPU is named: from the files that stand for an emulated worker's chips to the log, status, and page."""
+"""A job that does not use its TPU is named, from the files that stand for an emulated worker's chips to log, status, page."""
 
 import subprocess
 from pathlib import Path
@@ -9,27 +9,13 @@ import pytest
 from tests.cli_fixture import Tpujob
 from tests.waiting import HANG_S, until
 
-WAIT = 'while [ ! -e ~/{0} ]; do sleep 0.1; done'
+GO = "while [ ! -e ~/go ]; do sleep 0.1; done"
 OPEN = 'exec 4<"$TPUJOB_EMULATED_CHIPS/accel0"'
-JOB = "name: mine\ntpu: {{zone: us-central1-a, accelerator: {kind}}}\ncommand: |\n  {command}\n"
-# Process 0 listens, and the others connect to it, as those of a job that is one world do.
-WORLD = """python3 -c '
-import os, socket, time
-chip = open(os.environ["TPUJOB_EMULATED_CHIPS"] + "/accel0")
-host, port = os.environ["TPUJOB_COORDINATOR"].split(":")
-if os.environ["TPUJOB_WORKER"] == "0":
-    server = socket.create_server((host, int(port)))
-    ends = [server.accept() for _ in range(int(os.environ["TPUJOB_WORKERS"]) - 1)]
-else:
-    while True:
-        try:
-            end = socket.create_connection((host, int(port)))
-            break
-        except OSError:
-            time.sleep(0.1)
-while not os.path.exists(os.path.expanduser("~/go")):
-    time.sleep(0.1)
-'""".replace("\n", "\n  ")
+# The processes of worker 0 have a server, and those of the others a connection to it, as in a job that is one world.
+WORLD = """
+    port=${TPUJOB_COORDINATOR#*:}
+    if [ $TPUJOB_WORKER = 0 ]; then python3 -m http.server --bind 127.0.0.1 $port >&2 & else
+      until (exec 5<>/dev/tcp/127.0.0.1/$port) 2>&-; do sleep 0.1; done; exec 5<>/dev/tcp/127.0.0.1/$port; fi"""
 
 
 @pytest.fixture
@@ -40,12 +26,14 @@ def chips(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> Tpujob:
     return tpujob
 
 
-def job(cli: Tpujob, *commands: str, kind: str = "v5litepod-8") -> str:
-    return cli.job(JOB.format(kind=kind, command="\n  ".join(commands)))
-
-
-def start(cli: Tpujob, job: str) -> subprocess.Popen[str]:
+def started(cli: Tpujob, *commands: str, kind: str = "v5litepod-8") -> subprocess.Popen[str]:
+    command = "\n    ".join(commands)
+    job = cli.job(f"name: mine\ntpu: {{zone: us-central1-a, accelerator: {kind}}}\ncommand: |\n    {command}\n")
     return cli.start("run", job, stderr=subprocess.STDOUT)
+
+
+def line_of(process: subprocess.Popen[str], part: str) -> str:
+    return next(line for line in process.stdout or () if part in line)
 
 
 def touch(cli: Tpujob, name: str) -> None:
@@ -53,20 +41,17 @@ def touch(cli: Tpujob, name: str) -> None:
         (home / name).touch()
 
 
-def looking(cli: Tpujob) -> list[psutil.Process]:
-    places = {str(home) for home in cli.state_dir.glob("vms/*/worker*/home")}
-    return [p for p in psutil.process_iter(["cmdline", "environ"]) if "chips" in (p.info["cmdline"] or ()) and (p.info["environ"] or {}).get("HOME") in places]
+def looks() -> int:
+    return sum("chips" in (process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"]))
 
 
 def test_a_job_that_opens_no_chip_is_named_with_its_cost_until_it_does(chips: Tpujob) -> None:
-    process = start(chips, job(chips, WAIT.format("open"), OPEN, WAIT.format("go")))
-    assert process.stdout is not None
-    line = next(line for line in process.stdout if "no process holds a TPU chip" in line)
+    process = started(chips, GO.replace("go", "open"), OPEN, GO)
+    line = line_of(process, "no process holds a TPU chip")
     assert "worker0 (1 of 1): no process holds a TPU chip 3 s after the job began, $0." in line and "`jax[tpu]`" in line
-    assert "no process holds a TPU chip" in chips("status").stdout
+    assert "no process holds a TPU chip 3 s after the job began, $0." in chips("status").stdout
     touch(chips, "open")
     until(lambda: "TPU chip" not in chips("status").stdout)
-    until(lambda: not looking(chips), "the end of the look")
     touch(chips, "go")
     assert "no process holds" not in process.communicate(timeout=HANG_S)[0] and process.returncode == 0
     (page,) = Path("runs").glob("*/report.html")
@@ -75,28 +60,21 @@ def test_a_job_that_opens_no_chip_is_named_with_its_cost_until_it_does(chips: Tp
 
 def test_a_chip_that_an_earlier_process_holds_is_named_at_once_with_the_process(chips: Tpujob) -> None:
     assert chips("up", "mine", "--zone", "us-central1-a").returncode == 0
-    leftover = 'exec 4<"$TPUJOB_EMULATED_CHIPS/accel0"; nohup sleep 1234 </dev/null >/dev/null 2>&1 &'
-    assert chips("ssh", "mine", "--", leftover).returncode == 0
-    process = start(chips, job(chips, WAIT.format("go")))
-    assert process.stdout is not None
-    line = next(line for line in process.stdout if "the TPU is in use" in line)
-    assert "(sleep 1234) holds a chip; what opens it fails. hint: `sudo kill " in line
+    assert chips("ssh", "mine", "--", f"{OPEN}; nohup sleep 1234 </dev/null >/dev/null 2>&1 &").returncode == 0
+    process = started(chips, GO)
+    assert "(sleep 1234) holds a chip; what opens it fails. hint: `sudo kill " in line_of(process, "the TPU is in use")
     until(lambda: "(sleep 1234) holds a chip, $0." in chips("status").stdout)
     touch(chips, "go")
     process.communicate(timeout=HANG_S)
 
 
-def test_workers_that_are_connected_to_no_other_are_named(chips: Tpujob) -> None:
-    process = start(chips, job(chips, OPEN, WAIT.format("go"), kind="v5litepod-16"))
-    chips.until("worker0 to worker3 (4 of 4): holds its chips for 3 s, connected to no other worker", process)
+def test_workers_that_are_connected_to_no_other_are_named_and_those_of_one_world_are_not(chips: Tpujob) -> None:
+    process = started(chips, OPEN, GO, kind="v5litepod-16")
+    line_of(process, "worker0 to worker3 (4 of 4): holds its chips for 3 s, connected to no other worker")
     touch(chips, "go")
     process.communicate(timeout=HANG_S)
-
-
-def test_workers_of_one_world_are_not_looked_at_any_more(chips: Tpujob) -> None:
-    process = start(chips, job(chips, WORLD, kind="v5litepod-16"))
-    until(lambda: len(looking(chips)) == 4, "the looks to begin")
-    until(lambda: not looking(chips), "the end of the looks")
+    process = started(chips, OPEN, WORLD, GO, kind="v5litepod-16")
+    until(lambda: looks() == 4, "the looks")
+    until(lambda: looks() == 0, "the end of the looks")
     touch(chips, "go")
     assert "alone" not in process.communicate(timeout=HANG_S)[0] and process.returncode == 0
-    assert not [*Path("runs").glob("*/worker0/artifacts/tpu-metrics.jsonl")]

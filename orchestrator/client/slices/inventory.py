@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Container, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -46,9 +45,8 @@ class ProjectInventory:
     # By zone and node: slices with our name and our label; in `doubtful`, why those with one of the two are listed.
     views: dict[tuple[str, str], SliceView] = field(default_factory=dict)
     doubtful: dict[tuple[str, str], str] = field(default_factory=dict)
-    # By lease id: what `get` answered for leases that were not listed; what the VMs of leases in `watched` publish.
+    # By lease id: what `get` answered for leases that were not listed.
     single: dict[str, SliceView | CloudError | None] = field(default_factory=dict)
-    published: dict[str, tuple[Mapping[str, str], ...]] = field(default_factory=dict)
     bug: BaseException | None = None
 
     @property
@@ -106,10 +104,10 @@ def worst(inventories: Iterable[ProjectInventory]) -> int:
     return next((code for code in (NOT_PROVEN, AuthError.exit_code) if code in codes), 0)
 
 
-def ask(session: Session, leases: list[Lease], watched: Container[str] = ()) -> list[ProjectInventory]:
+def ask(session: Session, leases: list[Lease]) -> list[ProjectInventory]:
     """Return the inventory of the session's project, then of every other project of these leases, within ASK_S seconds.
 
-    Raises no CloudError: it is in the inventory. `watched`: the ids of the leases whose guest attributes are asked for, too.
+    Raises no CloudError: it is in the inventory.
     """
     places: dict[tuple[str, str], list[Lease]] = {(session.target.kind, session.target.project): []}
     for lease in leases:
@@ -119,7 +117,7 @@ def ask(session: Session, leases: list[Lease], watched: Container[str] = ()) -> 
     for project in namespaces:
         places.setdefault((GKE, project), [])
     asking = [
-        _begin(session, *place, of_place, give_up_at, namespaces.get(place[1], ()), watched)
+        _begin(session, *place, of_place, give_up_at, namespaces.get(place[1], ()))
         for place, of_place in places.items()
     ]
     return [_wait(session, asked, thread, give_up_at) if thread else asked for asked, thread in asking]
@@ -140,13 +138,7 @@ def _configured(session: Session) -> dict[str, tuple[str, ...]]:
 
 
 def _begin(
-    session: Session,
-    kind: str,
-    project: str,
-    leases: list[Lease],
-    give_up_at: float,
-    configured: tuple[str, ...],
-    watched: Container[str],
+    session: Session, kind: str, project: str, leases: list[Lease], give_up_at: float, configured: tuple[str, ...] = ()
 ) -> tuple[ProjectInventory, threading.Thread | None]:
     namespaces = tuple(dict.fromkeys((*configured, *(lease.name.zone for lease in leases)))) if kind == GKE else ()
     asked = ProjectInventory(kind, project, namespaces)
@@ -162,10 +154,6 @@ def _begin(
     def work() -> None:
         try:
             _look(asked, cloud, leases, give_up_at)
-            for lease in leases:
-                if lease.id in watched:
-                    with suppress(CloudError):
-                        asked.published[lease.id] = cloud.guest_attributes(lease.name)
         except BaseException as error:
             asked.bug = error
 
@@ -192,14 +180,7 @@ def _wait(session: Session, asked: ProjectInventory, thread: threading.Thread, g
     if not thread.is_alive():
         return asked
     late = asked.error or CloudUnavailable(f"the API gave no complete answer within {ASK_S:.0f} s")
-    return replace(
-        asked,
-        error=late,
-        views={**asked.views},
-        doubtful={**asked.doubtful},
-        single={**asked.single},
-        published={**asked.published},
-    )
+    return replace(asked, error=late, views={**asked.views}, doubtful={**asked.doubtful}, single={**asked.single})
 
 
 def _look(asked: ProjectInventory, cloud: Cloud, leases: list[Lease], give_up_at: float) -> None:

@@ -1,9 +1,7 @@
 """`status`: every slice of tpujob that the API shows or the ledger has open, with its claim and its cost."""
 
-import math
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from orchestrator import catalog, settings
@@ -11,9 +9,10 @@ from orchestrator.client import lookup
 from orchestrator.client.session import Session
 from orchestrator.client.slices import inventory
 from orchestrator.client.slices.inventory import ProjectInventory
+from orchestrator.client.slices.unused import unused
 from orchestrator.client.sweeps import progress
 from orchestrator.client.sweeps.progress import SweepProgress
-from orchestrator.core.lease import chip_report, claim_labels
+from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.absence import is_ours
 from orchestrator.core.lease.cloud_api import SliceState, SliceView
 from orchestrator.core.lease.lease import HeldFor, Lease, LeaseState, Mode
@@ -132,19 +131,26 @@ class Status:
 def status(session: Session) -> Status:
     """Return every slice of tpujob: asked of the API, in this project and in those of open leases; recovery included.
 
-    An API that does not answer raises nothing: see `RpcStatus.exit_code`. Takes `inventory.ASK_S` seconds at most, and the
-    recovery of what earlier commands left.
+    An API that does not answer raises nothing: see `RpcStatus.exit_code`. Takes `inventory.ASK_S` seconds at most, those of
+    `unused`, and the recovery of what earlier commands left.
     """
     before = {lease.id for lease in session.ledger.open_leases()}
-    jobs = _main_jobs(session)
-    asked = inventory.ask(session, session.ledger.open_leases(), jobs)
+    asked = inventory.ask(session, session.ledger.open_leases())
     session.recover(look=all(each.complete for each in asked))
     session.note_overdue()
     target = session.target
-    rows = tuple(_rows(session, asked, before, jobs))
+    rows = tuple(_rows(session, asked, before))
     not_asked = _google_not_asked(session, asked)
     where = (target.kind, target.project, target.why)
+    if said := unused(session):
+        rows = tuple(_with_use(row, said.get(row.lease_id or "")) for row in rows)
     return Status(*where, tuple(asked), rows, not_asked, _waiting(session), progress.living(session))
+
+
+def _with_use(row: SliceRow, said: str | None) -> SliceRow:
+    """Return the row with what its VMs say of the use of the TPU."""
+    text = said and f"{said}, {format_usd(row.usd_so_far)} so far"
+    return replace(row, remark="; ".join(filter(None, (row.remark, text))) or None)
 
 
 def _waiting(session: Session) -> tuple[WaitingRun, ...]:
@@ -164,26 +170,11 @@ def _google_not_asked(session: Session, asked: list[ProjectInventory]) -> str | 
     return "no project is configured" if source == "default" else f"{source} names an emulator"
 
 
-def _main_jobs(session: Session) -> dict[str, str]:
-    """Return the attempts that run for so long that one without a chip is named, by the ids of their leases."""
-    return {
-        attempt.lease_id: attempt.id
-        for run, attempt in session.ledger.runs()
-        if attempt.state is AttemptState.RUNNING
-        and attempt.lease_id
-        and session.now(run.cloud) - (attempt.started_at or math.inf) >= session.target.timings.chip_s
-    }
-
-
-def _rows(session: Session, asked: list[ProjectInventory], before: set[str], jobs: Mapping[str, str]) -> list[SliceRow]:
+def _rows(session: Session, asked: list[ProjectInventory], before: set[str]) -> list[SliceRow]:
     """The open leases, and every other slice that the API showed. `before`: the leases that were open when it was asked."""
     places = {(each.cloud, each.project): each for each in asked}
     known = session.ledger.leases()
-    rows = [
-        _leased(session, lease, places.get((lease.cloud, lease.name.project)), jobs.get(lease.id, ""))
-        for lease in known
-        if lease.open
-    ]
+    rows = [_leased(session, lease, places.get((lease.cloud, lease.name.project))) for lease in known if lease.open]
     accounted = {lease.name.node for lease in known if lease.open or lease.id in before}
     closed = {lease.name.node: lease for lease in known if not lease.open}
     for each in asked:
@@ -203,13 +194,10 @@ def _remark(view: SliceView, closed: Lease | None) -> str:
     return f"was proven absent {day_clock(closed.gone_at)}, and is listed now"
 
 
-def _leased(session: Session, lease: Lease, asked: ProjectInventory | None, attempt: str) -> SliceRow:
+def _leased(session: Session, lease: Lease, asked: ProjectInventory | None) -> SliceRow:
     now, waiting = session.now(lease.cloud), lookup.uncollected_run(session, lease)
     view = asked.view_of(lease) if asked is not None else CloudError("it was created after the API was asked")
-    state, usd = _state(view), costs.of_lease(lease, now)
-    kind, published = catalog.lookup(lease.accelerator_type), asked.published.get(lease.id, ()) if asked else ()
-    unused = chip_report.published(published, attempt, kind.hosts if kind else 0)
-    remarks = [*_remarks(state, lease, waiting), *(f"{line}, {format_usd(usd)} so far" for line in unused.values())]
+    state = _state(view)
     return SliceRow(
         name=lease.handle,
         node=lease.name.node,
@@ -231,7 +219,7 @@ def _leased(session: Session, lease: Lease, asked: ProjectInventory | None, atte
         in_use=session.locks.is_locked(lease.id),
         followed=lookup.is_followed(session, lease),
         usd_per_hour=lease.usd_per_hour,
-        usd_so_far=usd,
+        usd_so_far=costs.of_lease(lease, now),
         usd_at_most=costs.at_most(lease),
         budget_usd=lease.budget_usd,
         mode=str(lease.mode),
@@ -239,7 +227,7 @@ def _leased(session: Session, lease: Lease, asked: ProjectInventory | None, atte
         run=lease.run,
         owner=lease.owner,
         yours=True,
-        remark="; ".join(remarks) or None,
+        remark="; ".join(_remarks(state, lease, waiting)) or None,
         now=now,
     )
 

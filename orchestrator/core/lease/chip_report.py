@@ -32,13 +32,12 @@ def published(attributes: Iterable[Mapping[str, str]], attempt: str, workers: in
 
 def lines(records: Iterable[Any], workers: int) -> dict[str, str]:
     """Return a line for each use in the records of the workers of one attempt; anything may be in them."""
-    said: dict[str, dict[int, str]] = {}
+    said: dict[str, dict[int, str]] = {use: {} for use in HINTS}
     for record in records:
-        if isinstance(record, dict) and record.get("use") in HINTS and record.get("worker") in range(workers):
-            text = printable(str(record.get("text"))[:TEXT_CHARS])
-            said.setdefault(record["use"], {})[int(record["worker"])] = text
+        if isinstance(record, dict) and type(record.get("worker")) is int and 0 <= record["worker"] < workers:
+            said.get(str(record.get("use")), {})[record["worker"]] = printable(str(record.get("text"))[:TEXT_CHARS])
     return {
         use: f"{worker_names(texts)} ({len(texts)} of {workers}): {texts[min(texts)]}"
         for use, texts in said.items()
-        if use != "alone" or len(texts) == workers > 1
+        if texts and (use != "alone" or len(texts) == workers)
     }

@@ -13,39 +13,37 @@ from orchestrator.errors import CloudError
 
 if TYPE_CHECKING:
     from orchestrator.core.lease.lease import Lease
-    from orchestrator.core.lease.timings import Timings
     from orchestrator.engine.jobs.monitor import Bill
 
-FIRST, LAST = 1.1, 4.0  # times `chip_s`, from the start of the job on: the first and the last look
+# Times `chip_s`: between two looks (a minute: the API limits them), and the last one, from the start of the job on.
+EVERY, LAST = 0.2, 4.0
 
 
 @dataclass(slots=True)
 class ChipWatch:
-    """A task of `monitor`, for the main phase of an attempt that began at `began` (unix seconds, the ledger's clock)."""
+    """A task of `monitor` for a job that began at `began` (unix seconds, the ledger's clock). `chip_s`: of the timings."""
 
     lease: Lease
     attempt: str
     workers: int
-    timings: Timings
+    chip_s: float
     bill: Bill
     began: float
-    _looked_at: float = 0.0
+    _looks: int = 0
     _told: set[str] = field(default_factory=set)
 
     async def tick(self, silent_s: float = 0.0) -> None:
-        """Ask, as often as the API lets one read guest attributes while the VMs write them."""
+        """Ask what the workers have published, if that is due, and report what is new."""
         now = await Now()
-        since_s = (now - self.began) / self.timings.chip_s
-        if not FIRST <= since_s <= LAST or now - self._looked_at < self.timings.heartbeat_s:
+        if not self._looks * EVERY <= (now - self.began) / self.chip_s - 1.1 <= LAST:
             return
-        self._looked_at = now
+        self._looks = int(((now - self.began) / self.chip_s - 1.1) / EVERY) + 1
         try:
-            found = await GetGuestAttributes(self.lease.name)
+            published = await GetGuestAttributes(self.lease.name)
         except CloudError:
             return  # what became of the slice is asked elsewhere
-        for use, line in chip_report.published(found, self.attempt, self.workers).items():
-            if use not in self._told:
-                self._told.add(use)
-                usd = self.bill.at(now, self.lease)
-                cost = "" if usd is None else f", {format_usd(usd)} so far"
-                await Report("warning", f"{line}{cost}; {chip_report.HINTS[use]}")
+        found = chip_report.published(published, self.attempt, self.workers)
+        for use in found.keys() - self._told:
+            self._told.add(use)
+            cost = f"{format_usd(self.bill.at(now, self.lease))} so far"
+            await Report("warning", f"{found[use]}, {cost}; {chip_report.HINTS[use]}")
