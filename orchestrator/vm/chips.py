@@ -46,7 +46,7 @@ def chips(first: str) -> None:
     who = "no process" if sees_all or sudo else "no process of the login user"
     record = {"worker": int(os.environ["TPUJOB_WORKER"]), "attempt": os.environ["TPUJOB_ATTEMPT"]}
     hosts = os.environ["TPUJOB_HOSTS"].split(",")
-    peers = {host for index, host in enumerate(hosts) if index != record["worker"]}
+    peers = {host for index, host in enumerate(hosts) if index != record["worker"] and "." in host}
     after = f"{first_s / 60:.0f} m" if first_s >= 60 else f"{first_s:g} s"
     job_began, held_since, talked, told = _began(os.getsid(0)), math.inf, False, "used"
     while any(map(glob.glob, devices)):
@@ -56,7 +56,7 @@ def chips(first: str) -> None:
         ours = held - before
         held_since = min(held_since, passed_s) if ours else held_since
         talked = talked or connected({pid: sockets.get(pid, set()) for pid in ours}, peers)
-        is_well = _works() or bool(ours and (talked or not peers))
+        is_well = talked or not peers if ours else _works()
         use, text, end = "used", "", ""
         if not is_well and ours and passed_s - held_since >= first_s:
             use, text = "alone", f"holds its chips for {after}, connected to no other worker: it seems to train alone"

@@ -10,6 +10,7 @@ from tests.cli_fixture import Tpujob
 from tests.waiting import HANG_S, until
 
 GO = "while [ ! -e ~/go ]; do sleep 0.1; done"
+WORKS = """echo '{"duty_cycle_percent":[7.5]}' >>"$TPUJOB_ARTIFACTS/tpu-metrics.jsonl"; """
 OPEN = 'exec 4<"$TPUJOB_EMULATED_CHIPS/accel0"'
 # The processes of worker 0 have a server, and those of the others a connection to it, as in a job that is one world.
 WORLD = """
@@ -45,12 +46,13 @@ def looks() -> int:
     return sum("chips" in (process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"]))
 
 
-def test_a_job_that_opens_no_chip_is_named_with_its_cost_until_it_does(chips: Tpujob) -> None:
-    process = started(chips, GO.replace("go", "open"), OPEN, GO)
+@pytest.mark.parametrize("use", [OPEN, WORKS])
+def test_a_job_that_uses_no_chip_is_named_with_its_cost_until_it_does(chips: Tpujob, use: str) -> None:
+    process = started(chips, GO.replace("go", "use"), use, GO)
     line = line_of(process, "no process holds a TPU chip")
     assert "worker0 (1 of 1): no process holds a TPU chip 3 s after the job began, $0." in line and "`jax[tpu]`" in line
     assert "no process holds a TPU chip 3 s after the job began, $0." in chips("status").stdout
-    touch(chips, "open")
+    touch(chips, "use")
     until(lambda: "TPU chip" not in chips("status").stdout)
     touch(chips, "go")
     assert "no process holds" not in process.communicate(timeout=HANG_S)[0] and process.returncode == 0
@@ -69,7 +71,7 @@ def test_a_chip_that_an_earlier_process_holds_is_named_at_once_with_the_process(
 
 
 def test_workers_that_are_connected_to_no_other_are_named_and_those_of_one_world_are_not(chips: Tpujob) -> None:
-    process = started(chips, OPEN, GO, kind="v5litepod-16")
+    process = started(chips, OPEN, WORKS, GO, kind="v5litepod-16")
     line_of(process, "worker0 to worker3 (4 of 4): holds its chips for 3 s, connected to no other worker")
     touch(chips, "go")
     process.communicate(timeout=HANG_S)

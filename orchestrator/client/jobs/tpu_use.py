@@ -41,7 +41,7 @@ def warnings(spec: JobSpec, path: Path) -> list[str]:
     elif torch := sorted(packages & _TORCH):
         what = f"requirements: {torch[0]} without torch_xla or torch_tpu: PyTorch trains on the CPU of the TPU VM"
         lines.append(f"{what}; add `torch==2.9.0` and `torch_xla[tpu]==2.9.0`, or torch_tpu (Python 3.11, v4 or later)")
-    named = (path.parent / (spec.code or ".") / name for name in _SCRIPT.findall(spec.command or ""))
+    named = (path.parent / (spec.code or "") / name for name in _SCRIPT.findall(spec.command or "") if spec.code)
     with suppress(OSError, StopIteration):
         script = next(filter(Path.is_file, named))
         with script.open(encoding="utf-8", errors="replace") as file:
