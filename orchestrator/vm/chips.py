@@ -18,21 +18,17 @@ import http.client
 import json
 import math
 import os
+import socket
 import subprocess
 import time
-from subprocess import DEVNULL as NULL
-from subprocess import PIPE
 
 from . import tpu_metrics
-
-TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 DEVICES = ("/dev/accel*", "/dev/vfio/[0-9]*")
 EMULATED = "TPUJOB_EMULATED_CHIPS"  # a directory of an emulated worker, whose files stand for the devices
 LOOKS = 30  # in the time after which a job is named; later a fifth of it passes between two
 TIMEOUT_S = 20.0
+SUDO = "sudo -n true >/dev/null 2>&1"
 LOG = 3  # the descriptor of the job's log
 
 
@@ -41,12 +37,12 @@ def chips(first: str) -> None:
     fed, in_pod, first_s, began = os.environ.get(EMULATED), "TPUJOB_AGENT" in os.environ, float(first), time.monotonic()
     os.nice(19)
     devices = (f"{glob.escape(fed)}/*",) if fed else DEVICES
-    sees_all = bool(fed) or not os.geteuid()  # root does, and whoever may become root
-    sudo = () if sees_all or subprocess.call(["sh", "-c", "sudo -n true"], stdin=NULL, stderr=NULL) else ("sudo", "-n")
-    who = "no process" if sees_all or sudo else "no process of the login user"
-    record = {"worker": int(os.environ["TPUJOB_WORKER"]), "attempt": os.environ["TPUJOB_ATTEMPT"]}
-    hosts = os.environ["TPUJOB_HOSTS"].split(",")
-    peers = {host for index, host in enumerate(hosts) if index != record["worker"] and "." in host}
+    is_root = bool(fed) or not os.geteuid()  # who sees what the processes of all users have open
+    sudo = () if is_root or subprocess.call(("sh", "-c", SUDO)) else ("sudo", "-n")
+    who = "no process" if is_root or sudo else "no process of the login user"
+    hosts, worker = os.environ["TPUJOB_HOSTS"].split(","), int(os.environ["TPUJOB_WORKER"])
+    record = {"attempt": os.environ["TPUJOB_ATTEMPT"], "worker": worker, "workers": len(hosts)}
+    peers = {_in_table(host) for index, host in enumerate(hosts) if index != worker and "." in host}
     after = f"{first_s / 60:.0f} m" if first_s >= 60 else f"{first_s:g} s"
     job_began, held_since, talked, told = _began(os.getsid(0)), math.inf, False, "used"
     while any(map(glob.glob, devices)):
@@ -61,8 +57,10 @@ def chips(first: str) -> None:
         if not is_well and ours and passed_s - held_since >= first_s:
             use, text = "alone", f"holds its chips for {after}, connected to no other worker: it seems to train alone"
         elif not is_well and before and held_since == math.inf:
-            use, text = "busy", f"the TPU is in use: since before the job, {_named(min(before))} holds a chip"
-            end = f"; what opens it fails. hint: `sudo kill {min(before)}` ends that process"
+            pid = min(before)
+            command = _text(f"/proc/{pid}/cmdline").replace("\0", " ").strip()[:80]
+            use, text = "busy", f"the TPU is in use: since before the job, process {pid} ({command}) holds a chip"
+            end = f"; what opens it fails. hint: `sudo kill {pid}` ends that process"
         elif not is_well and held_since == math.inf and passed_s >= first_s:
             use, text = "idle", f"{who} holds a TPU chip {after} after the job began"
         if use != told and _publish({**record, "use": use, "text": text}, in_pod):
@@ -74,13 +72,12 @@ def chips(first: str) -> None:
         time.sleep(first_s / (LOOKS if passed_s < first_s else 5))
 
 
-def holders(devices: Iterable[str], sudo: Iterable[str]) -> tuple[set[int], dict[int, set[str]]]:
+def holders(devices: tuple[str, ...], sudo: tuple[str, ...]) -> tuple[set[int], dict[int, set[str]]]:
     """Return the processes that have a device open, and the inodes of the sockets of every process."""
     named = [word for pattern in devices for word in ("-o", "-lname", pattern)]
     places = [f"/proc/{name}/fd" for name in os.listdir("/proc") if name.isdigit()]
     wanted = ["-maxdepth", "1", "(", "-lname", "socket:*", *named, ")", "-printf", "%p %l\n"]
-    argv = [*sudo, "find", *places, *wanted]
-    found = subprocess.run(argv, stdin=NULL, stdout=PIPE, stderr=NULL, timeout=TIMEOUT_S, check=False)
+    found = subprocess.run([*sudo, "find", *places, *wanted], capture_output=True, timeout=TIMEOUT_S, check=False)
     held: set[int] = set()
     sockets: dict[int, set[str]] = {}
     for line in found.stdout.decode(errors="replace").splitlines():
@@ -94,12 +91,15 @@ def holders(devices: Iterable[str], sudo: Iterable[str]) -> tuple[set[int], dict
 
 
 def connected(sockets: dict[int, set[str]], hosts: set[str]) -> bool:
-    """Return whether one of these processes has an open (01) connection to one of these hosts, and not to another of them."""
+    """Return whether one of these processes has an open (01) connection to one of these hosts, and not to another of them.
+
+    The last 13 characters of an end are its address and port; many servers have IPv4 connections in the table of IPv6.
+    """
     ends: set[tuple[str, str]] = set()
     for pid, inodes in sockets.items():
         rows = [row.split() for kind in ("tcp", "tcp6") for row in _text(f"/proc/{pid}/net/{kind}").splitlines()[1:]]
-        ends |= {(_plain(row[1]), _plain(row[2])) for row in rows if row[3] == "01" and row[9] in inodes}
-    return any(_address(far) in hosts and (far, near) not in ends for near, far in ends)
+        ends |= {(row[1][-13:], row[2][-13:]) for row in rows if row[3] == "01" and row[9] in inodes}
+    return any(far[:8] in hosts and (far, near) not in ends for near, far in ends)
 
 
 def _publish(record: dict[str, object], in_pod: bool) -> bool:
@@ -132,11 +132,6 @@ def _began(pid: int) -> int:
     return int(words[19]) if words else 1 << 62
 
 
-def _named(pid: int) -> str:
-    command = _text(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
-    return f"process {pid} ({command[:80]})"
-
-
 def _text(path: str) -> str:
     try:
         with open(path, errors="replace") as file:
@@ -145,10 +140,5 @@ def _text(path: str) -> str:
         return ""
 
 
-def _plain(end: str) -> str:
-    """Return an end of a connection as in the table of IPv4: many servers have IPv4 connections in that of IPv6."""
-    return end[24:] if end[:24].endswith("FFFF0000") else end
-
-
-def _address(end: str) -> str:
-    return ".".join(str(byte) for byte in reversed(bytes.fromhex(end[:8])))
+def _in_table(host: str) -> str:
+    return socket.inet_aton(host)[::-1].hex().upper()

@@ -11,7 +11,7 @@ from orchestrator.core.text.alike import worker_names
 from orchestrator.core.text.terminal import printable
 
 ATTRIBUTE = "tpujob/chips"
-TEXT_CHARS = 200
+TEXT_CHARS, MOST_WORKERS = 200, 10_000
 HINTS = {  # for each use that is worth a line
     "idle": "does the script train on another device? JAX needs `jax[tpu]`, PyTorch needs torch_xla or torch_tpu",
     "busy": "end that process, or take another slice",
@@ -19,7 +19,7 @@ HINTS = {  # for each use that is worth a line
 }
 
 
-def published(attributes: Iterable[Mapping[str, str]], attempt: str, workers: int) -> dict[str, str]:
+def published(attributes: Iterable[Mapping[str, str]], attempt: str) -> dict[str, str]:
     """Return a line for each use that the workers have published for this attempt."""
     records = []
     for each in attributes:
@@ -27,15 +27,18 @@ def published(attributes: Iterable[Mapping[str, str]], attempt: str, workers: in
             records.append(json_text.loads(each.get(ATTRIBUTE, "")))
         except ValueError:  # there is none, or none that can be read
             continue
-    return lines((each for each in records if isinstance(each, dict) and each.get("attempt") == attempt), workers)
+    return lines(each for each in records if isinstance(each, dict) and each.get("attempt") == attempt)
 
 
-def lines(records: Iterable[Any], workers: int) -> dict[str, str]:
+def lines(records: Iterable[Any]) -> dict[str, str]:
     """Return a line for each use in the records of the workers of one attempt; anything may be in them."""
     said: dict[str, dict[int, str]] = {use: {} for use in HINTS}
+    workers = 0
     for record in records:
-        if isinstance(record, dict) and type(record.get("worker")) is int and 0 <= record["worker"] < workers:
-            said.get(str(record.get("use")), {})[record["worker"]] = printable(str(record.get("text"))[:TEXT_CHARS])
+        index, of = (record.get("worker"), record.get("workers")) if isinstance(record, dict) else (None, None)
+        if type(index) is int and type(of) is int and 0 <= index < of <= MOST_WORKERS:
+            said.get(str(record.get("use")), {})[index] = printable(str(record.get("text"))[:TEXT_CHARS])
+            workers = of
     return {
         use: f"{worker_names(texts)} ({len(texts)} of {workers}): {texts[min(texts)]}"
         for use, texts in said.items()

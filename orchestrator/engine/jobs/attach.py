@@ -73,7 +73,7 @@ async def _until_the_end(to: Attachment, progress: JobProgress, capabilities: Ca
         # An extension before this attach is in the lease already, not in the job file.
         end = monitor.end_of(to.lease, began, max(to.max_duration_s, to.lease.deadline - began))
         bill = monitor.Bill(to.lease.billed_from or began)
-        watch = ChipWatch(to.lease, to.attempt.id, len(fleet.workers), capabilities.timings.chip_s, bill, began)
+        watch = ChipWatch(to.lease, to.attempt.id, capabilities.timings.chip_s, bill, began)
         tasks = [watch] if to.run.spec.tpu_metrics else []
         await monitor.monitor(to.lease, fleet, "main", end, to.run.id, tasks, bill=bill, began=began)
     except (errors.PayloadFailed, errors.DeadlineExceeded) as error:

@@ -177,8 +177,7 @@ async def _work(
                 return
             await forward(fleet, job.ports)
         if phase is job.phases[-1] and job.run.spec.tpu_metrics:
-            timings = capabilities.timings
-            tasks.append(ChipWatch(lease, progress.attempt.id, len(workers), timings.chip_s, bill, await Now()))
+            tasks.append(ChipWatch(lease, progress.attempt.id, capabilities.timings.chip_s, bill, await Now()))
         try:
             await monitor.monitor(
                 lease,

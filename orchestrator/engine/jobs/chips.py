@@ -25,7 +25,6 @@ class ChipWatch:
 
     lease: Lease
     attempt: str
-    workers: int
     chip_s: float
     bill: Bill
     began: float
@@ -42,7 +41,7 @@ class ChipWatch:
             published = await GetGuestAttributes(self.lease.name)
         except CloudError:
             return  # what became of the slice is asked elsewhere
-        found = chip_report.published(published, self.attempt, self.workers)
+        found = chip_report.published(published, self.attempt)
         for use in found.keys() - self._told:
             self._told.add(use)
             cost = f"{format_usd(self.bill.at(now, self.lease))} so far"

@@ -36,7 +36,6 @@ class TpuUse:
     absent: str | None = None
     duty_sum: float = 0.0  # percent, times the seconds that a sample stands for
     duty_s: float = 0.0
-    workers: int = 0
     chips_said: list[Any] = field(default_factory=list)  # by `vm.chips`: what core/lease/chip_report.py reads
 
     @property
@@ -66,7 +65,7 @@ class TpuUse:
         self.samples, self.chips = self.samples + other.samples, self.chips + other.chips
         self.duty_sum, self.duty_s = self.duty_sum + other.duty_sum, self.duty_s + other.duty_s
         self.absent = self.absent or other.absent
-        self.workers, self.chips_said = self.workers + 1, self.chips_said + other.chips_said
+        self.chips_said += other.chips_said
         if other.hbm_peak_bytes is not None and other.hbm_total_bytes is not None:
             self._add_peak(other.hbm_peak_bytes, other.hbm_total_bytes)
 

@@ -39,7 +39,7 @@ def _use(data: RunData) -> Iterator[DeviceFact]:
     """What the workers said while the job did not use the TPU, if they did."""
     if (use := data.tpu_use) is not None:
         cost = format_cost(data.report.cost_usd, data.report.cloud)
-        for line in chip_report.lines(use.chips_said, use.workers).values():
+        for line in chip_report.lines(use.chips_said).values():
             yield DeviceFact("TPU use", f"{line}; the run: {cost}")
 
 

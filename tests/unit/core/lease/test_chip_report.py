@@ -7,7 +7,7 @@ import pytest
 
 from orchestrator.core.lease.chip_report import ATTRIBUTE, published
 
-SAID = {"worker": 0, "attempt": "a-1", "use": "idle", "text": "nobody"}
+SAID = {"worker": 0, "workers": 3, "attempt": "a-1", "use": "idle", "text": "nobody"}
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,4 @@ SAID = {"worker": 0, "attempt": "a-1", "use": "idle", "text": "nobody"}
     ],
 )
 def test_only_what_workers_say_of_this_attempt_counts(records: list[Any], found: dict[str, str]) -> None:
-    assert published([{}, {ATTRIBUTE: "{"}, *({ATTRIBUTE: json.dumps(each)} for each in records)], "a-1", 3) == found
+    assert published([{}, {ATTRIBUTE: "{"}, *({ATTRIBUTE: json.dumps(each)} for each in records)], "a-1") == found
