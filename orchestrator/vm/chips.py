@@ -58,7 +58,7 @@ def chips(first: str) -> None:
             use, text = "alone", f"holds its chips for {after}, connected to no other worker: it seems to train alone"
         elif not is_well and before and held_since == math.inf:
             pid = min(before)
-            command = _text(f"/proc/{pid}/cmdline").replace("\0", " ").strip()[:80]
+            command = " ".join(_text(f"/proc/{pid}/cmdline").split("\0")[:2])[:80]  # further words may be secret
             use, text = "busy", f"the TPU is in use: since before the job, process {pid} ({command}) holds a chip"
             end = f"; what opens it fails. hint: `sudo kill {pid}` ends that process"
         elif not is_well and held_since == math.inf and passed_s >= first_s:

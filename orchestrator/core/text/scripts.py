@@ -29,21 +29,12 @@ def announce_lent_device(main: str) -> str:
     return f'[ "$TPUJOB_WORKER" != 0 ] || [ -z "${{TPUJOB_EMULATED_LENT:-}}" ] || echo "{notice}"\n{main}'
 
 
-def with_tpu_metrics(main: str, sampler: str) -> str:
-    """Return the script with a sampler of the TPU's metrics beside it, which no `wait` of the job waits for.
+def beside(main: str, command: str) -> str:
+    """Return the script with a command beside it, which no `wait` of the job waits for. Its output goes nowhere.
 
     It is on the first line of the job, so that bash names the lines of the job in its errors.
     """
-    return f"( {sampler} </dev/null >/dev/null 2>&1 & ); {main}"
-
-
-def with_look_at_chips(main: str, look: str, *, emulated: bool) -> str:
-    """Return the script with a look at the TPU's chips beside it, which writes to the log of the job by descriptor 3.
-
-    An emulated worker has chips only where the emulator was told so.
-    """
-    if_there = '[ ! -d "${TPUJOB_EMULATED_CHIPS:-}" ] || ' if emulated else ""
-    return f"( {{ {if_there}{look}; }} 3>&1 </dev/null >/dev/null 2>&1 & ); {main}"
+    return f"( {command} </dev/null >/dev/null 2>&1 & ); {main}"
 
 
 def with_upload(main: str, upload: str) -> str:
