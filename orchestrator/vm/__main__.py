@@ -25,6 +25,7 @@ VERBS = {  # verb: the module that has a function of that name
     "follow": "stream",
     "pack": "pack",
     "tpu_metrics": "tpu_metrics",
+    "chips": "chips",
     "upload": "upload",
     "environment": "environment",
     "heartbeat": "presence",

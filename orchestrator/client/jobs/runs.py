@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.client import lookup, plans, shown_logs
 from orchestrator.client.events import RunResult
-from orchestrator.client.jobs import job_files, results
+from orchestrator.client.jobs import job_files, results, tpu_use
 from orchestrator.client.jobs.code import shipment_of, survey_of
 from orchestrator.client.jobs.log_output import JobOutput, make_directory
 from orchestrator.client.jobs.planning import plan_of
@@ -80,6 +80,9 @@ def start_run(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
     _check(spec, options)
     checks.check_directories(spec, path)
     plans.check_machine(session)
+    if options.lane is None:
+        for line in tpu_use.warnings(spec, path):
+            session.reporter.notice("warning", line)
     if spec.on == "local":
         shown_logs.check("--logs", options.logs, 1)
         from orchestrator.client.jobs.local_run import run_here
@@ -110,7 +113,7 @@ def _run_on_slice(
     env = {**env, **checks.check_bucket(spec, session.target.kind, os.environ)}
     if options.lane is None:
         session.announce()
-    emulation = Emulation(_emulated_cores(session, spec, plan)) if emulated else None
+    emulation = Emulation(_emulated_cores(session, spec, plan), session.target.timings.chip_s) if emulated else None
     owned = options.lane is not None and options.lane.lease is not None
     held = None if options.detach or owned else _held(session, plan, spec, say=True)
     if held is not None:

@@ -1,7 +1,9 @@
 """`status`: every slice of tpujob that the API shows or the ledger has open, with its claim and its cost."""
 
+import math
 import os
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from orchestrator import catalog, settings
@@ -11,13 +13,14 @@ from orchestrator.client.slices import inventory
 from orchestrator.client.slices.inventory import ProjectInventory
 from orchestrator.client.sweeps import progress
 from orchestrator.client.sweeps.progress import SweepProgress
-from orchestrator.core.lease import claim_labels
+from orchestrator.core.lease import chip_report, claim_labels
 from orchestrator.core.lease.absence import is_ours
 from orchestrator.core.lease.cloud_api import SliceState, SliceView
 from orchestrator.core.lease.lease import HeldFor, Lease, LeaseState, Mode
 from orchestrator.core.lease.run_and_attempt import LOCAL, AttemptState
 from orchestrator.core.text import names
-from orchestrator.errors import CloudError
+from orchestrator.core.text.durations import format_usd
+from orchestrator.errors import CloudError, TpujobError
 from orchestrator.report import costs
 from orchestrator.report.layout import day_clock
 from orchestrator.settings import EMULATED, GOOGLE
@@ -129,8 +132,8 @@ class Status:
 def status(session: Session) -> Status:
     """Return every slice of tpujob: asked of the API, in this project and in those of open leases; recovery included.
 
-    An API that does not answer raises nothing: see `RpcStatus.exit_code`. Takes `inventory.ASK_S` seconds at most, and the
-    recovery of what earlier commands left.
+    An API that does not answer raises nothing: see `RpcStatus.exit_code`. Takes `inventory.ASK_S` seconds at most, the
+    recovery of what earlier commands left, and where it does answer one more call for each slice on which a job runs.
     """
     before = {lease.id for lease in session.ledger.open_leases()}
     asked = inventory.ask(session, session.ledger.open_leases())
@@ -140,7 +143,32 @@ def status(session: Session) -> Status:
     rows = tuple(_rows(session, asked, before))
     not_asked = _google_not_asked(session, asked)
     where = (target.kind, target.project, target.why)
+    said = _said_of_chips(session) if all(each.complete for each in asked) else {}
+    rows = tuple(_with_use(row, said.get(row.lease_id or "")) for row in rows)
     return Status(*where, tuple(asked), rows, not_asked, _waiting(session), progress.living(session))
+
+
+def _said_of_chips(session: Session) -> dict[str, str]:
+    """Return what the VMs of slices say whose job does not use its chips, by the ids of their leases.
+
+    The first call that fails ends it: what is not known is not said.
+    """
+    found: dict[str, str] = {}
+    with suppress(TpujobError):
+        for run, attempt in session.ledger.runs():
+            if attempt.state is not AttemptState.RUNNING or attempt.lease_id is None:
+                continue
+            if session.now(run.cloud) - (attempt.started_at or math.inf) >= session.target.timings.chip_s:
+                cloud, lease = session.world(run.cloud).cloud, session.ledger.lease(attempt.lease_id)
+                said = chip_report.published(cloud.guest_attributes(lease.name), attempt.id)
+                found[lease.id] = "; ".join(said.values())
+    return found
+
+
+def _with_use(row: SliceRow, said: str | None) -> SliceRow:
+    """Return the row with what its VMs say of the use of the TPU."""
+    text = said and f"{said}, {format_usd(row.usd_so_far)} so far"
+    return replace(row, remark="; ".join(filter(None, (row.remark, text))) or None)
 
 
 def _waiting(session: Session) -> tuple[WaitingRun, ...]:

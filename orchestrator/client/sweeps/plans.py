@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.client import plans, shown_logs
 from orchestrator.client.cluster import targets
 from orchestrator.client.events import VariantResult
+from orchestrator.client.jobs import tpu_use
 from orchestrator.client.jobs.code import ship_line, survey_of
 from orchestrator.client.jobs.planning import plan_of
 from orchestrator.core.lease.run_and_attempt import LOCAL
@@ -90,6 +91,8 @@ def check(session: Session, sweep: Sweep, path: Path) -> None:
     """Raise UserError for what any variant lacks, before the first one is run."""
     from orchestrator.core.jobfile.keys import resolve_env  # imports pydantic, which `run --help` does not need
 
+    for line in dict.fromkeys(line for each in sweep.variants for line in tpu_use.warnings(each.spec, path)):
+        session.reporter.notice("warning", line)
     for spec in (variant.spec for variant in sweep.variants):
         checks.check_directories(spec, path)
         resolve_env(spec, os.environ)

@@ -24,6 +24,7 @@ class Timings:
     linger_s: float = 3600.0  # how long results that are not collected stay on the VM
     margin_s: float = 120.0  # added by gc to a label before gc acts on it
     stagger_s: float = 60.0  # worker i waits i times this, so that the workers of a slice do not all delete it at once
+    chip_s: float = 300.0  # a job that holds no TPU chip for so long is named
     absent_s: float = 300.0  # from an accepted delete to absence; reserved out of a budget
 
     def scaled(self, speed: float) -> Timings:

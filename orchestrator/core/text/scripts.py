@@ -46,12 +46,12 @@ fi
 {main}"""
 
 
-def with_tpu_metrics(main: str, sampler: str) -> str:
-    """Return the script with a sampler of the TPU's metrics beside it, which no `wait` of the job waits for.
+def beside(main: str, command: str) -> str:
+    """Return the script with a command beside it, which no `wait` of the job waits for. Its output goes nowhere.
 
     It is on the first line of the job, so that bash names the lines of the job in its errors.
     """
-    return f"( {sampler} </dev/null >/dev/null 2>&1 & ); {main}"
+    return f"( {command} </dev/null >/dev/null 2>&1 & ); {main}"
 
 
 def with_upload(main: str, upload: str) -> str:

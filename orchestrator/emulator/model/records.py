@@ -107,6 +107,8 @@ class Settings:
     # Writes of guest attributes beyond so many times Google's rate are dropped; 0: none is.
     attribute_limits: float = 0.0
     lend_torch: bool = False  # True: commands on nodes that are created from then on find this machine's torch
+    # True: workers of nodes that are powered on from then on have files that stand for their chips; see `vms.tpu_vm`.
+    chips: bool = False
     machines: bool = True  # False: nodes become READY without TPU VMs, for clients that need only the API
 
     def has_capacity(self, zone: str, accelerator_type: str) -> bool:

@@ -41,6 +41,9 @@ class Worker:
         self.node, self.index, self.directory, self.account = node, index, directory, account
         self.home = directory / "home"
         self.watchdog = directory / "watchdog"  # what /run/tpujob is on a real one
+        # What /dev/accel* is on a real one: a process that opens a file of it holds a chip. Mostly it is not there, as programs
+        # on this machine open none.
+        self.chips = directory / "chips"
         self.cloud = cloud
         self.metadata = MetadataServer(node, index, account.token(node), cloud)
         self.metadata_port = 0
@@ -52,6 +55,9 @@ class Worker:
 
         self.home.mkdir(parents=True, exist_ok=True)
         self.watchdog.mkdir(mode=0o700, exist_ok=True)
+        if self.cloud.state.settings.chips:
+            self.chips.mkdir(exist_ok=True)
+            (self.chips / "accel0").touch()
         (self.home / ".profile").write_text(PROFILE.format(path=shlex.quote(self.path)))
         self.metadata_port = await self.metadata.open(before.metadata_port if before else 0)
         ways = (self.authorized_keys, self.environment, self.admits, self.cloud.ssh_sessions)
@@ -113,6 +119,7 @@ class Worker:
             "GCE_METADATA_IP": address,
             "GCE_METADATA_ROOT": address,
             "TPUJOB_WATCHDOG_DIR": str(self.watchdog),
+            "TPUJOB_EMULATED_CHIPS": str(self.chips),
             "TPUJOB_TPU_API": self.account.url,
             "TPUJOB_EMULATED_TRAINING": str(self.directory / TRAINING / "bin"),
             processes.MARKER: marker(self.node),

@@ -18,6 +18,7 @@ from orchestrator.engine.effects.base import Lock, Now, Report, Shield
 from orchestrator.engine.effects.cloud import Workers
 from orchestrator.engine.effects.workers import Connect, FollowPhase, SendHeartbeats
 from orchestrator.engine.jobs import collection, monitor
+from orchestrator.engine.jobs.chips import ChipWatch
 from orchestrator.engine.jobs.finish import capture, finish
 from orchestrator.engine.jobs.progress import JobProgress, Outcome
 from orchestrator.engine.leases.release import try_record
@@ -72,7 +73,9 @@ async def _until_the_end(to: Attachment, progress: JobProgress, capabilities: Ca
         # An extension before this attach is in the lease already, not in the job file.
         end = monitor.end_of(to.lease, began, max(to.max_duration_s, to.lease.deadline - began))
         bill = monitor.Bill(to.lease.billed_from or began)
-        await monitor.monitor(to.lease, fleet, "main", end, to.run.id, bill=bill, began=began)
+        watch = ChipWatch(to.lease, to.attempt.id, capabilities.timings.chip_s, bill, began)
+        tasks = [watch] if to.run.spec.tpu_metrics else []
+        await monitor.monitor(to.lease, fleet, "main", end, to.run.id, tasks, bill=bill, began=began)
     except (errors.PayloadFailed, errors.DeadlineExceeded) as error:
         failure = error
     except (errors.Vanished, errors.Preempted):

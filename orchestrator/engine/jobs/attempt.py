@@ -26,6 +26,7 @@ from orchestrator.engine.effects.workers import (
     StartPhase,
 )
 from orchestrator.engine.jobs import collection, monitor
+from orchestrator.engine.jobs.chips import ChipWatch
 from orchestrator.engine.jobs.job_run import JobRun
 from orchestrator.engine.jobs.lane import take_over
 from orchestrator.engine.jobs.ports import by_command, forward
@@ -183,6 +184,8 @@ async def _work(
                 progress.detached = True
                 return
             await forward(fleet, job.ports)
+        if phase is job.phases[-1] and job.run.spec.tpu_metrics:
+            tasks.append(ChipWatch(lease, progress.attempt.id, capabilities.timings.chip_s, bill, await Now()))
         try:
             await monitor.monitor(
                 lease,

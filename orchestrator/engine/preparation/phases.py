@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
+from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.core.text import artifacts, scripts
 from orchestrator.core.text.environments import Environment, of_training
 from orchestrator.engine.jobs.job_run import JobPhase
@@ -72,8 +73,11 @@ def _texts(
         main = f"{spec.command}\n" if emulation is None else scripts.announce_lent_device(f"{spec.command}\n")
     from orchestrator.remote.ssh import agent
 
+    if spec.tpu_metrics:  # 3 is the log of the job; an emulated worker has chips only where the emulator was told so
+        look = f"{agent.command('chips', f'{emulation.chip_s if emulation else GOOGLE.chip_s:g}')} 3>&1"
+        main = scripts.beside(main, f'[ ! -d "${{TPUJOB_EMULATED_CHIPS:-}}" ] || {look}' if emulation else look)
     if emulation is None and spec.tpu_metrics:
-        main = scripts.with_tpu_metrics(main, agent.command_of_the_job("tpu_metrics", '"$TPUJOB_ARTIFACTS"'))
+        main = scripts.beside(main, agent.command_of_the_job("tpu_metrics", '"$TPUJOB_ARTIFACTS"'))
     environment = _environment(spec, asked, emulation)
     if environment is not None and in_pod and spec.train is not None and not asked.is_asked_for:
         made = scripts.unless_python_has(_TORCH[spec.train.backend], environment.setup(agent.command("environment")))

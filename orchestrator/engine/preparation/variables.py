@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from orchestrator import catalog
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
+from orchestrator.core.lease.timings import emulated
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +14,7 @@ class Emulation:
     """The emulated cloud: so many processes stand for the cores of a host, or as many as the host has cores."""
 
     cores: int
+    chip_s: float = emulated().chip_s
 
 
 def worker_environment(

@@ -5,7 +5,7 @@ The file comes from a worker, so it is read in pieces, to a bounded size, and a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ MAX_BYTES = 4 << 20
 MAX_LINE_BYTES = 64 << 10
 MAX_WORKERS = 16  # their chips do the same; the files of a thousand workers would take seconds
 MAX_CHIPS = 1024
+MAX_SAID = 16  # of a worker
 
 
 @dataclass(slots=True)
@@ -35,6 +36,7 @@ class TpuUse:
     absent: str | None = None
     duty_sum: float = 0.0  # percent, times the seconds that a sample stands for
     duty_s: float = 0.0
+    chips_said: list[Any] = field(default_factory=list)  # by `vm.chips`: what core/lease/chip_report.py reads
 
     @property
     def duty_cycle_percent(self) -> float | None:
@@ -45,6 +47,8 @@ class TpuUse:
         """Add a line; what makes no sense in it is left out."""
         if isinstance(line.get("absent"), str):
             self.absent = printable(line["absent"])[:200]
+        if "chips" in line and len(self.chips_said) < MAX_SAID:
+            self.chips_said.append(line["chips"])
         used, total = _numbers(line.get("hbm_used_bytes")), _numbers(line.get("hbm_total_bytes"))
         fits = bool(used) and len(used) == len(total) and all(u <= t > 0 for u, t in zip(used, total, strict=True))
         duty = [value for value in _numbers(line.get("duty_cycle_percent")) if value <= 100]
@@ -61,6 +65,7 @@ class TpuUse:
         self.samples, self.chips = self.samples + other.samples, self.chips + other.chips
         self.duty_sum, self.duty_s = self.duty_sum + other.duty_sum, self.duty_s + other.duty_s
         self.absent = self.absent or other.absent
+        self.chips_said += other.chips_said
         if other.hbm_peak_bytes is not None and other.hbm_total_bytes is not None:
             self._add_peak(other.hbm_peak_bytes, other.hbm_total_bytes)
 

@@ -6,12 +6,14 @@ What was not measured is named with the reason, so that its absence is not taken
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from orchestrator.core.lease import chip_report
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.core.text.terminal import printable
 from orchestrator.report.comparison.compare import device_memory
 from orchestrator.report.files import profiles
 from orchestrator.report.files.artifact_files import count, section
+from orchestrator.report.layout import format_cost
 from orchestrator.report.page.run_data import RunData
 
 
@@ -30,7 +32,15 @@ def facts(data: RunData) -> list[DeviceFact]:
     figures = data.report.figures
     if data.report.lease is None and figures.images_per_s is None:
         return []
-    return [*_throughput(data), *_wait(data), *_memory(data), *_duty_cycle(data), *_profile(data)]
+    return [*_use(data), *_throughput(data), *_wait(data), *_memory(data), *_duty_cycle(data), *_profile(data)]
+
+
+def _use(data: RunData) -> Iterator[DeviceFact]:
+    """What the workers said while the job did not use the TPU, if they did."""
+    if (use := data.tpu_use) is not None:
+        cost = format_cost(data.report.cost_usd, data.report.cloud)
+        for line in chip_report.lines(use.chips_said).values():
+            yield DeviceFact("TPU use", f"{line}; the run: {cost}")
 
 
 def _throughput(data: RunData) -> Iterator[DeviceFact]:

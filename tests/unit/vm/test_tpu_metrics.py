@@ -177,7 +177,7 @@ def test_the_packages_of_the_job_do_not_import_from_the_agent_nor_the_agent_from
 
 def test_a_job_neither_waits_for_the_sampler_nor_hears_of_it(place: Path) -> None:
     sampler = shlex.join(["bash", "-c", f"echo $$ >pid; exec {shlex.join([sys.executable, *_arguments(place)])} 0.01"])
-    script = scripts.with_tpu_metrics("sleep 0.05 & wait; echo mine; exit 3\n", sampler)
+    script = scripts.beside("sleep 0.05 & wait; echo mine; exit 3\n", sampler)
     try:
         done = subprocess.run(
             ["bash", "-c", script],
@@ -197,7 +197,7 @@ def test_a_job_neither_waits_for_the_sampler_nor_hears_of_it(place: Path) -> Non
 @pytest.mark.parametrize("first", ["", "#!/usr/bin/env bash\n", "\n", "cat <<end\nx\nend\n"])
 def test_errors_of_bash_name_the_lines_of_the_job(place: Path, first: str) -> None:
     script = place / "main"
-    script.write_text(scripts.with_tpu_metrics(f"{first}no-such-command\n", "true"))
+    script.write_text(scripts.beside(f"{first}no-such-command\n", "true"))
     done = subprocess.run(["bash", str(script)], capture_output=True, text=True, timeout=HANG_S, check=False)
     assert f"line {first.count(chr(10)) + 1}: no-such-command" in done.stderr
 
@@ -207,7 +207,7 @@ def test_it_ends_with_the_job_on_a_worker_and_its_file_is_among_the_artifacts(pl
     sampler = f'{shlex.join([sys.executable, *_arguments(place)[:2]])} "$TPUJOB_ARTIFACTS" 0.01'
     packages, answers = (shlex.quote(str(place / name)) for name in ("packages", "answers"))
     given = f"export PYTHONPATH={packages} STAND_IN={answers}\n"
-    worker.start(given + scripts.with_tpu_metrics(wait, sampler))
+    worker.start(given + scripts.beside(wait, sampler))
     ended = worker.ended()
     assert (ended["rc"], worker.log(), worker.processes()) == (3, "done\n", [])
     assert tpu_metrics.NAME in [path.name for path in worker.path("artifacts").iterdir()]
