@@ -45,12 +45,13 @@ def test_on_an_emulated_worker_the_environment_is_the_one_that_the_emulator_name
     assert older.returncode != 0 and "tpujob emulator stop" in older.stderr
 
 
-@pytest.mark.parametrize("worker", ["0", "1"])
-def test_a_lent_device_is_announced_once_before_the_command(home: Path, worker: str) -> None:
+@pytest.mark.parametrize(("worker", "found"), [("0", "lent"), ("1", "lent"), ("0", "its own")])
+def test_a_lent_device_is_announced_once_before_the_command(home: Path, worker: str, found: str) -> None:
+    (home / "bin" / "python3").write_text(f"#!/bin/bash\necho {found}\n")
     script = f"export TPUJOB_WORKER={worker}\n" + scripts.announce_lent_device("echo mine; exit 3\n")
     assert (run(home, script).returncode, run(home, script).stdout) == (3, "mine\n")
     lent = run(home, "export TPUJOB_EMULATED_LENT=torch\n" + script).stdout
-    assert lent.endswith("mine\n") and ("this machine's torch is lent" in lent) == (worker == "0")
+    assert lent.endswith("mine\n") and ("this machine's torch is lent" in lent) is (worker == "0" and found == "lent")
 
 
 def test_a_chain_ends_at_the_first_command_that_fails(home: Path) -> None:
