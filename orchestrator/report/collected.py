@@ -18,7 +18,7 @@ from orchestrator.core.text.terminal import spelled
 from orchestrator.report.files.artifact_files import open_regular
 
 if TYPE_CHECKING:
-    from orchestrator.remote.transfer.collect import CollectResult
+    from orchestrator.remote.transfer.collect import CollectResult, Problem
 
 NAME = "results.json"
 SCHEMA = 1
@@ -96,9 +96,9 @@ def lines(remarks: Sequence[ResultRemark]) -> list[tuple[str, str]]:
     return found
 
 
-def left_lines(left: Sequence[ResultRemark]) -> list[str]:
+def left_lines(left: Sequence[ResultRemark | Problem]) -> list[str]:
     """Return a line for each directory, or single file, of what lies beside the artifacts and is not here."""
-    groups: dict[str, list[ResultRemark]] = {}
+    groups: dict[str, list[ResultRemark | Problem]] = {}
     for each in left:
         top, _, rest = each.path.removeprefix("work/").partition("/")
         groups.setdefault(f"{top}/" if rest else top, []).append(each)

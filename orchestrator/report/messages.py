@@ -125,7 +125,7 @@ def left_on_slice(outcome: Outcome, left: Sequence[str]) -> list[str]:
     """Return what of the job's files beside its artifacts is not here, until when it is there, and what to type."""
     lease, run = outcome.lease, outcome.run
     if lease is None or outcome.kept_until is None:
-        return [*left]
+        return [*left, *(["lost: its slice is not kept"] if lease is not None else [])]
     price = format_usd_per_hour(lease.usd_per_hour)
     bill = f"{price} on Google Cloud; emulated, not billed" if lease.cloud == "emulated" else price
     return [

@@ -49,7 +49,7 @@ def pack() -> None:
     files are wanted: [[from, to], …], numbers of their rows, counted from 0, `to` left out.
 
     "patterns" may be null: no artifacts. "beside": {"most_bytes", "only"} adds what the job wrote beside them and matches
-    `only`; "most_bytes": no larger file is read.
+    `only`; "most_bytes": no more is read in all.
 
     Rows: {"path", "size_bytes", "sha256"}, {"path", "why"} for what is not packed, with "harmless" where that is no file,
     {"hashed": bytes} as a sign of life, and at the end {"end": the number of files, and "unmatched": patterns. Those of files
@@ -59,14 +59,15 @@ def pack() -> None:
     run = PhaseFiles(request["attempt"], "main", request.get("runs")).run
     files: list[tuple[str, int]] = []
     unmatched: list[str] = []
-    most_bytes, signal = request.get("most_bytes"), ActivitySignal()
+    left_bytes, signal = request.get("most_bytes"), ActivitySignal()
 
     def refused(size_bytes: int) -> str | None:
-        return "too large" if most_bytes is not None and size_bytes > most_bytes else None
+        return "too much to be copied" if left_bytes is not None and size_bytes > left_bytes else None
 
     for row in rows(run, request["patterns"], signal, refused, request.get("beside"), unmatched):
         if "sha256" in row:
             files.append((row["path"], row["size_bytes"]))
+            left_bytes = None if left_bytes is None else left_bytes - row["size_bytes"]
         reply(row)
     reply({"end": len(files), **({"unmatched": unmatched} if unmatched else {})})
     widen(1)

@@ -229,7 +229,7 @@ def _tell_results(session: Session, outcome: Outcome) -> None:
     others = [each for each in remarks if each.kind != "left" and not (alert and each.kind == "missing")]
     for kind, text in collected.lines(others):
         session.reporter.notice(kind, text)
-    if left := collected.left_lines([each for each in remarks if each.kind == "left"]):
+    if left := collected.left_lines(outcome.collected.left):
         for line in left_on_slice(outcome, left):
             session.reporter.notice("left", line)
     if alert:

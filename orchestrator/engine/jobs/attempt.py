@@ -161,7 +161,7 @@ async def _work(
     tasks, saving = list(claims), None
     if job.saved_work is not None:
         every_s = capabilities.timings.renew_s / SAVES_PER_RENEWAL
-        saving = PeriodicSave(lease, fleet, job.saved_work, every_s, progress)
+        saving = PeriodicSave(lease, fleet, job.saved_work, every_s, progress, often=job.max_restarts > 0)
         tasks.append(saving)
     if job.detach:
         await wait_for_watchdogs(lease, len(workers), capabilities)
@@ -207,7 +207,7 @@ async def _work(
         except Interrupted:
             if saving is not None:
                 await Report("save", "copying what the job has written (another Ctrl-C skips it)", passing=True)
-                await saving.last(BEFORE_RELEASE_S)
+                await saving.last(BEFORE_RELEASE_S, look=False)
             raise
         if failure is not None:
             break

@@ -39,6 +39,7 @@ class PeriodicSave:
     saved_work: SavedWork
     every_s: float
     progress: JobProgress
+    often: bool = True  # for another attempt: more often if that is quick
     _copy: Collection | None = None  # the one that is being made
     _began_at: float = 0.0
     _not_before: float | None = None
@@ -53,12 +54,12 @@ class PeriodicSave:
             await self._start()
             await self._look(QUICK_S)
 
-    async def last(self, most_s: float = LAST_SAVE_S) -> None:
-        """Save what can still be saved of a slice that is about to go."""
+    async def last(self, most_s: float = LAST_SAVE_S, *, look: bool = True) -> None:
+        """Save what can still be saved of a slice that is about to go. `look`: until it has gone."""
         await self.stop()
         await self._start()
         end = await Now() + most_s
-        while self._copy is not None and await Now() < end and not await self._is_gone():
+        while self._copy is not None and await Now() < end and not (look and await self._is_gone()):
             await self._look(WAIT_S)
         await self.stop()
 
@@ -92,7 +93,8 @@ class PeriodicSave:
         except ArtifactError as error:
             await _report_not_saved(error)
         now = await Now()
-        self._not_before = now + min(max(SHARE * (now - self._began_at), self.every_s / OFTENEST), self.every_s)
+        quick_s = max(SHARE * (now - self._began_at), self.every_s / OFTENEST)
+        self._not_before = now + (min(quick_s, self.every_s) if self.often else self.every_s)
 
     async def _is_gone(self) -> bool:
         try:

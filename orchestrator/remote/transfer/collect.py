@@ -56,7 +56,7 @@ class CollectRequest:
     beside: Beside | None = field(default=None, kw_only=True)  # None: nothing
     # Worker and path of files that were collected to another place.
     elsewhere: Set[tuple[int, str]] = field(default=frozenset(), kw_only=True)
-    largest_bytes: int | None = field(default=None, kw_only=True)  # no larger file is read
+    read_bytes: int | None = field(default=None, kw_only=True)  # of a worker: no more is read there; None: all
     # By worker and path: where a file of this size and hash lies here, and need not be sent.
     at_hand: Mapping[int, Mapping[str, tuple[Path, IndexEntry]]] = field(default_factory=dict, kw_only=True)
     most_bytes: int | None = None  # of all workers together; None: as much as fits on the disk
@@ -175,6 +175,7 @@ class ArchivePart:
     stopped: str = ""  # why
     beside: dict[str, int] = field(default_factory=dict)  # of the index: sizes of files beside the artifacts
     unmatched: tuple[str, ...] = ()
+    has_promised: bool = False  # nothing is missing but what lies beside the artifacts
 
     def progressed(self) -> None:
         """Note that data arrived. Raises CollectionStopped after `Collection.stop`."""
@@ -207,8 +208,10 @@ class ArchivePart:
         )
 
     def incomplete(self, why: str) -> CollectResult:
-        """Return the result so far; what did not come is listed as waiting, with this reason."""
-        return self.summary(Problem(self.worker, THE_REST if self.result.files else EVERYTHING, why))
+        """Return the result so far; what did not come is listed as waiting, or left, with this reason."""
+        rest = Problem(self.worker, THE_REST if self.result.files or self.has_promised else EVERYTHING, why)
+        found = self.summary(*([] if self.has_promised else [rest]))
+        return replace(found, left=(*found.left, rest)) if self.has_promised else found
 
 
 class Collector:
@@ -238,8 +241,8 @@ class Collector:
         """Answer the packer: name the run, read the index, name the wanted files, read their contents."""
         question: dict[str, Any] = {"attempt": self.request.attempt, "patterns": self.request.patterns}
         question["runs"] = self.request.runs
-        if self.request.largest_bytes is not None:
-            question["most_bytes"] = self.request.largest_bytes
+        if self.request.read_bytes is not None:
+            question["most_bytes"] = self.request.read_bytes
         if self.request.beside is not None:
             question["beside"] = {"most_bytes": self.beside.most_bytes, "only": self.beside.only}
         send(json.dumps(question).encode() + b"\n")
@@ -269,6 +272,7 @@ class Collector:
         wanted = {path: entry for path, entry in wanted.items() if path not in last}
         try:
             extract(read_on, self._directory(part), wanted, places, result, arrived)
+            part.has_promised = True
             if last and self.beside.most_s is not None:
                 self._beside_until = self._beside_until or time.monotonic() + self.beside.most_s
             extract(read_in_time, self._directory(part), last, places, result, arrived)

@@ -62,7 +62,7 @@ class SavedWork:
             self._begin_draft(worker.index)
         request = CollectRequest.of_job(self.artifacts, "", self._drafts, self.most_bytes, known=self._in_draft)
         beside = request.beside and Beside(MOST_BESIDE, None, once=False)  # each worker goes on with its own
-        return fleet.collect(replace(request, beside=beside, largest_bytes=self.most_bytes))
+        return fleet.collect(replace(request, beside=beside, read_bytes=self.most_bytes))
 
     def at_hand(self) -> dict[int, dict[str, tuple[Path, IndexEntry]]]:
         """Return by worker and path where each file of the last complete copies lies, and what it is."""

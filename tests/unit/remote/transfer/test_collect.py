@@ -1,5 +1,6 @@
 """The conversation with a packer that may be hostile: its index is bounded, and only what is wanted is asked for."""
 
+import hashlib
 import itertools
 import json
 from collections.abc import Iterator
@@ -8,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import RemoteError
+from orchestrator.errors import RemoteError, Unreachable
 from orchestrator.remote.transfer import collect
-from orchestrator.remote.transfer.collect import ArchivePart, Collector, CollectRequest, TooManyFiles, _ranges
+from orchestrator.remote.transfer.collect import ArchivePart, Beside, Collector, CollectRequest, TooManyFiles, _ranges
 
 
 def heard(directory: Path, rows: Iterator[dict[str, Any]]) -> tuple[ArchivePart, list[Any]]:
@@ -77,3 +78,23 @@ def test_a_size_that_no_disk_has_waits_and_one_that_nothing_has_is_refused(tmp_p
     assert dict(part.result.missing).keys() == {"artifacts/f0", "artifacts/f2"}
     assert "no room" in dict(part.result.missing)["artifacts/f0"]
     assert part.result.refused == [("artifacts/f1", "a negative size")]
+
+
+@pytest.mark.parametrize(("came", "kind"), [(0, "waiting"), (1, "left")])
+def test_a_worker_that_is_cut_off_owes_only_what_it_promised(tmp_path: Path, came: int, kind: str) -> None:
+    """Both files are of one byte; the connection is cut after so many."""
+    sha256 = hashlib.sha256(b"x").hexdigest()
+    rows = iter([row(0, size_bytes=1, sha256=sha256), row(1, size_bytes=1, sha256=sha256, beside=True), {"end": 2}])
+    request = CollectRequest("a1", tmp_path, (), beside=Beside())
+    collector, part, sizes = Collector(request), ArchivePart(0), itertools.count()
+
+    def read(size: int) -> bytes:
+        if next(sizes) == came:
+            raise Unreachable("cut")
+        return b"x"
+
+    with pytest.raises(Unreachable):
+        collector.collect(part, lambda: collector.receive(part, lambda: next(rows), lambda data: None, read))
+    found = part.incomplete("cut")
+    assert [(each.worker, each.why) for each in getattr(found, kind)] == [(0, "cut")]
+    assert len(found.uncollected) == 1 and len(found.files) == came
