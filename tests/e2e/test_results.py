@@ -297,4 +297,5 @@ def test_what_a_job_has_written_is_here_when_its_command_is_interrupted(tpujob: 
     assert running.returncode == 130 and tpujob.alive() == []
     saved = {path.name for path in tpujob.directory.glob("runs/*/saved/worker0/**/*") if path.is_file()}
     assert saved == ({"best.pt", "large", "a", "notes", "model.keras", "last"} if copied else set())
-    assert ("what the job had written when it was copied last" in out + err) is copied
+    assert ("what the job had written when it was copied last" in err) is copied
+    assert ("what the job wrote was not copied, and is gone with its slice" in err) is not copied

@@ -237,12 +237,15 @@ def _tell_results(session: Session, outcome: Outcome) -> None:
 
 
 def _remove_saved_work(session: Session, outcome: Outcome, directory: Path) -> None:
-    """Remove what was saved for another attempt, unless it is all that is left of the job."""
+    """Remove what was copied while the job ran, unless it is all that is left of the job; say what became of that."""
     saved = directory / "saved"
+    shutil.rmtree(saved / ".draft", ignore_errors=True)
     if outcome.collected is not None and not outcome.collected.waiting:
         shutil.rmtree(saved, ignore_errors=True)
     elif any(saved.glob("worker*")):
         session.reporter.notice("saved", f"what the job had written when it was copied last: {relative(saved)}")
+    elif outcome.collected is None and outcome.spans.get("main") and outcome.released is not None:
+        session.reporter.notice("lost", "what the job wrote was not copied, and is gone with its slice")
 
 
 def _start_collector(session: Session, run: str) -> None:
