@@ -72,7 +72,11 @@ def run_there(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
         without_secret = [each for each in documents if each["kind"] != "Secret"]
         whole_file.replace(Path(record.directory) / MANIFEST, to_yaml(without_secret))
         output = stack.enter_context(
-            closing(JobOutput(Path(record.directory), session.reporter, patterns=spec.metrics))
+            closing(
+                JobOutput(
+                    Path(record.directory), session.reporter, patterns=spec.metrics, most_bytes=spec.limits.max_log
+                )
+            )
         )
         job = ClusterRun(
             run=record,

@@ -37,7 +37,11 @@ def run_here(
     with ExitStack() as stack:
         shipment = shipment_of(session, survey_of(session, spec, path), stack)
         make_directory(Path(run.directory))
-        output = stack.enter_context(closing(JobOutput(Path(run.directory), session.reporter, patterns=spec.metrics)))
+        output = stack.enter_context(
+            closing(
+                JobOutput(Path(run.directory), session.reporter, patterns=spec.metrics, most_bytes=spec.limits.max_log)
+            )
+        )
         worker = LocalWorker(working, attempt.id)
         asked = requirements.read(spec, path, code_sha256=shipment.id if shipment else None)
         job = local.prepare(

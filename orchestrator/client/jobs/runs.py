@@ -134,7 +134,11 @@ def _run_on_slice(
     with ExitStack() as stack:
         shipment = shipment_of(session, found, stack)
         make_directory(Path(run.directory))
-        output = stack.enter_context(closing(JobOutput(Path(run.directory), session.reporter, patterns=spec.metrics)))
+        output = stack.enter_context(
+            closing(
+                JobOutput(Path(run.directory), session.reporter, patterns=spec.metrics, most_bytes=spec.limits.max_log)
+            )
+        )
         job = runs.job_run(
             spec,
             run,

@@ -205,7 +205,10 @@ class StartLocal(Effect[None]):
 
     def perform(self, world: World) -> None:
         job = self.job
-        job.worker.start(self.phase.name, self.phase.script, job.env, job.shipment, job.sink, job.metrics)
+        limit = job.run.spec.limits.max_log
+        job.worker.start(
+            self.phase.name, self.phase.script, job.env, job.shipment, job.sink, job.metrics, max_log=limit
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,7 @@ def python(value: Any) -> str | None:
     raise ValueError(f'`{shown(as_written(value))}` is not a version of Python from 3.8 on; write for example "3.12"')
 
 
+LEAST_LOG = 10**6  # of limits.max_log: less leaves no end that explains a failure
 SHORTEST_S = 60.0  # of limits.max_duration on a cluster
 _LIMITS = ("6m", "7d")  # on a slice, whose VMs take minutes to come and to go
 
@@ -129,14 +130,26 @@ def max_results(value: Any) -> int | None:
     """Return `limits.max_results` in bytes; None if there is none."""
     if value is None:
         return None
+    size_bytes = _size(value)
+    if size_bytes < 1:
+        raise ValueError(f"`{shown(as_written(value))}` is nothing at all; write for example 50GB, or remove this")
+    return size_bytes
+
+
+def max_log(value: Any) -> int:
+    """Return `limits.max_log` in bytes."""
+    size_bytes = _size(value)
+    if size_bytes < LEAST_LOG:
+        raise ValueError(f"`{shown(as_written(value))}` is less than 1MB; write for example 1GB, or remove this")
+    return size_bytes
+
+
+def _size(value: Any) -> int:
     written = as_written(value)
     try:
-        size_bytes = parse_size(written)
+        return parse_size(written)
     except ValueError as error:
         raise ValueError(f"`{shown(written)}` is not a size: {error}") from None
-    if size_bytes < 1:
-        raise ValueError(f"`{shown(written)}` is nothing at all; write for example 50GB, or remove this")
-    return size_bytes
 
 
 def stall(value: Any) -> float | None:
