@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
 if TYPE_CHECKING:
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 1 << 16  # of a file system, at most: holes are whole blocks
 PIECE_BYTES = 1 << 16
+DRAIN_S, LAST_BYTES = (
+    20.0,
+    1 << 20,
+)  # TPUs are billed: so long is a log with a gap read after its end, and then its last part
 KEEP_SIZE, PUNCH_HOLE = 1, 2  # of Linux
 
 
@@ -29,6 +34,7 @@ class BoundedLog:
         self.part = 1 << 62 if most_bytes is None else max(most_bytes // 2 // BLOCK_BYTES, 1) * BLOCK_BYTES
         self._hole_end = self.part
         self._reported = False
+        self._late_at = 0.0
 
     def punch(self, file: int) -> None:
         """Free what is left out of the open file by now. Where that cannot be, say so once, in the supervisor's own errors."""
@@ -45,7 +51,8 @@ class BoundedLog:
     def pieces(self, offset: int, limit: int | None = None) -> Iterator[tuple[int, bytes]]:
         """Yield what comes after `offset`: how many bytes are left out, and the piece that follows them.
 
-        `limit`: the size of a log that is complete. While it grows, a reader that was overtaken gets some room ahead.
+        `limit`: the size of a log that is complete. Of one with a gap, the reader gets what comes in DRAIN_S, and the last part.
+        While the log grows, a reader that was overtaken gets some room ahead.
         """
         try:
             file = open(self.path, "rb", buffering=0)  # noqa: SIM115 - closed below
@@ -55,8 +62,10 @@ class BoundedLog:
             while True:
                 end = os.fstat(file.fileno()).st_size if limit is None else limit
                 kept = end - self.part  # from here on
-                left_out = 0
-                if self.part <= offset < kept:
+                left_out, hurries = 0, limit is not None and kept > self.part and self._is_late()
+                if hurries:
+                    kept = max(kept, end - LAST_BYTES)
+                if offset < kept and (offset >= self.part or hurries):
                     left_out = (kept if limit is not None else end - self.part // 2) - offset
                 start = offset + left_out
                 most = min(PIECE_BYTES, end - start, self.part - start if start < self.part else PIECE_BYTES)
@@ -68,6 +77,11 @@ class BoundedLog:
                     continue  # a hole may have been there already
                 yield left_out, piece
                 offset = start + len(piece)
+
+    def _is_late(self) -> bool:
+        """Whether a complete log has been read for DRAIN_S."""
+        self._late_at = self._late_at or time.monotonic() + DRAIN_S
+        return time.monotonic() > self._late_at
 
 
 def _punch(file: int, start: int, end: int) -> bool:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 from orchestrator.core.lease.cloud_api import Cloud, WorkerAddress
 from orchestrator.core.lease.lease import Lease, LeaseEvent
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent, WorkerEnd
+from orchestrator.core.text.durations import format_duration
 from orchestrator.errors import TpujobError
 
 if TYPE_CHECKING:
@@ -149,6 +150,25 @@ class Sleep(Effect[None]):
             return self.lease_id is not None and world.ledger.lease(self.lease_id).down_at is not None
         except TpujobError:
             return False
+
+
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """A time in which this program did not run, and sent no heartbeat: its machine slept, or it was stopped (Ctrl-Z)."""
+
+    seconds: float
+    asleep: bool
+
+    def __str__(self) -> str:
+        return f"{'this machine slept' if self.asleep else 'tpujob was stopped for'} {format_duration(self.seconds)}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoodStill(QuickEffect[Standstill | None]):
+    """The last long standstill of this program; None: there was none. The interpreter knows it, and not the world."""
+
+    def perform(self, world: World) -> Standstill | None:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,19 @@ from orchestrator.core.lease.access import KEY_OUTLIVES_S
 from orchestrator.core.lease.cloud_api import Capabilities, SliceState, SliceView
 from orchestrator.core.lease.lease import Detached, Extended, Held, Lease, LeaseState, Mode, NotAllowed, Passed, apply
 from orchestrator.core.text import names
-from orchestrator.engine.effects.base import IsTimeCertain, Lock, Now, Program, ReadLease, Record, Report, Sleep, Unlock
+from orchestrator.core.text.durations import format_duration
+from orchestrator.engine.effects.base import (
+    IsTimeCertain,
+    Lock,
+    Now,
+    Program,
+    ReadLease,
+    Record,
+    Report,
+    Sleep,
+    StoodStill,
+    Unlock,
+)
 from orchestrator.engine.effects.cloud import ExtendLogin, Get, GetGuestAttributes, ListSlices, SetLabels
 from orchestrator.engine.leases.server_time import clock_skew
 from orchestrator.engine.runtime.retry import Timed, pauses, until
@@ -169,10 +181,9 @@ class LeaseRenewal:
     async def tick(self, silent_s: float = 0.0) -> None:
         """Renew the label when it is due, and report once whether the watchdogs are armed."""
         now = await Now()
-        asleep_s = now - self._looked_at
-        if asleep_s > ASLEEP_S:
-            await Report("warning", f"this machine was asleep, or tpujob stopped, for {asleep_s / 60:.0f} min")
-        self._looked_at = now
+        paused_s, self._looked_at = now - self._looked_at, now
+        if paused_s > ASLEEP_S:
+            await Report("warning", str(await StoodStill() or f"tpujob waited for {format_duration(paused_s)}"))
         if now >= self._not_before:
             await self._renew(now)
             await self._check_watchdogs(now)
