@@ -51,7 +51,7 @@ class BoundedLog:
     def pieces(self, offset: int, limit: int | None = None) -> Iterator[tuple[int, bytes]]:
         """Yield what comes after `offset`: how many bytes are left out, and the piece that follows them.
 
-        `limit`: the size of a log that is complete. Of one with a gap, the reader gets what comes in DRAIN_S, and the last part.
+        `limit`: the size of a log that is complete. Of one with a gap, what comes in DRAIN_S is read, and the last part.
         While the log grows, a reader that was overtaken gets some room ahead.
         """
         try:

@@ -42,7 +42,7 @@ def run_here(
                 JobOutput(Path(run.directory), session.reporter, patterns=spec.metrics, most_bytes=spec.limits.max_log)
             )
         )
-        worker = LocalWorker(working, attempt.id)
+        worker = LocalWorker(working, attempt.id, spec.limits.max_log)
         asked = requirements.read(spec, path, code_sha256=shipment.id if shipment else None)
         job = local.prepare(
             spec,

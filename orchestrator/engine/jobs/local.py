@@ -205,10 +205,7 @@ class StartLocal(Effect[None]):
 
     def perform(self, world: World) -> None:
         job = self.job
-        limit = job.run.spec.limits.max_log
-        job.worker.start(
-            self.phase.name, self.phase.script, job.env, job.shipment, job.sink, job.metrics, max_log=limit
-        )
+        job.worker.start(self.phase.name, self.phase.script, job.env, job.shipment, job.sink, job.metrics)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,10 +42,13 @@ class LocalExit:
 
 
 class LocalWorker:
-    """`runs` is the directory of the attempts of local jobs; `close` deletes the attempt's part."""
+    """`runs` is the directory of the attempts of local jobs; `close` deletes the attempt's part.
 
-    def __init__(self, runs: Path, attempt: str) -> None:
-        self.runs, self.attempt = runs, attempt
+    `max_log`: how many bytes of a log are kept.
+    """
+
+    def __init__(self, runs: Path, attempt: str, max_log: int | None = None) -> None:
+        self.runs, self.attempt, self._max_log = runs, attempt, max_log
         self._lock = threading.Lock()  # a wait that a signal interrupted may still be reading the log
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: fork.Descriptor | None = None  # to its stdin
@@ -56,15 +59,7 @@ class LocalWorker:
         self._tail = MetricsTail("", 0)
 
     def start(
-        self,
-        phase: str,
-        script: str,
-        env: Mapping[str, str],
-        shipment: Shipment | None,
-        sink: Sink,
-        metrics: Sink,
-        *,
-        max_log: int | None = None,
+        self, phase: str, script: str, env: Mapping[str, str], shipment: Shipment | None, sink: Sink, metrics: Sink
     ) -> None:
         """Start the phase; its log goes to `sink`, its metrics.jsonl to `metrics`, during `wait` and `stop`."""
         private_files.make_directory(self.runs)
@@ -76,10 +71,10 @@ class LocalWorker:
             "env": dict(env),
             "manifest": None if shipment is None else shipment.id,
             "store": None if shipment is None else str(shipment.store),
-            "max_log": max_log,
+            "max_log": self._max_log,
         }
         self._phase = self.runs / self.attempt / phase
-        self._log, self._read, self._sink = BoundedLog(str(self._phase / "log"), max_log), 0, sink
+        self._log, self._read, self._sink = BoundedLog(str(self._phase / "log"), self._max_log), 0, sink
         self._metrics = metrics
         self._tail = MetricsTail(str(self.runs / self.attempt / "artifacts" / "metrics.jsonl"), 0)
         self._close_pipe()

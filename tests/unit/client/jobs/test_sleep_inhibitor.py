@@ -5,12 +5,13 @@ import subprocess
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from orchestrator.client.jobs import sleep_inhibitor
-from orchestrator.client.jobs.sleep_inhibitor import inhibit_sleep
+from orchestrator.client.jobs.sleep_inhibitor import about_sleep, inhibit_sleep
 from tests.forked import Child
 from tests.waiting import HANG_S, until
 
@@ -34,6 +35,30 @@ def test_without_such_a_program_nothing_is_promised(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PATH", str(tmp_path))
     with inhibit_sleep("why") as inhibited:
         assert inhibited is False
+
+
+@pytest.mark.parametrize(
+    ("supplies", "terminal", "inhibited", "said"),
+    [
+        ({"AC": {"type": "Mains"}, "BAT0": {"type": "Battery"}}, True, True, "you close the lid"),
+        ({"BAT0": {"type": "Battery"}}, True, False, "you close the lid"),
+        ({"BAT0": {"type": "Battery"}}, False, True, None),
+        ({"AC": {"type": "Mains"}, "mouse": {"type": "Battery", "scope": "Device"}}, True, True, None),
+        ({}, True, False, "this machine sleeps"),
+        (None, True, True, None),
+    ],
+)
+def test_what_closing_the_lid_does_is_said_where_there_is_one_and_somebody_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, supplies: Any, terminal: bool, inhibited: bool, said: str | None
+) -> None:
+    for name, values in (supplies or {}).items():
+        (tmp_path / name).mkdir()
+        for key, value in values.items():
+            (tmp_path / name / key).write_text(f"{value}\n")
+    monkeypatch.setattr(sleep_inhibitor, "POWER", tmp_path if supplies is not None else tmp_path / "none")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    text = about_sleep(inhibited=inhibited, ttl_s=900.0, else_do="!")
+    assert text == (said and f"if {said} for longer than 15 m, the slice is deleted!")
 
 
 @pytest.mark.parametrize("script", ["exit 1", "sleep 0.3; echo Access denied >&2; exit 1"], ids=["at once", "late"])

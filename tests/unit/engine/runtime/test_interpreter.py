@@ -7,13 +7,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 
 from orchestrator import fork
 from orchestrator.core.lease.run_and_attempt import Attempt, Began, RunCanceled, RunRecord
-from orchestrator.engine.effects.base import Effect, Shield, Sleep, World
+from orchestrator.engine.effects.base import Effect, Shield, Sleep, Standstill, StoodStill, World
 from orchestrator.engine.runtime.interpreter import Abandoned, Interpreter
 from orchestrator.errors import CloudUnavailable, Interrupted
 from tests.forked import Child, in_thread
@@ -86,6 +87,31 @@ def test_answers_and_errors_reach_the_program(interpreter: Interpreter) -> None:
         return 0, ""
 
     assert interpreter.run(program()) == (42, "no")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "slept_s", "noticed"),
+    [(2220.0, 2219.0, Standstill(2220.0, True)), (2220.0, 0.0, Standstill(2220.0, False)), (3.0, 3.0, None)],
+    ids=["the machine slept", "the process was stopped", "too short to matter"],
+)
+def test_a_program_hears_that_it_stood_still_while_it_waited(
+    interpreter: Interpreter, seconds: float, slept_s: float, noticed: Standstill | None
+) -> None:
+    clocks = SimpleNamespace(boot_s=lambda: 1000.0, slept_s=lambda: 70.0)
+    interpreter.clock = clocks  # type: ignore[assignment]
+
+    @dataclass(frozen=True)
+    class CloseTheLid(Effect[None]):
+        def perform(self, world: World) -> None:
+            clocks.boot_s, clocks.slept_s = lambda: 1000.0 + seconds, lambda: 70.0 + slept_s
+
+    async def program() -> tuple[Standstill | None, Standstill | None]:
+        before = await StoodStill()
+        await CloseTheLid()
+        return before, await StoodStill()
+
+    assert interpreter.run(program()) == (None, noticed)
+    assert interpreter.run(program())[0] is None, "what was before a program is not of it"
 
 
 def test_a_signal_ends_a_call_that_hangs(interpreter: Interpreter) -> None:
