@@ -28,11 +28,12 @@ class Create(Effect[Operation]):
 
 
 @dataclass(frozen=True, slots=True)
-class TimeToLive(QuickEffect[float]):
-    """Return for how many seconds the claim of an attached run lives without a heartbeat."""
+class LapsesAfter(QuickEffect[float]):
+    """Return how many seconds a standstill takes, at least, that ends the claim of an attached run: a heartbeat was due."""
 
     def perform(self, world: World) -> float:
-        return world.cloud.capabilities.timings.ttl_s
+        timings = world.cloud.capabilities.timings
+        return timings.ttl_s - timings.heartbeat_s
 
 
 class Get(SliceEffect["SliceView | None"]):

@@ -16,7 +16,7 @@ from orchestrator.core.text.alike import worker_names
 from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.cluster import pod_ends
 from orchestrator.engine.effects.base import JobClock, Now, ReadLease, Report, Sleep, SliceWorkers, StoodStill
-from orchestrator.engine.effects.cloud import Get, GetGuestAttributes, TimeToLive
+from orchestrator.engine.effects.cloud import Get, GetGuestAttributes, LapsesAfter
 from orchestrator.engine.effects.workers import StopPhase, WaitForWorkers
 from orchestrator.engine.jobs.silence import Silence
 from orchestrator.engine.leases.cancellation import check_attempt
@@ -260,7 +260,7 @@ async def check_slice(lease: Lease) -> tuple[Lease, SliceProblem | None]:
 async def lapsed(lease: Lease) -> errors.Vanished | None:
     """Return why a slice is gone whose claim may have ended while this program stood still; None if it did not for so long."""
     stood = await StoodStill()
-    if stood is None or stood.seconds < await TimeToLive():
+    if stood is None or stood.seconds < await LapsesAfter():
         return None
     if lease.mode is not Mode.RUN:
         return errors.Vanished(f"{lease.name.node} is gone: {stood}, and its time may have ended meanwhile")

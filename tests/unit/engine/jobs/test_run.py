@@ -92,7 +92,7 @@ LAPSED = "; the claim ended at the last heartbeat, and the watchdog deleted the 
     ("stood", "why"),
     [
         (None, ANOTHER),
-        (Standstill(CAN.timings.ttl_s - 1, asleep=True), ANOTHER),
+        (Standstill(CAN.timings.ttl_s - CAN.timings.heartbeat_s - 1, asleep=True), ANOTHER),
         (Standstill(2220.0, asleep=True), f"is gone: this machine slept 37 m{LAPSED}"),
         (Standstill(2220.0, asleep=False), f"is gone: tpujob was stopped for 37 m{LAPSED}"),
     ],
