@@ -33,20 +33,16 @@ class BoundedLog:
         # A power of two more than any file has, without a bound.
         self.part = 1 << 62 if most_bytes is None else max(most_bytes // 2 // BLOCK_BYTES, 1) * BLOCK_BYTES
         self._hole_end = self.part
-        self._reported = False
-        self._late_at = 0.0
 
     def punch(self, file: int) -> None:
-        """Free what is left out of the open file by now. Where that cannot be, say so once, in the supervisor's own errors."""
+        """Free what is left out of the open file by now, where the file system can do that."""
         end = (os.fstat(file).st_size - self.part) // BLOCK_BYTES * BLOCK_BYTES
-        if end > self._hole_end:
-            if _punch(file, self._hole_end, end):
+        if end > self._hole_end and sys.platform == "linux":
+            import ctypes
+
+            hole = (ctypes.c_long(self._hole_end), ctypes.c_long(end - self._hole_end))
+            if ctypes.CDLL(None).fallocate(file, KEEP_SIZE | PUNCH_HOLE, *hole) == 0:
                 self._hole_end = end
-            elif not self._reported:
-                self._reported = True
-                sys.stderr.write(
-                    "this file system frees no part of a file: the log takes as much room as was printed\n"
-                )
 
     def pieces(self, offset: int, limit: int | None = None) -> Iterator[tuple[int, bytes]]:
         """Yield what comes after `offset`: how many bytes are left out, and the piece that follows them.
@@ -54,6 +50,7 @@ class BoundedLog:
         `limit`: the size of a log that is complete. Of one with a gap, what comes in DRAIN_S is read, and the last part.
         While the log grows, a reader that was overtaken gets some room ahead.
         """
+        late_at = time.monotonic() + DRAIN_S
         try:
             file = open(self.path, "rb", buffering=0)  # noqa: SIM115 - closed below
         except FileNotFoundError:
@@ -62,7 +59,7 @@ class BoundedLog:
             while True:
                 end = os.fstat(file.fileno()).st_size if limit is None else limit
                 kept = end - self.part  # from here on
-                left_out, hurries = 0, limit is not None and kept > self.part and self._is_late()
+                left_out, hurries = 0, limit is not None and kept > self.part and time.monotonic() > late_at
                 if hurries:
                     kept = max(kept, end - LAST_BYTES)
                 if offset < kept and (offset >= self.part or hurries):
@@ -77,17 +74,3 @@ class BoundedLog:
                     continue  # a hole may have been there already
                 yield left_out, piece
                 offset = start + len(piece)
-
-    def _is_late(self) -> bool:
-        """Whether a complete log has been read for DRAIN_S."""
-        self._late_at = self._late_at or time.monotonic() + DRAIN_S
-        return time.monotonic() > self._late_at
-
-
-def _punch(file: int, start: int, end: int) -> bool:
-    if sys.platform != "linux":
-        return False
-    import ctypes
-
-    where = (ctypes.c_long(start), ctypes.c_long(end - start))
-    return bool(ctypes.CDLL(None).fallocate(file, KEEP_SIZE | PUNCH_HOLE, *where) == 0)

@@ -41,14 +41,11 @@ class LogFile:
         return os.fstat(self._file.fileno()).st_size
 
     def _leave_out(self, end_at: int) -> None:
-        """Leave out what is between the beginning and `end_at`, both at the end of a line."""
+        """Leave out what is between the beginning and `end_at`, to the end of a line."""
         with self._path.open("r+b", buffering=0) as opened:
             file, size = opened.fileno(), self._size()
             if self._beginning is None:
-                half = end_at if self._most_bytes is None else min(end_at, self._most_bytes // 2)
-                start = max(half - LINE_BYTES, 0)
-                before = os.pread(file, half - start, start)
-                self._beginning = self._end_at = start + (before.rfind(b"\n") + 1 or len(before))
+                self._beginning = self._end_at = min(end_at, (self._most_bytes or 2 * end_at) // 2)
             end_at += os.pread(file, LINE_BYTES, end_at).find(b"\n") + 1
             self._left_out_bytes += end_at - self._end_at
             said = f"{gap_line(self._left_out_bytes)}\n".encode()

@@ -1,19 +1,27 @@
 """The output of a job: one log file per worker, and log events; secrets in neither."""
 
+from __future__ import annotations
+
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator import private_files
 from orchestrator.client.events import Bar, Reporter
 from orchestrator.client.jobs.log_file import LogFile
 from orchestrator.client.jobs.metrics import RunMetrics
 from orchestrator.client.jobs.paced import Paced
+from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.core.text.gaps import LeftOut, gap_line
 from orchestrator.core.text.redaction import RedactedStream
 from orchestrator.errors import ConfigError
 from orchestrator.report.files.log_files import log_directory
 
+if TYPE_CHECKING:
+    from orchestrator.core.jobfile.keys import JobSpec
+
+NO_SPEC = RunSpec()
 BAR_S = 1.0  # between two states of a progress bar
 
 
@@ -29,26 +37,20 @@ def make_directory(path: Path) -> None:
 class JobOutput:
     """The sink of the job's output, called from any thread. Writes `logs/worker<i>.log` and reports lines, without secrets.
 
-    `most_bytes`: of each log file, None without a limit. `anew`: the output comes from its first byte again, so the files are
-    written anew too. `patterns` find metrics in the lines, and in the states of a progress bar; `metrics` is the sink of worker
-    0's metrics.jsonl.
+    `spec` bounds the files (`limits.max_log`), and has patterns that find metrics in the lines and in the states of a progress
+    bar; `metrics` is the sink of worker 0's metrics.jsonl. `anew`: the output comes from its first byte again, so the files are
+    written anew too.
     """
 
     def __init__(
-        self,
-        directory: Path,
-        reporter: Reporter,
-        *,
-        anew: bool = False,
-        patterns: Mapping[str, str] | None = None,
-        most_bytes: int | None = None,
+        self, directory: Path, reporter: Reporter, spec: JobSpec | RunSpec = NO_SPEC, *, anew: bool = False
     ) -> None:
         from orchestrator.core.text.terminal import LineSplitter
 
         self._directory = log_directory(directory)
         self._new_splitter = LineSplitter
         self._reporter = reporter
-        self._most_bytes, self._anew = most_bytes, anew
+        self._most_bytes, self._anew = spec.limits.max_log, anew
         self._lock = threading.Lock()
         self._files: dict[int, LogFile] = {}
         self._splitters: dict[int, LineSplitter] = {}
@@ -56,7 +58,7 @@ class JobOutput:
         self._bars = Paced(BAR_S, self._show_bar, self._lock)
         self._shown_bars: dict[int, str] = {}
         self._full = False
-        self.metrics = RunMetrics(directory, reporter, patterns, anew=anew)
+        self.metrics = RunMetrics(directory, reporter, spec.metrics, anew=anew)
 
     def __call__(self, worker: int, data: bytes) -> None:
         with self._lock:

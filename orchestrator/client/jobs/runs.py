@@ -133,11 +133,7 @@ def _run_on_slice(
     with ExitStack() as stack:
         shipment = shipment_of(session, found, stack)
         make_directory(Path(run.directory))
-        output = stack.enter_context(
-            closing(
-                JobOutput(Path(run.directory), session.reporter, patterns=spec.metrics, most_bytes=spec.limits.max_log)
-            )
-        )
+        output = stack.enter_context(closing(JobOutput(Path(run.directory), session.reporter, spec)))
         job = runs.job_run(
             spec,
             run,

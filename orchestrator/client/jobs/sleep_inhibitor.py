@@ -39,10 +39,10 @@ def about_sleep(*, inhibited: bool, ttl_s: float, else_do: str = "") -> str | No
 
     `ttl_s`: how long the claim on a slice lives without this machine. No inhibitor holds up a lid.
     """
-    what = "you close the lid" if sys.stderr.isatty() and _has_battery() else "this machine sleeps"
-    if inhibited and what == "this machine sleeps":
-        return None
-    return f"if {what} for longer than {format_duration(ttl_s)}, the slice is deleted{else_do}"
+    has_lid = sys.stderr.isatty() and _has_battery()
+    what = "you close the lid" if has_lid else "this machine sleeps"
+    text = f"if {what} for longer than {format_duration(ttl_s)}, the slice is deleted{else_do}"
+    return text if has_lid or not inhibited else None
 
 
 def _has_battery() -> bool:
@@ -51,8 +51,8 @@ def _has_battery() -> bool:
         if sys.platform == "darwin":
             found = subprocess.run(["pmset", "-g", "batt"], capture_output=True, check=False, timeout=ANSWER_S)
             return b"InternalBattery" in found.stdout
-        batteries = [supply for supply in POWER.iterdir() if (supply / "type").read_text().strip() == "Battery"]
-        return not all((supply / "scope").exists() for supply in batteries)
+        scopes = [each.parent / "scope" for each in POWER.glob("*/type") if each.read_text().strip() == "Battery"]
+        return any(not scope.exists() or scope.read_text().strip() == "System" for scope in scopes)
     except (OSError, subprocess.SubprocessError):
         return False
 

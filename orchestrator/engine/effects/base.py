@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 from orchestrator.core.lease.cloud_api import Cloud, WorkerAddress
 from orchestrator.core.lease.lease import Lease, LeaseEvent
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent, WorkerEnd
-from orchestrator.core.text.durations import format_duration
 from orchestrator.errors import TpujobError
 
 if TYPE_CHECKING:
@@ -153,21 +152,12 @@ class Sleep(Effect[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Standstill:
-    """A time in which this program did not run, and sent no heartbeat: its machine slept, or it was stopped (Ctrl-Z)."""
+class StoodStill(QuickEffect["tuple[float, str] | None"]):
+    """For how many seconds this program did not run the last time that this was long, and that in words: its machine slept, or
+    it was stopped (Ctrl-Z). None: it never was. The interpreter knows it, and not the world.
+    """
 
-    seconds: float
-    asleep: bool
-
-    def __str__(self) -> str:
-        return f"{'this machine slept' if self.asleep else 'tpujob was stopped for'} {format_duration(self.seconds)}"
-
-
-@dataclass(frozen=True, slots=True)
-class StoodStill(QuickEffect[Standstill | None]):
-    """The last long standstill of this program; None: there was none. The interpreter knows it, and not the world."""
-
-    def perform(self, world: World) -> Standstill | None:
+    def perform(self, world: World) -> tuple[float, str] | None:
         return None
 
 

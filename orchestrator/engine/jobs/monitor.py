@@ -242,7 +242,7 @@ async def check_slice(lease: Lease) -> tuple[Lease, SliceProblem | None]:
         return current, None
     if view is None:
         text = f"{lease.name.node} was deleted by another client while the job was running"
-        raise await lapsed(lease) or errors.Vanished(text)
+        raise await _lapsed(lease) or errors.Vanished(text)
     if view.state is SliceState.TOMBSTONE or view.native_state == SUSPENDING:
         if isinstance(view.error, errors.SliceLost):
             raise view.error
@@ -253,21 +253,20 @@ async def check_slice(lease: Lease) -> tuple[Lease, SliceProblem | None]:
         )
     if view.state in (SliceState.STOPPED, SliceState.STOPPING, SliceState.DELETING):
         text = f"{lease.name.node} is {view.native_state} though the job is running"
-        raise await lapsed(lease) or errors.Vanished(text)
+        raise await _lapsed(lease) or errors.Vanished(text)
     return current, problem_of(view)
 
 
-async def lapsed(lease: Lease) -> errors.Vanished | None:
+async def _lapsed(lease: Lease) -> errors.Vanished | None:
     """Return why a slice is gone whose claim may have ended while this program stood still; None if it did not for so long."""
     stood = await StoodStill()
-    if stood is None or stood.seconds < await LapsesAfter():
+    if stood is None or stood[0] < await LapsesAfter():
         return None
     if lease.mode is not Mode.RUN:
-        return errors.Vanished(f"{lease.name.node} is gone: {stood}, and its time may have ended meanwhile")
-    return errors.Vanished(
-        f"{lease.name.node} is gone: {stood}; the claim ended at the last heartbeat, and the watchdog deleted the slice",
-        hint="a job of `tpujob submit` runs on without this machine",
-    )
+        return errors.Vanished(f"{lease.name.node} is gone: {stood[1]}, and its time may have ended meanwhile")
+    why = "the claim ended at the last heartbeat, and the watchdog deleted the slice"
+    hint = "a job of `tpujob submit` runs on without this machine"
+    return errors.Vanished(f"{lease.name.node} is gone: {stood[1]}; {why}", hint=hint)
 
 
 def problem_of(view: SliceView) -> SliceProblem | None:

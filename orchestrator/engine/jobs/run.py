@@ -83,10 +83,8 @@ async def _attempt(job: JobRun, capabilities: Capabilities, progress: JobProgres
                 await monitor.check_slice(progress.lease)
             except SliceLost as lost:
                 raise lost from error
-            except CloudError as gone:
-                if isinstance(gone, Vanished) and await monitor.lapsed(progress.lease):
-                    raise gone from error
-                # else there is no answer, or another process deleted it
+            except CloudError:
+                pass  # no answer, or another process deleted it
         raise
 
 

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from orchestrator import fork
-from orchestrator.engine.effects.base import Effect, Program, Report, Shield, Sleep, Standstill, StoodStill, T, World
+from orchestrator.core.text.durations import format_duration
+from orchestrator.engine.effects.base import Effect, Program, Report, Shield, Sleep, StoodStill, T, World
 from orchestrator.errors import Interrupted
 from orchestrator.ledger.clocks import ThisHostClock
 
@@ -30,7 +31,7 @@ CRASH_AT = "TPUJOB_CRASH_AT"
 # Python runs a signal's handler in the main thread, once that does anything at all. A signal that arrived just before it began
 # to wait, or that the system gave to another thread, does not end the wait.
 HEARD_WITHIN_S = 0.5
-STANDSTILL_S = 20.0  # a program that did not even wait for so long stood still
+STANDSTILL_S, NOTABLE_S = 20.0, 300.0  # a program that did not even wait for so long stood still; that is reported
 LOOK_S = 0.5  # between two looks at the ledger while a program waits
 
 
@@ -64,9 +65,11 @@ class Interpreter:
     _received: list[int] = field(default_factory=list)
     pending: Interrupted | None = None  # came under a shield, and the program has not unwound for it yet
     _crash: _CrashPoint | None = None
-    _looked_at: float = 0.0  # by the boot clock
-    _slept_s: float = 0.0  # at that time
-    _standstill: Standstill | None = None
+    _looked: tuple[float, float] = (
+        0.0,
+        0.0,
+    )  # when this was noticed to run last, and how long the machine had slept by then
+    _stood_still: tuple[float, str] | None = None
 
     def run(self, program: Program[T]) -> T:
         """Return the program's result, or raise the exception that it ended with.
@@ -75,7 +78,7 @@ class Interpreter:
         """
         self._crash = _crash_point(os.environ.get(CRASH_AT, ""))
         self._shielded = False
-        self._looked_at, self._slept_s, self._standstill = self.clock.boot_s(), self.clock.slept_s(), None
+        self._looked, self._stood_still = (self.clock.boot_s(), self.clock.slept_s()), None
         pid = os.getpid()
         with _signals.heard_by(self):
             answer: Any = None
@@ -117,7 +120,7 @@ class Interpreter:
                 self._sleep(effect)
             elif isinstance(effect, StoodStill):
                 self._look()
-                answer = self._standstill
+                answer = self._stood_still
             elif not isinstance(effect, Shield):
                 answer = self._in_thread(effect) if effect.slow else effect.perform(self.world)
         except Exception as error:  # the program decides what it means
@@ -137,10 +140,13 @@ class Interpreter:
 
     def _look(self) -> None:
         """Notice that the program stood still since the last look. A call that is waited for is looked at all the time."""
-        now, slept_s = self.clock.boot_s(), self.clock.slept_s()
-        if now - self._looked_at >= STANDSTILL_S:
-            self._standstill = Standstill(now - self._looked_at, 2 * (slept_s - self._slept_s) > now - self._looked_at)
-        self._looked_at, self._slept_s = now, slept_s
+        before, self._looked = self._looked, (self.clock.boot_s(), self.clock.slept_s())
+        seconds, slept_s = self._looked[0] - before[0], self._looked[1] - before[1]
+        if seconds >= STANDSTILL_S:
+            what = "this machine slept" if slept_s > seconds / 2 else "tpujob was stopped for"
+            self._stood_still = seconds, f"{what} {format_duration(seconds)}"
+            if seconds >= NOTABLE_S:
+                self.world.report(Report("warning", self._stood_still[1]))
 
     def _in_thread(self, effect: Effect[Any]) -> Any:
         self._ticket += 1

@@ -130,26 +130,22 @@ def max_results(value: Any) -> int | None:
     """Return `limits.max_results` in bytes; None if there is none."""
     if value is None:
         return None
-    size_bytes = _size(value)
+    written = as_written(value)
+    try:
+        size_bytes = parse_size(written)
+    except ValueError as error:
+        raise ValueError(f"`{shown(written)}` is not a size: {error}") from None
     if size_bytes < 1:
-        raise ValueError(f"`{shown(as_written(value))}` is nothing at all; write for example 50GB, or remove this")
+        raise ValueError(f"`{shown(written)}` is nothing at all; write for example 50GB, or remove this")
     return size_bytes
 
 
 def max_log(value: Any) -> int:
     """Return `limits.max_log` in bytes."""
-    size_bytes = _size(value)
+    size_bytes = max_results(value) or 0
     if size_bytes < LEAST_LOG:
         raise ValueError(f"`{shown(as_written(value))}` is less than 1MB; write for example 1GB, or remove this")
     return size_bytes
-
-
-def _size(value: Any) -> int:
-    written = as_written(value)
-    try:
-        return parse_size(written)
-    except ValueError as error:
-        raise ValueError(f"`{shown(written)}` is not a size: {error}") from None
 
 
 def stall(value: Any) -> float | None:

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -37,28 +36,23 @@ def test_without_such_a_program_nothing_is_promised(tmp_path: Path, monkeypatch:
         assert inhibited is False
 
 
-@pytest.mark.parametrize(
-    ("supplies", "terminal", "inhibited", "said"),
-    [
-        ({"AC": {"type": "Mains"}, "BAT0": {"type": "Battery"}}, True, True, "you close the lid"),
-        ({"BAT0": {"type": "Battery"}}, True, False, "you close the lid"),
-        ({"BAT0": {"type": "Battery"}}, False, True, None),
-        ({"AC": {"type": "Mains"}, "mouse": {"type": "Battery", "scope": "Device"}}, True, True, None),
-        ({}, True, False, "this machine sleeps"),
-        (None, True, True, None),
-    ],
-)
+LID, SLEEP = "you close the lid", "this machine sleeps"
+
+
+@pytest.mark.parametrize("scope", ["", "System", "Device"])
+@pytest.mark.parametrize(("terminal", "inhibited"), [(True, True), (True, False), (False, True), (False, False)])
 def test_what_closing_the_lid_does_is_said_where_there_is_one_and_somebody_reads_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, supplies: Any, terminal: bool, inhibited: bool, said: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: str, terminal: bool, inhibited: bool
 ) -> None:
-    for name, values in (supplies or {}).items():
-        (tmp_path / name).mkdir()
-        for key, value in values.items():
-            (tmp_path / name / key).write_text(f"{value}\n")
-    monkeypatch.setattr(sleep_inhibitor, "POWER", tmp_path if supplies is not None else tmp_path / "none")
+    """A mouse has a battery of scope Device."""
+    for name, value in {"AC/type": "Mains", "BAT/type": "Battery", **({"BAT/scope": scope} if scope else {})}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{value}\n")
+    monkeypatch.setattr(sleep_inhibitor, "POWER", tmp_path)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    what = LID if terminal and scope != "Device" else None if inhibited else SLEEP
     text = about_sleep(inhibited=inhibited, ttl_s=900.0, else_do="!")
-    assert text == (said and f"if {said} for longer than 15 m, the slice is deleted!")
+    assert text == (what and f"if {what} for longer than 15 m, the slice is deleted!")
 
 
 @pytest.mark.parametrize("script", ["exit 1", "sleep 0.3; echo Access denied >&2; exit 1"], ids=["at once", "late"])
