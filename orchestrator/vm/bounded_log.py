@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 1 << 16  # of a file system, at most: holes are whole blocks
 PIECE_BYTES = 1 << 16
-DRAIN_S, LAST_BYTES = (
-    20.0,
-    1 << 20,
-)  # TPUs are billed: so long is a log with a gap read after its end, and then its last part
+# TPUs are billed: a log with a gap is read for so long after its end, and then its last part.
+DRAIN_S, LAST_BYTES = 20.0, 1 << 20
 KEEP_SIZE, PUNCH_HOLE = 1, 2  # of Linux
 
 
@@ -30,7 +28,7 @@ class BoundedLog:
 
     def __init__(self, path: str, most_bytes: int | None) -> None:
         self.path = path
-        # A power of two more than any file has, without a bound.
+        # Without a bound: more than any file has.
         self.part = 1 << 62 if most_bytes is None else max(most_bytes // 2 // BLOCK_BYTES, 1) * BLOCK_BYTES
         self._hole_end = self.part
 

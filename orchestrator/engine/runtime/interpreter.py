@@ -65,10 +65,8 @@ class Interpreter:
     _received: list[int] = field(default_factory=list)
     pending: Interrupted | None = None  # came under a shield, and the program has not unwound for it yet
     _crash: _CrashPoint | None = None
-    _looked: tuple[float, float] = (
-        0.0,
-        0.0,
-    )  # when this was noticed to run last, and how long the machine had slept by then
+    # When this program was noticed to run last, and for how long the machine had slept by then.
+    _looked: tuple[float, float] = 0.0, 0.0
     _stood_still: tuple[float, str] | None = None
 
     def run(self, program: Program[T]) -> T:
