@@ -23,6 +23,11 @@ def boot_s() -> float:
     return time.monotonic()
 
 
+def slept_s() -> float:
+    """Return for how many seconds of these this machine was suspended; 0.0 on a system that does not say."""
+    return max(boot_s() - time.monotonic(), 0.0) if sys.platform in ("linux", "darwin") else 0.0
+
+
 @functools.cache
 def boot_id() -> str:
     """Return the id of this start. Two readings of `boot_s` compare only if it is the same for both."""

@@ -154,6 +154,7 @@ class Limits(_Values):
     max_cost: float | None = None  #: US dollars
     linger: Duration | None = None
     max_results: str | None = None  #: such as "50GB"
+    max_log: str | None = None  #: of each worker
     stall: Duration | None = None
 
 

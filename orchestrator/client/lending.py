@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Literal
 
 from orchestrator import catalog, errors
 from orchestrator.client import plans
-from orchestrator.client.jobs.sleep_inhibitor import inhibit_sleep
+from orchestrator.client.jobs.sleep_inhibitor import about_sleep, inhibit_sleep
 from orchestrator.core.lease.access import AccessWish, Via
 from orchestrator.core.lease.lease import Purpose
 from orchestrator.core.planning.capacity_request import CapacityRequest, Provisioning
 from orchestrator.core.planning.plan import make
 from orchestrator.core.text import names
-from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.jobs.monitor import check_slice
 from orchestrator.engine.provision.candidate_search import Search
 from orchestrator.engine.runtime.interpreter import HEARD_WITHIN_S
@@ -271,9 +270,10 @@ def _lend(
     drafter = plans.drafter(session, plan, AccessWish(via=options.via), handle=options.name, purpose=Purpose.RUN)
     search = Search(drafter.make(), wait_s=options.wait_s, drafter=drafter)
     with ExitStack() as stack:
-        if session.target.kind != EMULATED and not stack.enter_context(inhibit_sleep("a slice is in use")):
-            ttl = format_duration(session.target.timings.ttl_s)
-            session.reporter.notice("note", f"if this machine sleeps for longer than {ttl}, the slice is deleted")
+        if session.target.kind != EMULATED:
+            inhibited = stack.enter_context(inhibit_sleep("a slice is in use"))
+            if text := about_sleep(inhibited=inhibited, ttl_s=session.target.timings.ttl_s):
+                session.reporter.notice("note", text)
         loan = session.on_cloud(partial(lend, LendRequest(search, lent, returned)))
     if loan.owed.released is not None:
         session.note(loan.owed.released)

@@ -32,6 +32,7 @@ class ThisHostClock:
 
     boot_id = staticmethod(boot_clock.boot_id)
     boot_s = staticmethod(boot_clock.boot_s)
+    slept_s = staticmethod(boot_clock.slept_s)
 
     @staticmethod
     def wall() -> float:

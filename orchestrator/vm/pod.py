@@ -10,6 +10,7 @@ IN has `request.json`, `agent.zip`, and `code.tar.gz` where the code fits into a
 - `beside`: whether what else the job writes in its directory and its home goes where they go, or else is named
 - `inline_bytes`: how much of the results, compressed, may go into the log
 - `bucket`: gs://BUCKET/PREFIX, where all results go, as PREFIX/<run>/worker<i>/…; or null
+- `max_log`: how much of the log of a phase is kept, beginning and end (`bounded_log`)
 - `peers_s`: how long the addresses of the other pods are waited for
 - `max_duration_s`, counted from here on; `stall_s`: the longest silence of `main`, or null
 
@@ -18,6 +19,7 @@ lines (`pod_output`), of which each has one of these keys:
 
 - `pod`: {"schema", "run", "attempt", "worker", "workers"}, the first line; `say`: a sentence for the user
 - `began`: a phase
+- `left_out`: how many bytes of the log are left out before this line
 - `ended`: a phase, with "rc" (null: unknown), "signal", "stopped", "why", "unreachable" (servers), "log_bytes"
 - `metrics`: lines of worker 0's metrics.jsonl, compressed by zlib, in base64; "" says that the file begins anew
 - `file`: {"path", "size_bytes", "sha256", "kept": "log" | "bucket"} or {"path", "why"}, with "row", its number in the index
@@ -48,8 +50,10 @@ import subprocess
 import sys
 import time
 import zlib
+from itertools import islice
 
 from . import process_tree
+from .bounded_log import BoundedLog
 from .cloud_storage import Storage
 from .frames import PREFIX
 from .metrics import MetricsTail
@@ -68,8 +72,7 @@ SCHEMA = 1
 CODES = {"deadline": 124, "stopped": 143, "stalled": 71, "failed": 71, "lost": 71}
 NOT_SENT = 65
 LOOK_S, LOOK_IDLE_S, IDLE_S = 0.04, 0.2, 10.0
-PIECE_BYTES = 65536
-TURN_BYTES = 16 * PIECE_BYTES  # of log, before a look at everything else
+TURN_PIECES = 16  # of log, before a look at everything else
 DRAIN_S = 20.0  # for the log after the end of its phase: TPUs are billed
 TAIL_BYTES = 1 << 20  # of it, where that is not enough
 METRICS_BYTES = 16384  # before compression
@@ -173,7 +176,7 @@ class Program:
         self.output.begin(name)
         self.output.control(began=name)
         self._note()
-        supervisor = _Supervisor(files, script, self.environ, self.run)
+        supervisor = _Supervisor(files, script, self.environ, self.run, self.request.get("max_log"))
         self.limits.watch(supervisor.stop, files.path("log") if name == "main" else None)
         tail = MetricsTail(f"{files.run}/artifacts/metrics.jsonl", 0) if metrics and name == "main" else None
         ended = self._relay(files, supervisor, tail)
@@ -192,6 +195,7 @@ class Program:
 
     def _relay(self, files: PhaseFiles, supervisor: _Supervisor, tail: MetricsTail | None) -> dict[str, Any]:
         """Pass on the log and the metrics of a phase; return how it ended."""
+        log = BoundedLog(files.path("log"), self.request.get("max_log"))
         offset, moved_at, drain_until = 0, time.monotonic(), None
         while True:
             status = supervisor.status()  # read before the log: once final, the log is complete
@@ -202,9 +206,11 @@ class Program:
             if drain_until is not None and time.monotonic() > drain_until and size - offset > TAIL_BYTES:
                 self.output.skip(size - offset - TAIL_BYTES)
                 offset = size - TAIL_BYTES
-            for piece in _pieces(files.path("log"), offset):
+            for left_out, piece in islice(log.pieces(offset, size if ended else None), TURN_PIECES):
+                if left_out:
+                    self.output.skip(left_out, left_out=left_out)
                 self.output.log(piece)
-                offset += len(piece)
+                offset += left_out + len(piece)
                 moved_at = time.monotonic()
             more = offset < size
             if tail is not None:
@@ -253,7 +259,7 @@ class Program:
 class _Supervisor:
     """The supervisor of one phase (`local`): a process of its own, which ends the phase when this one dies."""
 
-    def __init__(self, files: PhaseFiles, script: str, environ: dict[str, str], runs: str) -> None:
+    def __init__(self, files: PhaseFiles, script: str, environ: dict[str, str], runs: str, max_log: int | None) -> None:
         self.files = files
         request = {
             "runs": runs,
@@ -264,6 +270,7 @@ class _Supervisor:
             "manifest": None,
             "store": None,
             "remote": True,
+            "max_log": max_log,
         }
         argv = [sys.executable, "-IS", environ["TPUJOB_AGENT"], "local"]
         self.process = subprocess.Popen(
@@ -332,23 +339,6 @@ def _size(path: str) -> int:
         return os.path.getsize(path)
     except OSError:
         return 0
-
-
-def _pieces(path: str, offset: int) -> Any:
-    """Yield what the log has after `offset`, up to TURN_BYTES."""
-    try:
-        file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed below
-    except FileNotFoundError:
-        return
-    with file:
-        file.seek(offset)
-        left_bytes = TURN_BYTES
-        while left_bytes > 0:
-            piece = file.read(min(PIECE_BYTES, left_bytes))
-            if not piece:
-                return
-            yield piece
-            left_bytes -= len(piece)
 
 
 def _plain(text: str) -> str:

@@ -75,11 +75,11 @@ class Output:
         if self.at - self._marked_at >= MARK_BYTES:
             self.control()
 
-    def skip(self, size_bytes: int) -> None:
-        """Leave out the next bytes of the log. The next control line tells how many."""
+    def skip(self, size_bytes: int, **said: Any) -> None:
+        """Leave out the next bytes of the log. The next control line, which says this, too, tells how many."""
         self.flush()
         self.at += size_bytes
-        self.control()
+        self.control(**said)
 
     def tick(self) -> None:
         """Write what has waited for too long: the beginning of a line, and a mark."""

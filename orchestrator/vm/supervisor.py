@@ -22,6 +22,7 @@ except ImportError:
     import signal
 
 from . import process_tree, stream
+from .bounded_log import BoundedLog
 from .frames import reply
 from .phase import PhaseFiles, boot_id, boot_s, private
 
@@ -231,9 +232,10 @@ class Supervisor:
         if os.path.basename(phase.dir) == "main":
             self._remember()
         wait, go = os.pipe()
-        with open(phase.path("log"), "ab", opener=private) as log:
-            command = ["bash", "-c", GATE, phase.path("script")]
-            self.main = spawn(command, wait, log.fileno(), f"{phase.run}/work", self.environment)
+        self.log = os.open(phase.path("log"), os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self.bound = BoundedLog(phase.path("log"), request.get("max_log"))
+        command = ["bash", "-c", GATE, phase.path("script")]
+        self.main = spawn(command, wait, self.log, f"{phase.run}/work", self.environment)
         os.close(wait)
         self.started_at = time.time()
         phase.write("started.json", {"pid": self.main, "started_at": self.started_at, "boot": boot_id()})
@@ -282,9 +284,8 @@ class Supervisor:
         died_of = os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None
         rc = None if status is None else 128 + died_of if died_of is not None else os.WEXITSTATUS(status)
         unreachable = self._unreachable() if rc and not stopped else []
-        with open(self.phase.path("log"), "rb") as log:
-            os.fsync(log.fileno())
-            log_size = os.fstat(log.fileno()).st_size
+        os.fsync(self.log)
+        log_size = os.fstat(self.log).st_size
         ended: dict[str, Any] = {"started_at": self.started_at, "ended_at": time.time(), "log_size": log_size}
         clock = {"boot": boot_id(), "ended_boot_s": boot_s()}
         ended.update(clock, rc=rc, signal=died_of, stopped=stopped, unreachable=unreachable, disk_full=self._is_full())
@@ -309,7 +310,11 @@ class Supervisor:
             return []
 
     def reap(self) -> bool:
-        """Collect every child that ended, orphans too. True once the main process is among them."""
+        """Collect every child that ended, orphans too. True once the main process is among them.
+
+        Called again and again as long as anything of the phase may live, so the log is kept within its bound here.
+        """
+        self.bound.punch(self.log)
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
             while pid:

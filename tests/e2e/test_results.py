@@ -54,6 +54,8 @@ ON_TPU = "tpu: {zone: us-central1-a}\n"
 KEPT_BACK = (
     f"{ON_TPU}name: limited\nlimits: {{max_results: 1KB}}\ncommand: 'cd $TPUJOB_ARTIFACTS; echo 1 >a; seq 999 >b'\n"
 )
+CHATTY = "name: chatty\nlimits: {max_log: 1MB}\nsetup: yes | head -c 2000000\n"
+CHATTY += "command: 'echo begin; yes | head -c 20000000; echo the end; exit 7'\n"
 FAILING = JOB.replace("${RC:-0}", "7")
 SMALL_DISK = 1 << 20
 
@@ -82,6 +84,17 @@ def held_until(tpujob: Tpujob) -> float:
     (row,) = json.loads(tpujob("status", "--json").stdout)["slices"]
     assert row["mode"] == "hold" and "tpujob collect" in row["remark"]
     return float(row["hold_until"])
+
+
+@pytest.mark.parametrize("where", ["on: local\n", ON_TPU], ids=["local", "slice"])
+def test_a_log_beyond_its_bound_keeps_both_ends_and_says_what_is_left_out(tpujob: Tpujob, where: str) -> None:
+    done = tpujob("run", tpujob.job(where + CHATTY))
+    assert done.returncode == 7, done.stderr
+    (path,) = tpujob.directory.glob("runs/*/logs/worker0.log")
+    assert path.stat().st_size <= 1_000_100
+    beginning, size, end = re.split(r"\n?tpujob: (.*) of the log left out here \(limits.max_log\)\n", path.read_text())
+    assert 450_000 < len(beginning) <= 500_000 and end.endswith("y\nthe end\n") and re.fullmatch(r"2[01]\.\d MB", size)
+    assert tpujob("logs").stdout.endswith("worker0 | y\nworker0 | the end\n")
 
 
 def test_a_disk_that_is_full_costs_no_results_and_collect_gets_them_once_there_is_room(tpujob: Tpujob) -> None:

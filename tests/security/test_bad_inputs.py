@@ -93,6 +93,7 @@ FILES: list[tuple[str, str | bytes, str]] = [
     ),
     ("14-linger", COMMAND + "limits: {linger: 3d}\n", "`3d` is not between 1m and 24h"),
     ("14-results", COMMAND + "limits: {max_results: 50 gigs}\n", "`50 gigs` is not a size: write a number with a unit"),
+    ("14-log", COMMAND + "limits: {max_log: 10KB}\n", "`10KB` is less than 1MB; write for example 1GB"),
     ("14-no-results", COMMAND + "limits: {max_results: 0GB}\n", "`0GB` is nothing at all"),
     ("15-labels", COMMAND + "labels: {Tpujob-Run: x}\n", "job.yaml:2: labels: unknown key"),
     ("16-name", COMMAND + "env: {A=B: '1'}\n", "env.A=B: is not a variable name"),

@@ -44,12 +44,13 @@ MAY_IMPORT = {
         "peers",
         "private_files",
         "trees",
+        "vm.bounded_log",
         "vm.metrics",
         "vm.sensitive",
         "vm.upload",
         "whole_file",
     }
-    | CORE,  # a local job's metrics are read as on a worker
+    | CORE,  # a local job's log and metrics are read as on a worker
     "engine": ENGINE,
     "report": REPORT,
     "promises": set(),  # what is promised knows nothing of what keeps it, and only what measures knows it

@@ -66,6 +66,7 @@ def program_of(
         "inline_bytes": INLINE_BYTES,
         "bucket": spec.bucket,
         "max_duration_s": spec.limits.max_duration_s,
+        "max_log": spec.limits.max_log,
         "peers_s": peers_s,
         "stall_s": spec.limits.stall,
     }

@@ -71,9 +71,7 @@ def run_there(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
         make_directory(Path(record.directory))
         without_secret = [each for each in documents if each["kind"] != "Secret"]
         whole_file.replace(Path(record.directory) / MANIFEST, to_yaml(without_secret))
-        output = stack.enter_context(
-            closing(JobOutput(Path(record.directory), session.reporter, patterns=spec.metrics))
-        )
+        output = stack.enter_context(closing(JobOutput(Path(record.directory), session.reporter, spec)))
         job = ClusterRun(
             run=record,
             attempt=attempt,

@@ -71,7 +71,7 @@ def _follow(session: Session, found: RunRecord, attempt: Attempt, lease: Lease) 
     """Follow the job to its end. This process has the lock of the attempt."""
     session.know_secrets(found)
     spec, directory = found.spec, Path(found.directory)
-    with closing(JobOutput(directory, session.reporter, anew=True, patterns=spec.metrics)) as output:
+    with closing(JobOutput(directory, session.reporter, spec, anew=True)) as output:
         if lease.cloud == GKE:
             from orchestrator.client.cluster.runs import follow
 

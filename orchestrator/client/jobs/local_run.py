@@ -37,8 +37,8 @@ def run_here(
     with ExitStack() as stack:
         shipment = shipment_of(session, survey_of(session, spec, path), stack)
         make_directory(Path(run.directory))
-        output = stack.enter_context(closing(JobOutput(Path(run.directory), session.reporter, patterns=spec.metrics)))
-        worker = LocalWorker(working, attempt.id)
+        output = stack.enter_context(closing(JobOutput(Path(run.directory), session.reporter, spec)))
+        worker = LocalWorker(working, attempt.id, spec.limits.max_log)
         asked = requirements.read(spec, path, code_sha256=shipment.id if shipment else None)
         job = local.prepare(
             spec,

@@ -1,18 +1,27 @@
 """The output of a job: one log file per worker, and log events; secrets in neither."""
 
+from __future__ import annotations
+
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Literal
+from typing import TYPE_CHECKING
 
 from orchestrator import private_files
 from orchestrator.client.events import Bar, Reporter
+from orchestrator.client.jobs.log_file import LogFile
 from orchestrator.client.jobs.metrics import RunMetrics
 from orchestrator.client.jobs.paced import Paced
+from orchestrator.core.lease.run_spec import RunSpec
+from orchestrator.core.text.gaps import LeftOut, gap_line
 from orchestrator.core.text.redaction import RedactedStream
 from orchestrator.errors import ConfigError
 from orchestrator.report.files.log_files import log_directory
 
+if TYPE_CHECKING:
+    from orchestrator.core.jobfile.keys import JobSpec
+
+NO_SPEC = RunSpec()
 BAR_S = 1.0  # between two states of a progress bar
 
 
@@ -28,31 +37,35 @@ def make_directory(path: Path) -> None:
 class JobOutput:
     """The sink of the job's output, called from any thread. Writes `logs/worker<i>.log` and reports lines, without secrets.
 
-    `anew`: the output comes from its first byte again, so the files are written anew too. `patterns` find metrics in the lines,
-    and in the states of a progress bar; `metrics` is the sink of worker 0's metrics.jsonl.
+    `spec` bounds the files (`limits.max_log`), and has patterns that find metrics in the lines and in the states of a progress
+    bar; `metrics` is the sink of worker 0's metrics.jsonl. `anew`: the output comes from its first byte again, so the files are
+    written anew too.
     """
 
     def __init__(
-        self, directory: Path, reporter: Reporter, *, anew: bool = False, patterns: Mapping[str, str] | None = None
+        self, directory: Path, reporter: Reporter, spec: JobSpec | RunSpec = NO_SPEC, *, anew: bool = False
     ) -> None:
         from orchestrator.core.text.terminal import LineSplitter
 
         self._directory = log_directory(directory)
         self._new_splitter = LineSplitter
         self._reporter = reporter
-        self._mode: Literal["ab", "wb"] = "wb" if anew else "ab"
+        self._most_bytes, self._anew = spec.limits.max_log, anew
         self._lock = threading.Lock()
-        self._files: dict[int, IO[bytes]] = {}
+        self._files: dict[int, LogFile] = {}
         self._splitters: dict[int, LineSplitter] = {}
         self._streams: dict[int, RedactedStream] = {}
         self._bars = Paced(BAR_S, self._show_bar, self._lock)
         self._shown_bars: dict[int, str] = {}
         self._full = False
-        self.metrics = RunMetrics(directory, reporter, patterns, anew=anew)
+        self.metrics = RunMetrics(directory, reporter, spec.metrics, anew=anew)
 
     def __call__(self, worker: int, data: bytes) -> None:
         with self._lock:
             stream = self._streams.setdefault(worker, RedactedStream(self._reporter.secrets))
+            if isinstance(data, LeftOut):
+                stream.skip()
+                self._leave_out(worker, data.size_bytes)
             self._keep(worker, stream.feed(data))
 
     def close(self) -> None:
@@ -66,21 +79,32 @@ class JobOutput:
             self.metrics.close()
 
     def _keep(self, worker: int, data: bytes) -> None:
-        """Write to the log file. A full disk is reported and ends the file, not the job."""
+        """Write to the log file, and show."""
+        self._store(worker, lambda file: file.write(data))
+        if worker not in self._splitters:
+            self._splitters[worker] = self._new_splitter()
+        self._show(worker, self._splitters[worker].feed(data))
+        if self._splitters[worker].is_bar:
+            self._bars.change(worker)
+
+    def _leave_out(self, worker: int, size_bytes: int) -> None:
+        """Say, in the log file and on screen, that the worker leaves out so much."""
+        self._store(worker, lambda file: file.skip(size_bytes))
+        if worker in self._splitters:
+            self._show(worker, self._splitters[worker].flush())
+        self._reporter.log(worker, (gap_line(size_bytes),))
+
+    def _store(self, worker: int, change: Callable[[LogFile], None]) -> None:
+        """Change the log file. A full disk is reported and ends the file, not the job."""
         try:
             if not self._full:
-                self._file(worker).write(data)
+                change(self._file(worker))
         except OSError as error:
             self._full = True
             self._reporter.notice(
                 "warning",
                 f"{self._directory} cannot be written: {error.strerror}; what follows of the logs is in no file",
             )
-        if worker not in self._splitters:
-            self._splitters[worker] = self._new_splitter()
-        self._show(worker, self._splitters[worker].feed(data))
-        if self._splitters[worker].is_bar:
-            self._bars.change(worker)
 
     def _show(self, worker: int, lines: list[str]) -> None:
         if lines:
@@ -95,9 +119,9 @@ class JobOutput:
             self._reporter.emit(Bar(worker, line))
             self.metrics.search(worker, [line])
 
-    def _file(self, worker: int) -> IO[bytes]:
+    def _file(self, worker: int) -> LogFile:
         if worker not in self._files:
             private_files.make_directory(self._directory)
             path = self._directory / f"worker{worker}.log"
-            self._files[worker] = private_files.open_file(path, self._mode, buffering=0)
+            self._files[worker] = LogFile(path, self._most_bytes, anew=self._anew)
         return self._files[worker]

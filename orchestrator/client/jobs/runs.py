@@ -16,12 +16,11 @@ from orchestrator.client.jobs import job_files, results, tpu_use
 from orchestrator.client.jobs.code import shipment_of, survey_of
 from orchestrator.client.jobs.log_output import JobOutput, make_directory
 from orchestrator.client.jobs.planning import plan_of
-from orchestrator.client.jobs.sleep_inhibitor import inhibit_sleep
+from orchestrator.client.jobs.sleep_inhibitor import about_sleep, inhibit_sleep
 from orchestrator.client.results import pages
 from orchestrator.core.lease import access
 from orchestrator.core.lease.access import NO_WISH, AccessWish
 from orchestrator.core.lease.lease import HeldFor, Purpose
-from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.preparation import checks, runs
 from orchestrator.engine.preparation.phases import phases
@@ -137,7 +136,7 @@ def _run_on_slice(
     with ExitStack() as stack:
         shipment = shipment_of(session, found, stack)
         make_directory(Path(run.directory))
-        output = stack.enter_context(closing(JobOutput(Path(run.directory), session.reporter, patterns=spec.metrics)))
+        output = stack.enter_context(closing(JobOutput(Path(run.directory), session.reporter, spec)))
         job = runs.job_run(
             spec,
             run,
@@ -155,9 +154,8 @@ def _run_on_slice(
         )
         if not emulated and not options.detach and options.lane is None:
             inhibited = stack.enter_context(inhibit_sleep(f"run {run.id} is attached to this machine"))
-            if not inhibited:
-                ttl = format_duration(session.target.timings.ttl_s)
-                text = f"if this machine sleeps for longer than {ttl}, the slice is deleted (or: --detach)"
+            ttl_s = session.target.timings.ttl_s
+            if text := about_sleep(inhibited=inhibited, ttl_s=ttl_s, else_do="; `tpujob submit` outlives that"):
                 session.reporter.notice("note", text)
 
         with pages.reported_if_it_raises(session, run):

@@ -1,4 +1,4 @@
-"""Inhibit suspend while a run is attached: a suspended machine sends no heartbeat."""
+"""Inhibit suspend while a run is attached, and say what it does all the same: a suspended machine sends no heartbeat."""
 
 import select
 import shutil
@@ -6,9 +6,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from orchestrator import fork
+from orchestrator.core.text.durations import format_duration
 
+POWER = Path("/sys/class/power_supply")
 ANSWER_S = 5.0
 GRANTED = (
     "sh",
@@ -29,6 +32,29 @@ def inhibit_sleep(why: str) -> Iterator[bool]:
     finally:
         if started is not None:
             _end(*started)
+
+
+def about_sleep(*, inhibited: bool, ttl_s: float, else_do: str = "") -> str | None:
+    """Return what a sleep of this machine does, None where none is to be expected: no terminal with a battery, and inhibited.
+
+    `ttl_s`: how long the claim on a slice lives without this machine. No inhibitor holds up a lid.
+    """
+    has_lid = sys.stderr.isatty() and _has_battery()
+    what = "you close the lid" if has_lid else "this machine sleeps"
+    text = f"if {what} for longer than {format_duration(ttl_s)}, the slice is deleted{else_do}"
+    return text if has_lid or not inhibited else None
+
+
+def _has_battery() -> bool:
+    """Return whether this machine itself has one, and not a mouse."""
+    try:
+        if sys.platform == "darwin":
+            found = subprocess.run(["pmset", "-g", "batt"], capture_output=True, check=False, timeout=ANSWER_S)
+            return b"InternalBattery" in found.stdout
+        scopes = [each.parent / "scope" for each in POWER.glob("*/type") if each.read_text().strip() == "Battery"]
+        return any(not scope.exists() or scope.read_text().strip() == "System" for scope in scopes)
+    except (OSError, subprocess.SubprocessError):
+        return False
 
 
 def _start(why: str) -> tuple[subprocess.Popen[bytes], fork.Descriptor] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,8 @@ POLL_S = 0.2
 ALONE_POLLS = 50  # a collector that has just been started is there by then
 BAR_S = 1.0  # between two states of a progress bar
 PIECE_BYTES = 1 << 20
+LAST_BYTES = 1 << 16  # of a file that was shortened, shown again: they may not have been shown yet
+SHORTENED = "tpujob: the log was shortened here (limits.max_log); some of it may be missing or follow twice"
 
 
 def read_logs(
@@ -100,7 +103,9 @@ def stored_lines(
         for index, path in _files(found, takes):
             splitter = splitters.setdefault(index, LineSplitter(session.reporter.secrets.hide))
             with path.open("rb") as file:
-                file.seek(offsets.get(index, 0))
+                if file.seek(offsets.get(index, 0)) > os.fstat(file.fileno()).st_size:  # its middle went meanwhile
+                    file.seek(-LAST_BYTES, os.SEEK_END)
+                    yield LogLines(index, (*splitter.flush(), SHORTENED))
                 while data := file.read(PIECE_BYTES):
                     if lines := splitter.feed(data):
                         yield LogLines(index, tuple(lines))

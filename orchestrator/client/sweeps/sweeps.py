@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.client.events import Reporter, SweepResult
-from orchestrator.client.jobs.sleep_inhibitor import inhibit_sleep
+from orchestrator.client.jobs.sleep_inhibitor import about_sleep, inhibit_sleep
 from orchestrator.client.results import pages
 from orchestrator.client.sweeps import plans, records
 from orchestrator.client.sweeps.board import Board
 from orchestrator.client.sweeps.lanes import LaneThread, LaneWork, OpenSession
 from orchestrator.core.lease.lease import CANCEL
-from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.runtime.interpreter import HEARD_WITHIN_S, signals_to
 from orchestrator.errors import Canceled, Interrupted, TpujobError
 from orchestrator.settings import EMULATED
@@ -162,6 +161,6 @@ def _end(work: LaneWork, lanes: list[LaneThread]) -> None:
 
 
 def _inhibit_sleep(session: Session, stack: ExitStack) -> None:
-    if not stack.enter_context(inhibit_sleep("a sweep is attached to this machine")):
-        ttl = format_duration(session.target.timings.ttl_s)
-        session.reporter.notice("note", f"if this machine sleeps for longer than {ttl}, its slices are deleted")
+    inhibited = stack.enter_context(inhibit_sleep("a sweep is attached to this machine"))
+    if text := about_sleep(inhibited=inhibited, ttl_s=session.target.timings.ttl_s):
+        session.reporter.notice("note", text)

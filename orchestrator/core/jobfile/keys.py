@@ -70,6 +70,11 @@ class LimitsSection(Section):
         default=None,
         description="Collect at most this much, of all workers together: 50GB. Left out: as much as fits on the disk.",
     )
+    max_log: Annotated[int, BeforeValidator(one_value.max_log), Shape({"type": "string", "default": "1GB"})] = Field(
+        default=10**9,
+        description="Keep at most this much of each worker's log: its beginning and its end, and a line that says how much is "
+        "left out between them. 1MB at least.",
+    )
     stall: Annotated[float | None, BeforeValidator(one_value.stall), Shape(shapes.TEXT_OR_NULL)] = Field(
         default=None, description="Stop a job that prints nothing for this long: 10s to 24h. Left out: no such limit."
     )

@@ -62,6 +62,7 @@ class LimitsRecord:
 
     max_duration: float | None = None
     max_results: int | None = None
+    max_log: int | None = None
     linger: float | None = None
 
 

@@ -127,10 +127,16 @@ class RedactedStream:
     def __init__(self, secrets: Redactor) -> None:
         self._secrets = secrets
         self._held = b""
+        self._dropping = False  # after a gap, until a line begins that no key reaches into
 
     def feed(self, data: bytes) -> bytes:
         """Take the next bytes; return those that can be shown now, redacted."""
         held = self._held + data
+        if self._dropping:
+            self._held, begin = held, held.find(b"\n", MAX_KEY_BYTES) + 1
+            if not begin and len(held) <= HELD_BYTES:
+                return b""
+            self._dropping, held = False, held[begin or HELD_BYTES :]
         cut = max(held.rfind(b"\n"), held.rfind(b"\r")) + 1
         key = _unended_key(held[:cut])
         if key is not None and len(held) - key <= MAX_KEY_BYTES:
@@ -140,9 +146,13 @@ class RedactedStream:
         self._held = held[cut:]
         return self._secrets.hide_bytes(held[:cut])
 
+    def skip(self) -> None:
+        """Go on after a gap, with a whole line. What is cut by it is dropped on both sides: it may be half of a secret."""
+        self._held, self._dropping = b"", True
+
     def flush(self) -> bytes:
         """Return the rest, redacted, at the end of the stream."""
-        held, self._held = self._held, b""
+        held, self._held = b"" if self._dropping else self._held, b""
         return self._secrets.hide_bytes(held)
 
     def _within_line(self, held: bytes) -> int:

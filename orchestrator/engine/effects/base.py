@@ -152,6 +152,16 @@ class Sleep(Effect[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class StoodStill(QuickEffect["tuple[float, str] | None"]):
+    """For how many seconds this program did not run the last time that this was long, and that in words: its machine slept, or
+    it was stopped (Ctrl-Z). None: it never was. The interpreter knows it, and not the world.
+    """
+
+    def perform(self, world: World) -> tuple[float, str] | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
 class JobClock:
     """A phase of a job that runs now. Dollars are those of its run so far, and of its slice per hour; None: unknown."""
 

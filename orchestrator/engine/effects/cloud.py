@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.core.lease.cloud_api import Listing, Operation, SliceName, SliceRequest, SliceView, WorkerAddress
 from orchestrator.core.lease.lease import Lease
-from orchestrator.engine.effects.base import Effect, T, World
+from orchestrator.engine.effects.base import Effect, QuickEffect, T, World
 from orchestrator.errors import CloudError
 
 
@@ -25,6 +25,15 @@ class Create(Effect[Operation]):
 
     def perform(self, world: World) -> Operation:
         return world.cloud.create(self.request)
+
+
+@dataclass(frozen=True, slots=True)
+class LapsesAfter(QuickEffect[float]):
+    """Return how many seconds a standstill takes, at least, that ends the claim of an attached run: a heartbeat was due."""
+
+    def perform(self, world: World) -> float:
+        timings = world.cloud.capabilities.timings
+        return timings.ttl_s - timings.heartbeat_s
 
 
 class Get(SliceEffect["SliceView | None"]):

@@ -10,13 +10,13 @@ from orchestrator import errors
 from orchestrator.core.lease import access_commands
 from orchestrator.core.lease.access import Via
 from orchestrator.core.lease.cloud_api import SliceState, SliceView
-from orchestrator.core.lease.lease import Lease, LeaseState
+from orchestrator.core.lease.lease import Lease, LeaseState, Mode
 from orchestrator.core.lease.run_and_attempt import RunRecord, WorkerEnd
 from orchestrator.core.text.alike import worker_names
 from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.cluster import pod_ends
-from orchestrator.engine.effects.base import JobClock, Now, ReadLease, Report, Sleep, SliceWorkers
-from orchestrator.engine.effects.cloud import Get, GetGuestAttributes
+from orchestrator.engine.effects.base import JobClock, Now, ReadLease, Report, Sleep, SliceWorkers, StoodStill
+from orchestrator.engine.effects.cloud import Get, GetGuestAttributes, LapsesAfter
 from orchestrator.engine.effects.workers import StopPhase, WaitForWorkers
 from orchestrator.engine.jobs.silence import Silence
 from orchestrator.engine.leases.cancellation import check_attempt
@@ -241,7 +241,8 @@ async def check_slice(lease: Lease) -> tuple[Lease, SliceProblem | None]:
     except errors.CloudUnavailable:
         return current, None
     if view is None:
-        raise errors.Vanished(f"{lease.name.node} was deleted by another client while the job was running")
+        text = f"{lease.name.node} was deleted by another client while the job was running"
+        raise await _lapsed(lease) or errors.Vanished(text)
     if view.state is SliceState.TOMBSTONE or view.native_state == SUSPENDING:
         if isinstance(view.error, errors.SliceLost):
             raise view.error
@@ -251,8 +252,21 @@ async def check_slice(lease: Lease) -> tuple[Lease, SliceProblem | None]:
             f"{lease.name.node} was sent back to its queue while the job was running ({view.native_state})"
         )
     if view.state in (SliceState.STOPPED, SliceState.STOPPING, SliceState.DELETING):
-        raise errors.Vanished(f"{lease.name.node} is {view.native_state} though the job is running")
+        text = f"{lease.name.node} is {view.native_state} though the job is running"
+        raise await _lapsed(lease) or errors.Vanished(text)
     return current, problem_of(view)
+
+
+async def _lapsed(lease: Lease) -> errors.Vanished | None:
+    """Return why a slice is gone whose claim may have ended while this program stood still; None if it did not for so long."""
+    stood = await StoodStill()
+    if stood is None or stood[0] < await LapsesAfter():
+        return None
+    if lease.mode is not Mode.RUN:
+        return errors.Vanished(f"{lease.name.node} is gone: {stood[1]}, and its time may have ended meanwhile")
+    why = "the claim ended at the last heartbeat, and the watchdog deleted the slice"
+    hint = "a job of `tpujob submit` runs on without this machine"
+    return errors.Vanished(f"{lease.name.node} is gone: {stood[1]}; {why}", hint=hint)
 
 
 def problem_of(view: SliceView) -> SliceProblem | None:

@@ -22,7 +22,6 @@ T = TypeVar("T")
 
 PATIENCE_S = 60.0  # for a cloud that does not reply, or that is busy with another change of the slice
 ARMED = "armed on every worker: the slice deletes itself when its claim is over"
-ASLEEP_S = 300.0  # between two ticks of a program that ticks every few seconds
 
 
 Move = Held | Passed | Callable[[Lease], Extended]
@@ -161,7 +160,7 @@ class LeaseRenewal:
             self._claimed_until = claim_labels.first_claimed_until(lease, lease.sent_at or lease.created_at, timings)
             if lease.ready_by is not None:  # `shorten_claim` removed its wait
                 self._claimed_until = min(self._claimed_until, claim_labels.claimed_until_once_ready(lease, timings))
-        self._not_before = self._looked_at = now
+        self._not_before = now
         self._armed_by = now + timings.boot_s
         self._taken_over = taken_over
         self._armed = False
@@ -169,10 +168,6 @@ class LeaseRenewal:
     async def tick(self, silent_s: float = 0.0) -> None:
         """Renew the label when it is due, and report once whether the watchdogs are armed."""
         now = await Now()
-        asleep_s = now - self._looked_at
-        if asleep_s > ASLEEP_S:
-            await Report("warning", f"this machine was asleep, or tpujob stopped, for {asleep_s / 60:.0f} min")
-        self._looked_at = now
         if now >= self._not_before:
             await self._renew(now)
             await self._check_watchdogs(now)

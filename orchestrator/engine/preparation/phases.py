@@ -126,6 +126,7 @@ class PhaseScript:
             attempt=attempt.id,
             phase=self.phase,
             manifest=self.manifest,
+            max_log=self.run.spec.limits.max_log,
             script=self.text if self.bucket is None else scripts.with_upload(self.text, self._upload(attempt)),
             env_by_worker=[
                 {**worker_environment(self.run, attempt, lease, index, hosts, coordinator, self.emulation), **self.env}

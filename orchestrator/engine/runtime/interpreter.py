@@ -21,14 +21,17 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from orchestrator import fork
-from orchestrator.engine.effects.base import Effect, Program, Report, Shield, Sleep, T, World
+from orchestrator.core.text.durations import format_duration
+from orchestrator.engine.effects.base import Effect, Program, Report, Shield, Sleep, StoodStill, T, World
 from orchestrator.errors import Interrupted
+from orchestrator.ledger.clocks import ThisHostClock
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 CRASH_AT = "TPUJOB_CRASH_AT"
 # Python runs a signal's handler in the main thread, once that does anything at all. A signal that arrived just before it began
 # to wait, or that the system gave to another thread, does not end the wait.
 HEARD_WITHIN_S = 0.5
+STANDSTILL_S, NOTABLE_S = 20.0, 300.0  # a program that did not even wait for so long stood still; that is reported
 LOOK_S = 0.5  # between two looks at the ledger while a program waits
 
 
@@ -55,12 +58,16 @@ class Interpreter:
     """Drives one program at a time, in the thread that calls `run`."""
 
     world: World
+    clock: ThisHostClock = field(default_factory=ThisHostClock)
     _inbox: queue.SimpleQueue[_Done | _Signal] = field(default_factory=queue.SimpleQueue)
     _ticket: int = 0
     _shielded: bool = False
     _received: list[int] = field(default_factory=list)
     pending: Interrupted | None = None  # came under a shield, and the program has not unwound for it yet
     _crash: _CrashPoint | None = None
+    # When this program was noticed to run last, and for how long the machine had slept by then.
+    _looked: tuple[float, float] = 0.0, 0.0
+    _stood_still: tuple[float, str] | None = None
 
     def run(self, program: Program[T]) -> T:
         """Return the program's result, or raise the exception that it ended with.
@@ -69,6 +76,7 @@ class Interpreter:
         """
         self._crash = _crash_point(os.environ.get(CRASH_AT, ""))
         self._shielded = False
+        self._looked, self._stood_still = (self.clock.boot_s(), self.clock.slept_s()), None
         pid = os.getpid()
         with _signals.heard_by(self):
             answer: Any = None
@@ -108,6 +116,9 @@ class Interpreter:
         try:
             if isinstance(effect, Sleep):
                 self._sleep(effect)
+            elif isinstance(effect, StoodStill):
+                self._look()
+                answer = self._stood_still
             elif not isinstance(effect, Shield):
                 answer = self._in_thread(effect) if effect.slow else effect.perform(self.world)
         except Exception as error:  # the program decides what it means
@@ -124,6 +135,16 @@ class Interpreter:
             self._wait(None, min(left_s, LOOK_S) if watched else left_s)
             if watched and effect.is_over(self.world):
                 return
+
+    def _look(self) -> None:
+        """Notice that the program stood still since the last look. A call that is waited for is looked at all the time."""
+        before, self._looked = self._looked, (self.clock.boot_s(), self.clock.slept_s())
+        seconds, slept_s = self._looked[0] - before[0], self._looked[1] - before[1]
+        if seconds >= STANDSTILL_S:
+            what = "this machine slept" if slept_s > seconds / 2 else "tpujob was stopped for"
+            self._stood_still = seconds, f"{what} {format_duration(seconds)}"
+            if seconds >= NOTABLE_S:
+                self.world.report(Report("warning", self._stood_still[1]))
 
     def _in_thread(self, effect: Effect[Any]) -> Any:
         self._ticket += 1
@@ -142,6 +163,7 @@ class Interpreter:
         """Until the effect with this ticket is done, or the time is over; signals in between unwind or are counted."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
+            self._look()
             left_s = HEARD_WITHIN_S if deadline is None else min(deadline - time.monotonic(), HEARD_WITHIN_S)
             if left_s <= 0:
                 return None

@@ -163,6 +163,7 @@ class Fleet:
             "script": request.script,
             "manifest": request.manifest,
             "delete": request.delete,
+            "max_log": request.max_log,
         }
 
         def start_one(connection: Connection) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from orchestrator.core.text.gaps import LeftOut
 from orchestrator.core.text.terminal import printable
 from orchestrator.errors import RemoteError, Unreachable
 from orchestrator.remote.ssh.call import WorkerCall, parse_json
@@ -19,6 +20,7 @@ from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup
 
 SILENCE_S = 12.0  # the worker sends something every two seconds
 RETRY_FIRST_S, RETRY_MOST_S = 0.1, 3.0
+DIGITS = 18  # of a number of bytes, at most
 MOST_SERVERS, SERVER_CHARS = 8, 200  # of those that a worker says it does not reach
 
 
@@ -115,6 +117,9 @@ class Follower:
                 if kind == b"L" and content:
                     self._deliver(self._connection.index, content)
                     self._offset += len(content)
+                elif kind == b"G" and content[:DIGITS].isdigit():
+                    self._deliver(self._connection.index, left_out := LeftOut(int(content[:DIGITS])))
+                    self._offset += left_out.size_bytes
                 elif kind == b"M" and self._metrics is not None:
                     self._metrics(self._connection.index, content)
                     self._metrics_offset = self._metrics_offset + len(content) if content else 0

@@ -7,6 +7,7 @@ the same checks and the same manifest as from a worker.
 
 import contextlib
 import json
+import math
 import os
 import socket
 import subprocess
@@ -20,15 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import fork, private_files, trees
+from orchestrator.core.text.gaps import LeftOut
 from orchestrator.errors import RemoteError
 from orchestrator.remote.shipping.shipment import Shipment
 from orchestrator.remote.ssh.call import PREFIX
 from orchestrator.remote.transfer.collect import ArchivePart, Collector, CollectRequest, CollectResult
+from orchestrator.vm.bounded_log import BoundedLog
 from orchestrator.vm.metrics import MetricsTail
 
 AGENT = (sys.executable, "-P", "-m", "orchestrator.vm")
 LOOK_S = 0.05
-PIECE_BYTES = 65536
 
 Sink = Callable[[int, bytes], None]
 
@@ -40,14 +42,17 @@ class LocalExit:
 
 
 class LocalWorker:
-    """`runs` is the directory of the attempts of local jobs; `close` deletes the attempt's part."""
+    """`runs` is the directory of the attempts of local jobs; `close` deletes the attempt's part.
 
-    def __init__(self, runs: Path, attempt: str) -> None:
-        self.runs, self.attempt = runs, attempt
+    `max_log`: how many bytes of a log are kept.
+    """
+
+    def __init__(self, runs: Path, attempt: str, max_log: int | None = None) -> None:
+        self.runs, self.attempt, self._max_log = runs, attempt, max_log
         self._lock = threading.Lock()  # a wait that a signal interrupted may still be reading the log
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: fork.Descriptor | None = None  # to its stdin
-        self._log: Path | None = None
+        self._log: BoundedLog | None = None
         self._read = 0
         self._sink: Sink = lambda worker, data: None
         self._metrics: Sink = self._sink
@@ -66,8 +71,10 @@ class LocalWorker:
             "env": dict(env),
             "manifest": None if shipment is None else shipment.id,
             "store": None if shipment is None else str(shipment.store),
+            "max_log": self._max_log,
         }
-        self._log, self._read, self._sink = self.runs / self.attempt / phase / "log", 0, sink
+        self._phase = self.runs / self.attempt / phase
+        self._log, self._read, self._sink = BoundedLog(str(self._phase / "log"), self._max_log), 0, sink
         self._metrics = metrics
         self._tail = MetricsTail(str(self.runs / self.attempt / "artifacts" / "metrics.jsonl"), 0)
         self._close_pipe()
@@ -86,7 +93,7 @@ class LocalWorker:
             assert self._process is not None, "no phase was started"
             ended = self._process.poll() is not None  # asked first: then no byte is still to come
             with self._lock:
-                self._pass_on(last=ended)
+                self._pass_on(last=ended, until=deadline)
             if ended:
                 return self._ended()
             if time.monotonic() >= deadline:
@@ -101,7 +108,7 @@ class LocalWorker:
         self._process.wait()
         self._close_pipe()
         with self._lock:
-            self._pass_on(last=True)
+            self._pass_on(last=True, until=math.inf)
 
     def collect(self, destination: Path, artifacts: tuple[str, ...], most_bytes: int | None = None) -> CollectResult:
         runs = str(self.runs)
@@ -143,22 +150,22 @@ class LocalWorker:
         if self._pipe is not None:
             self._pipe.close()
 
-    def _pass_on(self, *, last: bool) -> None:
+    def _pass_on(self, *, last: bool, until: float) -> None:
         for piece in self._tail.pieces(last):
             self._metrics(0, piece)
-        if self._log is None or not self._log.exists():
-            return
-        with self._log.open("rb") as log:
-            log.seek(self._read)
-            while piece := log.read(PIECE_BYTES):
-                self._read += len(piece)
-                self._sink(0, piece)
+        for left_out, piece in () if self._log is None else self._log.pieces(self._read):
+            if left_out:
+                self._sink(0, LeftOut(left_out))
+            self._read += left_out + len(piece)
+            self._sink(0, piece)
+            if not last and time.monotonic() > until:  # the job prints faster than this reads
+                break
 
     def _ended(self) -> LocalExit:
-        assert self._process is not None and self._process.stdout is not None and self._log is not None
+        assert self._process is not None and self._process.stdout is not None
         self._close_pipe()
         try:
-            return LocalExit(json.loads((self._log.parent / "exit.json").read_bytes())["rc"])
+            return LocalExit(json.loads((self._phase / "exit.json").read_bytes())["rc"])
         except FileNotFoundError:
             reply = _reply(self._process.stdout.read())
             return LocalExit(None, reply["error"]) if "error" in reply else LocalExit(None)

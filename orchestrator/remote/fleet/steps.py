@@ -20,6 +20,7 @@ class StartRequest:
     manifest: str | None = None  # the id of the shipment to unpack first
     saved_by_worker: Sequence[str | None] = ()  # the id of the work saved from an earlier attempt, by worker
     delete: str | None = None  # an earlier attempt whose results are collected: its files make room first
+    max_log: int | None = None  # bytes of the log that are kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from typing import Any
 from orchestrator.core.cluster.pod_api import LogStream, PodApi, PodPhase, PodView
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.core.text import json_text
+from orchestrator.core.text.gaps import LeftOut
 from orchestrator.core.text.terminal import printable
 from orchestrator.errors import CloudError, CloudUnavailable
 from orchestrator.remote.fleet.follow import MOST_SERVERS, SERVER_CHARS, WorkerState, WorkerStatus
@@ -269,7 +270,10 @@ class Follower:
         said = line.said
         if line.of in PHASES:
             self._is_attached(line.of)
-        if "say" in said:
+        if line.left_out and self._is_attached(line.of):
+            self._log_bytes += line.left_out
+            self._deliver(self.index, LeftOut(line.left_out))
+        elif "say" in said:
             self._say(str(said["say"])[:TEXT_CHARS])
         elif "ended" in said and isinstance(line.of, str):
             self._phase_ended(line.of, said)

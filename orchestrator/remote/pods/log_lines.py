@@ -33,6 +33,12 @@ class Control:
     of: str | None
     said: Mapping[str, Any]
 
+    @property
+    def left_out(self) -> int:
+        """How many bytes of the log the pod itself has left out before this line."""
+        size_bytes = self.said.get("left_out")
+        return size_bytes if type(size_bytes) is int and 0 < size_bytes <= self.at else 0
+
 
 class Line(NamedTuple):
     """A line and its time, in RFC 3339 by the node's clock. None: the node itself says something, such as an error."""

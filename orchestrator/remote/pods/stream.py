@@ -120,8 +120,9 @@ class PodLog:
         if not self._placed:
             yield from self._place_held(found)
         at = self._at if found.of == self._of else 0
-        if found.at > at or found.n > self._n + 1:
-            yield LogLost(found.of, max(found.at - at, 0), found.n - self._n - 1)
+        lost_bytes = found.at - at - found.left_out
+        if lost_bytes > 0 or found.n > self._n + 1:
+            yield LogLost(found.of, max(lost_bytes, 0), found.n - self._n - 1)
         self._n, self._at, self._of = found.n, found.at, found.of
         self._placed, self._next = True, found.at
         self._marked_at, self._stamp = time_of(stamp), stamp

@@ -114,6 +114,9 @@ def _stopped(w: World, *, whole_machine: bool) -> None:
     w.check_bound("C3", stopped_at, w.bounds.watchdog())
     signal_all(asleep, signal.SIGCONT)
     assert run.code() == 71, run.err
+    assert "is gone: tpujob was stopped for" in run.err and "; the claim ended at the last heartbeat" in run.err, (
+        run.err
+    )
     w.until_no_process()
     assert w.states() == {"gone"}
 

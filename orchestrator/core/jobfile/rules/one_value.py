@@ -95,6 +95,7 @@ def python(value: Any) -> str | None:
     raise ValueError(f'`{shown(as_written(value))}` is not a version of Python from 3.8 on; write for example "3.12"')
 
 
+LEAST_LOG = 10**6  # of limits.max_log: less leaves no end that explains a failure
 SHORTEST_S = 60.0  # of limits.max_duration on a cluster
 _LIMITS = ("6m", "7d")  # on a slice, whose VMs take minutes to come and to go
 
@@ -141,6 +142,14 @@ def max_results(value: Any) -> int | None:
         raise ValueError(f"`{shown(written)}` is not a size: {error}") from None
     if size_bytes < 1:
         raise ValueError(f"`{shown(written)}` is nothing at all; write for example 50GB, or remove this")
+    return size_bytes
+
+
+def max_log(value: Any) -> int:
+    """Return `limits.max_log` in bytes."""
+    size_bytes = max_results(value) or 0
+    if size_bytes < LEAST_LOG:
+        raise ValueError(f"`{shown(as_written(value))}` is less than 1MB; write for example 1GB, or remove this")
     return size_bytes
 
 

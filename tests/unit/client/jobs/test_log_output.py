@@ -1,6 +1,8 @@
 """The output of a job: every byte but its secrets is in the log file, however it was cut, and lines are events."""
 
+import re
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +16,8 @@ from orchestrator.client.jobs.log_output import JobOutput
 from orchestrator.client.jobs.paced import Paced
 from orchestrator.client.results.logs import stored_lines
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
+from orchestrator.core.lease.run_spec import LimitsRecord, RunSpec
+from orchestrator.core.text.gaps import LeftOut
 from orchestrator.core.text.redaction import Redactor
 
 SECRET = "hunter2-and-more"
@@ -40,6 +44,41 @@ def test_the_file_is_the_log_byte_by_byte_but_for_secrets(tmp_path: Path, size: 
     assert lines[6:] == ["[redacted]", "no newline"], "what was torn by an escape sequence is hidden, too"
 
 
+KEY = "-----BEGIN PRIVATE KEY-----\n" + f"{'Zm9v' * 16}\n" * 9 + "-----END PRIVATE KEY-----\n"
+
+
+@pytest.mark.parametrize("cut", [f"token {SECRET}\n", KEY], ids=["value", "key"])
+def test_a_gap_is_said_where_it_is_and_no_half_of_a_secret_is_shown_beside_it(tmp_path: Path, cut: str) -> None:
+    """The worker leaves out bytes, wherever they are in a line."""
+    end = "".join(f"line {number}\n" for number in range(9000))
+    for at in range(0, len(cut) + 1, 7):
+        events = list[Event]()
+        with closing(JobOutput(tmp_path / str(at), Reporter(events.append, Redactor([SECRET])))) as output:
+            for piece in ("first\n" + cut[:at], LeftOut(5_900_000_000), cut[at:] + end[:100], end[100:]):
+                output(0, piece if isinstance(piece, LeftOut) else piece.encode())
+        stored = (tmp_path / str(at) / "logs" / "worker0.log").read_text().splitlines()
+        assert (stored[0], stored[-1]) == ("first", "line 8999")
+        assert stored.count("tpujob: 5.9 GB of the log left out here (limits.max_log)") == 1
+        assert all(re.fullmatch(r"first|tpujob.*|line \d+|(token )?\[redacted\]", line) for line in stored)
+        assert [line for event in events if isinstance(event, LogLines) for line in event.lines] == stored
+
+
+def test_a_log_file_keeps_its_beginning_its_end_and_one_line_about_what_is_between(tmp_path: Path) -> None:
+    path, shown, events = tmp_path / "logs" / "worker0.log", "", list[Event]()
+    with closing(JobOutput(tmp_path, Reporter(events.append), RunSpec(limits=LimitsRecord(max_log=100_000)))) as output:
+        for number in range(30_000):
+            output(0, f"line {number}\n".encode())
+            shown += f"line {number}\n"
+            if number == 20_000:
+                output(0, LeftOut(7_000_000))  # and as much of what follows as may be half of a key
+            assert path.stat().st_size <= 100_100
+    beginning, gap, end = re.split(r"\n?tpujob: (.*) of the log left out here \(limits.max_log\)\n", path.read_text())
+    assert shown[:49_999] == beginning and shown.endswith(end) and len(end) > 25_000 and gap == "7.2 MB"
+    assert sum(len(event.lines) for event in events if isinstance(event, LogLines)) > 27_000, (
+        "the screen has all that came"
+    )
+
+
 def test_workers_do_not_mix(tmp_path: Path) -> None:
     events: list[Event] = []
     with closing(JobOutput(tmp_path, Reporter(events.append))) as output:
@@ -63,7 +102,7 @@ def test_a_progress_bar_is_heard_while_it_goes_on_and_its_states_are_searched_fo
     monkeypatch.setattr(log_output, "BAR_S", every_s)
     events: list[Event] = []
     with closing(
-        JobOutput(tmp_path, Reporter(events.append, Redactor([SECRET])), patterns={"loss": r"loss (\d+)"})
+        JobOutput(tmp_path, Reporter(events.append, Redactor([SECRET])), RunSpec(metrics={"loss": r"loss (\d+)"}))
     ) as output:
         for step in range(9):
             output(0, bar(step) + b" " + SECRET.encode() * (step == 0))
@@ -102,16 +141,30 @@ def test_a_line_end_of_windows_is_no_bar(tmp_path: Path) -> None:
     assert [type(event) for event in events] == [LogLines] * len(events)
 
 
-def test_who_follows_the_stored_log_hears_the_bar_too(tmp_path: Path) -> None:
-    events: list[Event] = []
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "worker0.log").write_bytes(b"begun\n" + bar(1) + bar(2) + b"\r")
-    run = RunRecord("r1", "job", "job.yaml", "google", 0.0, str(tmp_path))
-    attempt = Attempt("r1-1", "r1")
+def stored(directory: Path, text: bytes, events: list[Event], is_written: Callable[[], bool]) -> Iterator[LogLines]:
+    """Follow a log file with this text for as long as it is written."""
+    (directory / "logs").mkdir()
+    (directory / "logs" / "worker0.log").write_bytes(text)
+    run, attempt = RunRecord("r1", "job", "job.yaml", "google", 0.0, str(directory)), Attempt("r1-1", "r1")
     session: Any = SimpleNamespace(
         reporter=Reporter(events.append),
-        locks=SimpleNamespace(is_locked=lambda _: not events),
+        locks=SimpleNamespace(is_locked=lambda _: is_written()),
         ledger=SimpleNamespace(run=lambda _: (run, attempt)),
     )
-    lines = list(stored_lines(session, run, attempt, follow=True))
+    return stored_lines(session, run, attempt, follow=True)
+
+
+def test_who_follows_a_stored_log_that_is_shortened_hears_its_last_lines(tmp_path: Path) -> None:
+    lines, heard = [b"line %d\n" % number for number in range(30_000)], list[LogLines]()
+    following = stored(tmp_path, b"".join(lines), [], lambda: len(heard) < 2)
+    heard.append(next(following))
+    (tmp_path / "logs" / "worker0.log").write_bytes(b"".join(lines[:5000] + lines[20_000:]) + b"last\n")
+    heard.extend(following)
+    assert "the log was shortened here (limits.max_log)" in heard[1].lines[0]
+    assert heard[2].lines[-2:] == ("line 29999", "last") and len(heard[2].lines) < 9000
+
+
+def test_who_follows_the_stored_log_hears_the_bar_too(tmp_path: Path) -> None:
+    events: list[Event] = []
+    lines = list(stored(tmp_path, b"begun\n" + bar(1) + bar(2) + b"\r", events, lambda: not events))
     assert events == [Bar(0, " 2% loss 98")] and [line.lines for line in lines] == [("begun",), (" 2% loss 98",)]

@@ -8,6 +8,7 @@ from orchestrator.client.events import Event, Metrics, Notice, Reporter
 from orchestrator.client.jobs import metrics, step_times
 from orchestrator.client.jobs.log_output import JobOutput
 from orchestrator.client.jobs.metrics import RunMetrics
+from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.core.text.metric_lines import LINE_BYTES, NotFinite
 from orchestrator.report.files import metrics as reports
 from tests.waiting import until
@@ -160,7 +161,7 @@ def test_the_log_output_searches_its_lines_and_a_second_reading_of_the_log_chang
     tmp_path: Path, heard: Heard
 ) -> None:
     for _ in range(2):
-        output = JobOutput(tmp_path, Reporter(heard.append), anew=True, patterns=PATTERNS)
+        output = JobOutput(tmp_path, Reporter(heard.append), RunSpec(metrics=PATTERNS), anew=True)
         output(0, b"step 1 loss 3\nstep 2 lo")
         output(0, b"ss 2\n")
         output.close()

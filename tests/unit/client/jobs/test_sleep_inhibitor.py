@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from orchestrator.client.jobs import sleep_inhibitor
-from orchestrator.client.jobs.sleep_inhibitor import inhibit_sleep
+from orchestrator.client.jobs.sleep_inhibitor import about_sleep, inhibit_sleep
 from tests.forked import Child
 from tests.waiting import HANG_S, until
 
@@ -34,6 +34,25 @@ def test_without_such_a_program_nothing_is_promised(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PATH", str(tmp_path))
     with inhibit_sleep("why") as inhibited:
         assert inhibited is False
+
+
+LID, SLEEP = "you close the lid", "this machine sleeps"
+
+
+@pytest.mark.parametrize("scope", ["", "System", "Device"])
+@pytest.mark.parametrize(("terminal", "inhibited"), [(True, True), (True, False), (False, True), (False, False)])
+def test_what_closing_the_lid_does_is_said_where_there_is_one_and_somebody_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: str, terminal: bool, inhibited: bool
+) -> None:
+    """A mouse has a battery of scope Device."""
+    for name, value in {"AC/type": "Mains", "BAT/type": "Battery", **({"BAT/scope": scope} if scope else {})}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{value}\n")
+    monkeypatch.setattr(sleep_inhibitor, "POWER", tmp_path)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    what = LID if terminal and scope != "Device" else None if inhibited else SLEEP
+    text = about_sleep(inhibited=inhibited, ttl_s=900.0, else_do="!")
+    assert text == (what and f"if {what} for longer than 15 m, the slice is deleted!")
 
 
 @pytest.mark.parametrize("script", ["exit 1", "sleep 0.3; echo Access denied >&2; exit 1"], ids=["at once", "late"])

@@ -18,7 +18,7 @@ metrics: {loss: 'loss ([0-9.]+)'}
 ports: [6006]
 tpu_metrics: false
 params: {lr: 0.1, name: x}
-limits: {max_duration: 90m, max_results: 2GB, linger: 5m}
+limits: {max_duration: 90m, max_results: 2GB, max_log: 3MB, linger: 5m}
 env: {KEY: "${env:MINE}"}
 code: .
 """
@@ -31,7 +31,7 @@ def test_what_the_file_said_is_read_again() -> None:
         train=TrainRecord("a:b", FunctionCall("f"), "none", "mlp", "mnist", 64, "fp32", 4),
         tpu=TpuRecord("v6e-8", ("us-east5-b",)),
         access=AccessWish("auto", None, "auto", "n", "s", ("t",), secure_boot=False),
-        limits=LimitsRecord(5400.0, 2_000_000_000, 300.0),
+        limits=LimitsRecord(5400.0, 2_000_000_000, 3_000_000, 300.0),
         artifacts=("*.txt",),
         metrics={"loss": "loss ([0-9.]+)"},
         ports=(6006,),

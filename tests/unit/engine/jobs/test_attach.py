@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.core.lease.lease import CANCEL, Detached, Intent, LeaseState, Ready, Sent
 from orchestrator.core.lease.run_and_attempt import AttemptEnded, AttemptState, Began, Leased
+from orchestrator.engine.effects.base import StoodStill
 from orchestrator.engine.jobs.attach import Attachment, attach
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.recover import close_attempts, recover
@@ -119,14 +120,16 @@ def test_attaching_to_what_is_gone_proves_that_and_says_so(world: VirtualWorld) 
 
 
 def test_attaching_to_a_slice_that_its_watchdog_deletes_does_not_report_that_the_job_goes_on(
-    world: VirtualWorld,
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     to = detached(world)
     for node in world.cloud.nodes.values():
         node.deleted_at = world.time
     world.cloud.workers = _deleting  # type: ignore[method-assign]
+    monkeypatch.setattr(StoodStill, "perform", lambda *_: (5400.0, "this machine slept"))
     outcome = world.drive(attach(to, CAN))
-    assert outcome.exit_code == 71 and not outcome.detached
+    assert outcome.exit_code == 71 and not outcome.detached and outcome.error is not None
+    assert outcome.error.message.endswith("is gone: this machine slept, and its time may have ended meanwhile")
     assert world.ledger.open_leases() == []
 
 

@@ -10,6 +10,7 @@ import pytest
 from orchestrator.core.lease.cloud_api import QueueTerms
 from orchestrator.core.lease.lease import CANCEL, Down, LeaseState, Purpose
 from orchestrator.core.lease.run_and_attempt import AttemptState
+from orchestrator.engine.effects.base import StoodStill
 from orchestrator.engine.jobs.job_run import JobRun
 from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.jobs.run import run_job
@@ -79,9 +80,18 @@ def test_a_job_that_might_wait_for_capacity_has_its_whole_duration_on_a_slice_th
     assert run(world, replace(job(world, held=held), wait_s=21600, max_duration_s=3600)).exit_code == 0
 
 
-def test_a_slice_that_another_client_deleted_ends_the_run(world: VirtualWorld) -> None:
+TOO_SHORT_S = CAN.timings.ttl_s - CAN.timings.heartbeat_s - 1
+
+
+@pytest.mark.parametrize("stood", [None, (TOO_SHORT_S, "this machine slept"), (2220.0, "this machine slept")])
+def test_a_slice_that_is_gone_ends_the_run_and_a_sleep_of_this_machine_is_named(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch, stood: tuple[float, str] | None
+) -> None:
+    monkeypatch.setattr(StoodStill, "perform", lambda *_: stood)
     outcome = run(world, between=while_running(lambda world: world.cloud.nodes.clear()))
-    assert isinstance(outcome.error, Vanished) and outcome.exit_code == 71
+    lapsed = "is gone: this machine slept; the claim ended at the last heartbeat, and the watchdog deleted the slice"
+    why = lapsed if stood is not None and stood[0] > TOO_SHORT_S else "was deleted by another client"
+    assert isinstance(outcome.error, Vanished) and outcome.exit_code == 71 and why in outcome.error.message
     assert outcome.released is not None and outcome.released.gone
 
 

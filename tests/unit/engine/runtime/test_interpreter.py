@@ -7,13 +7,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
 from orchestrator import fork
 from orchestrator.core.lease.run_and_attempt import Attempt, Began, RunCanceled, RunRecord
-from orchestrator.engine.effects.base import Effect, Shield, Sleep, World
+from orchestrator.engine.effects.base import Effect, Shield, Sleep, StoodStill, World
 from orchestrator.engine.runtime.interpreter import Abandoned, Interpreter
 from orchestrator.errors import CloudUnavailable, Interrupted
 from tests.forked import Child, in_thread
@@ -86,6 +87,28 @@ def test_answers_and_errors_reach_the_program(interpreter: Interpreter) -> None:
         return 0, ""
 
     assert interpreter.run(program()) == (42, "no")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "slept_s", "told"),
+    [(2220.0, 2219.0, "this machine slept 37 m"), (2220.0, 0.0, "tpujob was stopped for 37 m"), (3.0, 3.0, None)],
+)
+def test_a_program_hears_that_it_stood_still_while_it_waited(
+    interpreter: Interpreter, seconds: float, slept_s: float, told: str | None
+) -> None:
+    clocks = SimpleNamespace(boot_s=lambda: 1000.0, slept_s=lambda: 70.0)
+    interpreter.clock = clocks  # type: ignore[assignment]
+
+    async def program() -> Any:
+        before = await StoodStill()
+        clocks.boot_s, clocks.slept_s = lambda: 1000.0 + seconds, lambda: 70.0 + slept_s
+        await Sleep(0.0)
+        return before, await StoodStill()
+
+    before, after = interpreter.run(program())
+    assert before is None and after == (told and (seconds, told))
+    assert interpreter.world.told == [f"warning {told}"] * (told is not None)  # type: ignore[attr-defined]
+    assert interpreter.run(program())[0] is None, "what was before a program is not of it"
 
 
 def test_a_signal_ends_a_call_that_hangs(interpreter: Interpreter) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.lease.cloud_api import WorkerAddress
+from orchestrator.core.text.gaps import LeftOut
 from orchestrator.remote.fleet.follow import WorkerStatus
 from orchestrator.remote.fleet.steps import FleetStatus
 from orchestrator.remote.pods.collection import ResultStore
@@ -27,13 +28,15 @@ class Followed:
     logs: dict[int, bytearray] = field(default_factory=dict)
     metrics: bytearray = field(default_factory=bytearray)
     notices: list[str] = field(default_factory=list)
+    left_out_bytes: int = 0
 
     def follow(self, phase: str = "main") -> None:
         self.fleet.attach("r1-1", phase)
-        self.fleet.follow(
-            lambda index, data: self.logs.setdefault(index, bytearray()).extend(data),
-            lambda index, data: self.metrics.extend(data),
-        )
+        self.fleet.follow(self._take, lambda index, data: self.metrics.extend(data))
+
+    def _take(self, index: int, data: bytes) -> None:
+        self.logs.setdefault(index, bytearray()).extend(data)
+        self.left_out_bytes += data.size_bytes if isinstance(data, LeftOut) else 0
 
     def ended(self) -> FleetStatus:
         """Wait until the phase has ended on every worker."""

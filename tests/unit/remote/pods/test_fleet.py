@@ -98,6 +98,16 @@ def test_what_the_node_has_rotated_away_is_counted_and_said(node: Node, followed
     assert f"worker0: {gone:,} bytes of its log are gone: the node keeps the last part only" in seen.notices
 
 
+def test_what_a_pod_leaves_out_of_its_log_is_a_gap_of_that_size_also_after_a_cut(node: Node, followed: Make) -> None:
+    node.cuts = [9_000]
+    pod = node.run(request(("main", "echo first; yes | head -c 20000000; echo last"), max_log=1_000_000))
+    seen = followed()
+    end, log = seen.end(), pod.place / "run" / "r1-1" / "main" / "log"
+    assert end.rc == 0 and end.log_bytes == log.stat().st_size == 20_000_011 and seen.notices == []
+    assert log.stat().st_blocks * 512 < 1_100_000 and seen.log.endswith(b"y\nlast\n")
+    assert len(seen.log) + seen.left_out_bytes == end.log_bytes and seen.left_out_bytes > 15_000_000
+
+
 def test_a_setup_that_fails_is_told_and_main_never_begins(node: Node, followed: Make) -> None:
     node.run(request(("setup", "echo no; exit 3"), ("main", "echo never")))
     seen = followed()
