@@ -306,7 +306,7 @@ def test_what_a_job_has_written_is_here_when_its_command_is_interrupted(tpujob: 
     running = tpujob.start("run", tpujob.job(job))
     until(lambda: "ready" in "".join(path.read_text() for path in tpujob.directory.glob("runs/*/logs/*")), "the job")
     press(running)
-    out, err = running.communicate()
+    _, err = running.communicate()
     assert running.returncode == 130 and tpujob.alive() == []
     saved = {path.name for path in tpujob.directory.glob("runs/*/saved/worker0/**/*") if path.is_file()}
     assert saved == ({"best.pt", "large", "a", "notes", "model.keras", "last"} if copied else set())
