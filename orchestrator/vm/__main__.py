@@ -27,6 +27,7 @@ VERBS = {  # verb: the module that has a function of that name
     "tpu_metrics": "tpu_metrics",
     "upload": "upload",
     "environment": "environment",
+    "data": "data",
     "heartbeat": "presence",
     "local": "local",
     "pod": "pod",

@@ -43,7 +43,7 @@ _A_SWEEP = "makes this a sweep, where one job is expected; `tpujob run` (in Pyth
 _NO_SWEEP = "only counts with `matrix:` or `variants:`; add one of them, or remove this"
 
 # `train:` with nothing below it means the default training, not its absence.
-_EMPTY_IS_DEFAULT = ("tpu", "gke", "access", "train", "emulated", "env", "limits", "params", "metrics")
+_EMPTY_IS_DEFAULT = ("tpu", "gke", "access", "train", "emulated", "env", "limits", "params", "metrics", "data")
 
 
 class LimitsSection(Section):
@@ -129,6 +129,11 @@ class JobSpec(Section):
         description="Directory to ship, relative to this file, without what .gitignore and .tpujobignore leave out; "
         "the job starts in a copy of it.",
     )
+    data: Annotated[Mapping[str, str], Shape(shapes.NAMED_TEXTS)] = Field(
+        default_factory=dict,
+        description="What each worker fetches from Cloud Storage before `requirements` and `setup`, by the directory that "
+        "gets it: `./data: gs://BUCKET/PATH` (docs/data.md). A slice that is held keeps it for its next runs.",
+    )
     artifacts: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         default=(), description="Patterns of files to collect besides those that the job writes to $TPUJOB_ARTIFACTS."
     )
@@ -154,7 +159,8 @@ class JobSpec(Section):
     )
     allow_egress: bool = Field(
         default=False,
-        description="Allow a TPU in another region than the `bucket`: data between regions is billed by the TB.",
+        description="Allow a TPU in another region than the `bucket` and those of `data`: data between regions is billed by "
+        "the TB.",
     )
     limits: LimitsSection = Field(default=LimitsSection(), description="What the job may use at most.")
     keep_on_failure: Annotated[float | None, BeforeValidator(one_value.keep_on_failure), Shape(shapes.TEXT_OR_NULL)] = (
