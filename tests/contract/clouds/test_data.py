@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import signal
@@ -9,12 +11,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.clouds.google.objects import Objects
+from orchestrator.emulator.api.storage import StoredObject
 from orchestrator.vm import data
 from orchestrator.vm.crc32c import combined, crc32c
 from orchestrator.vm.data_objects import Failed
@@ -206,6 +210,31 @@ def test_a_disk_without_room_is_noticed_before_anything_is_fetched(
     monkeypatch.setattr(data, "_free", lambda path: 70_000_000)
     with pytest.raises(Failed, match=r"44\.9 MB are still to come, and 70\.0 MB are free on the disk of this worker"):
         data.Place("data", f"gs://{bucket.name}/d", bucket.directory / "cache" / "boot").bring()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("count", "size"), [(100_000, 10), (1, 20 << 30)], ids=["100,000 files", "20 GB, sparse"])
+def test_a_second_run_fetches_nothing_however_much_there_is(
+    emulator: Emulator, tmp_path: Path, count: int, size: int
+) -> None:
+    made, step, crc = Bucket(emulator, "huge", tmp_path), min(size, 1 << 20), 0
+    for _ in range(size // step):
+        crc = combined(crc, crc32c(bytes(step)), step) if crc else crc32c(bytes(step))
+    there = emulator.state_dir / "buckets" / "huge"
+    there.mkdir(parents=True)
+    for number in range(count):
+        stored = StoredObject(
+            f"d/{number % 100}/{number}", size, "", base64.b64encode(crc.to_bytes(4, "big")).decode(), number + 1
+        )
+        file = there / hashlib.sha256(stored.name.encode()).hexdigest()
+        file.with_suffix(".json").write_text(json.dumps(asdict(stored)))
+        with file.with_suffix(".data").open("wb") as content:
+            content.truncate(size)
+    assert f"{count:,} files, " in made.fetch()
+    found = [path for path in (made.work / "data").rglob("*") if path.is_file()]
+    assert len(found) == count and {path.stat().st_size for path in found} == {size}
+    assert sum(path.stat().st_blocks for path in found) * 512 < 1 << 30, "holes are kept"
+    assert " 0 B fetched" in made.fetch()
 
 
 def test_crc32c_is_that_of_its_definition() -> None:
