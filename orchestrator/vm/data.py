@@ -51,7 +51,7 @@ def data() -> None:
     os.umask(0o022)
     root, fetched = Path(request["root"]).expanduser(), {}
     for at, url in request["data"].items():
-        place = Place(os.path.normpath(at), url, root / boot_id()[:8])
+        place = Place(os.path.normpath(at), url, root / f"boot-{boot_id()[:8]}")
         try:
             fetched.update(place.bring())
         except (Failed, data_tree.Unfit, OSError) as error:

@@ -122,8 +122,7 @@ def test_a_second_run_fetches_what_changed_and_reads_nothing_that_the_first_one_
     first = bucket.work / "data"
     (first / "a").unlink()
     (first / "new").write_bytes(b"n")
-    with pytest.raises(PermissionError):
-        os.open(first / "sub/c", os.O_WRONLY) if os.geteuid() else _refuse()
+    assert (first / "sub/c").stat().st_mode & 0o777 == 0o444
     (first / "sub/c").chmod(0o644)
     (first / "sub/c").write_bytes(b"w" * 2000)
     assert " 2.0 KB fetched" in bucket.fetch(), "only the file that was written to"
@@ -137,10 +136,6 @@ def test_a_second_run_fetches_what_changed_and_reads_nothing_that_the_first_one_
         "data/sub/b",
         "data/large",
     }
-
-
-def _refuse() -> None:
-    raise PermissionError  # root writes to anything
 
 
 def test_what_a_killed_fetch_has_is_not_fetched_again(bucket: Bucket) -> None:
