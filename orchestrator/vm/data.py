@@ -161,20 +161,19 @@ class Place:
             self._begin(one)
         there = total - sum(one.end(begin) - begin for one, begin in self.tasks)
         running: dict[Future[int], tuple[Object, int]] = {}
-        with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("fork")) as pool:
-            while self.tasks or running:
-                while self.tasks and len(running) < PROCESSES * AHEAD:
-                    one, begin = self.tasks.popleft()
-                    object_, draft = (self.bucket, one.name, one.generation), str(self.drafts / one.draft)
-                    running[pool.submit(fetch_part, object_, draft, one.size, begin, one.end(begin))] = one, begin
-                for future in wait(running, SAY_S, FIRST_COMPLETED).done:
-                    self._take(future, *running.pop(future))
-                if IS_FIRST and time.monotonic() - said >= SAY_S:
-                    said = time.monotonic()
-                    rate = _size(self.fetched_bytes / (said - self.began))
-                    self.say(
-                        f"{_size(there + self.fetched_bytes)} of {_size(total)} in {len(missing):,} files, {rate}/s"
-                    )
+        pool = ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("fork"))  # after a failure, `data` kills it
+        while self.tasks or running:
+            while self.tasks and len(running) < PROCESSES * AHEAD:
+                one, begin = self.tasks.popleft()
+                object_, draft = (self.bucket, one.name, one.generation), str(self.drafts / one.draft)
+                running[pool.submit(fetch_part, object_, draft, one.size, begin, one.end(begin))] = one, begin
+            for future in wait(running, SAY_S, FIRST_COMPLETED).done:
+                self._take(future, *running.pop(future))
+            if IS_FIRST and time.monotonic() - said >= SAY_S:
+                said = time.monotonic()
+                rate = _size(self.fetched_bytes / (said - self.began))
+                self.say(f"{_size(there + self.fetched_bytes)} of {_size(total)} in {len(missing):,} files, {rate}/s")
+        pool.shutdown()
 
     def _begin(self, one: Object) -> None:
         """Add what is to be fetched of an object."""

@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from orchestrator.clouds.google.objects import Objects
@@ -146,6 +147,16 @@ def test_what_a_killed_fetch_has_is_not_fetched_again(bucket: Bucket) -> None:
         fetching.communicate()
     said = bucket.fetch("d/large")
     assert " 41.9 MB of " in said and " 41.9 MB fetched" not in said and bucket.found() == {"d/large": LARGE}, said
+
+
+def test_a_fetch_that_loses_a_process_ends_and_says_so(bucket: Bucket) -> None:
+    with bucket.fault("slow", "get", seconds=60.0, when={"calls": "2-"}):
+        fetching = bucket.start("d/large")
+        until(
+            lambda: bucket.name + "/o/d%2Flarge?alt" in str(bucket.emulator.request("GET", "/_emulator/requests")), "it"
+        )
+        psutil.Process(fetching.pid).children()[0].kill()
+        assert "a process of the fetch was killed" in fetching.communicate()[0] and fetching.returncode == 1
 
 
 @pytest.mark.parametrize(("then", "wanted"), [(b"newer", {**WANTED, "d/large": b"newer"}), (None, {})])
