@@ -86,6 +86,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"cli/commands/slices/forward", r""),
     ),
     "Setup fails": (
+        (r"vm/data|client/jobs/data", r""),
         (r"vm/environment|engine/preparation/(checks|requirements)|core/jobfile/requirement_lines", r""),
         (r"engine/jobs/(local|monitor)", r"^the setup"),
     ),

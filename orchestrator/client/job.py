@@ -180,6 +180,7 @@ class Job(_Values):
     python: str | None = None  #: such as "3.12"
     env: Mapping[str, str | float] | None = None  #: a number is text, as Python writes it
     code: StrPath | None = None
+    data: Mapping[str, str] | None = None  #: such as {"./data": "gs://my-bucket/my-data"}, fetched by each worker
     artifacts: Sequence[str] | None = None
     metrics: Mapping[str, str] | None = None
     ports: int | Sequence[int] | None = None  #: of worker 0, forwarded to this machine while `run` follows the job

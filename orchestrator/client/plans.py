@@ -33,7 +33,7 @@ def known_to(session: Session, spec: JobSpec | None = None) -> PlanInputs:
     return PlanInputs(
         grants=grants.remaining(session.target.grants, _used(session)),
         availability=availability.known(session),
-        bucket=_bucket(session, spec) if spec is not None else None,
+        buckets=_buckets(session, spec) if spec is not None else (),
     )
 
 
@@ -42,21 +42,26 @@ def _used(session: Session) -> list[tuple[str, str, bool]]:
     return [(lease.accelerator_type, lease.name.zone, lease.spot) for lease in session.open_leases()]
 
 
-def _bucket(session: Session, spec: JobSpec) -> Bucket | None:
-    """Return the job's bucket and its region; None if no region is excluded. Raises BadRequest if there is no such bucket."""
+def _buckets(session: Session, spec: JobSpec) -> tuple[Bucket, ...]:
+    """Return the job's buckets and their regions; none where no region is excluded. Raises BadRequest if one is missing."""
     emulated = session.target.kind == "emulated"
     emulator = os.environ.get("STORAGE_EMULATOR_HOST") if emulated else None
-    return None if emulated and not emulator else bucket_of(session, spec, emulator)
+    return () if emulated and not emulator else buckets_of(session, spec, emulator)
 
 
-def bucket_of(session: Session, spec: JobSpec, emulator: str | None) -> Bucket | None:
-    """Return the job's bucket as Cloud Storage, or an emulator of it, describes it, else as `_bucket` does."""
+def buckets_of(session: Session, spec: JobSpec, emulator: str | None) -> tuple[Bucket, ...]:
+    """Return the job's buckets as Cloud Storage, or an emulator of it, describes them, else as `_buckets` does."""
+    if spec.allow_egress:
+        return ()
+    names = [url.removeprefix("gs://").partition("/")[0] for url in (spec.bucket, *spec.data.values()) if url]
+    found = [_described(session, name, emulator) for name in dict.fromkeys(names)]
+    return tuple(each for each in found if each is not None)
+
+
+def _described(session: Session, name: str, emulator: str | None) -> Bucket | None:
     from orchestrator.clouds.google import storage
     from orchestrator.errors import BadRequest, CloudError
 
-    if spec.bucket is None or spec.allow_egress:
-        return None
-    name = spec.bucket.removeprefix("gs://").partition("/")[0]
     try:
         found = storage.bucket(name, project=session.target.project, emulator=emulator)
         why = f"{emulator} does not tell" if emulator else "its description names no region"

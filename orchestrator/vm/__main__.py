@@ -28,6 +28,7 @@ VERBS = {  # verb: the module that has a function of that name
     "chips": "chips",
     "upload": "upload",
     "environment": "environment",
+    "data": "data",
     "heartbeat": "presence",
     "local": "local",
     "pod": "pod",

@@ -1,7 +1,7 @@
 """Objects in Cloud Storage over its JSON API, with the service account of the machine and the standard library.
 
-`upload` sends the results of a job, and `pod_code` fetches code. STORAGE_EMULATOR_HOST, the variable of Google's own clients,
-names an emulator; no token goes there.
+`upload` sends the results of a job, `pod_code` fetches code, and `data` what a job reads. STORAGE_EMULATOR_HOST, the variable
+of Google's own clients, names an emulator; no token goes there.
 
 TPUs are billed meanwhile, and a pod that is stopped has seconds: each try runs in a thread of its own, which is left behind
 where a name server, a network that swallows packets or a disk keeps it.
@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import io
 import json
 import os
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -30,9 +32,10 @@ SILENT_S = 60.0  # without a byte, once connected
 TOKEN_S, TOKEN_PAUSE_S = 60.0, 1.0  # the metadata server of a new node refuses connections at first
 TOKEN_TRY_S = 10.0
 LOOK_S = 0.1
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 256 << 10
 STORAGE = "https://storage.googleapis.com"
-TOKEN_PATH = "/computeMetadata/v1/instance/service-accounts/default/token"  # noqa: S105 - no password, a path
+ACCOUNT_PATH = "/computeMetadata/v1/instance/service-accounts/default"
+TOKEN_PATH = f"{ACCOUNT_PATH}/token"
 TOO_LONG = "it took too long"
 
 
@@ -66,7 +69,14 @@ class Storage:
 
     def fetch(self, bucket: str, name: str, path: Path) -> str | None:
         """Store an object as a file. Return None when all of it came, else why not."""
-        return self._retried(lambda attempt: self._fetch_once(attempt, bucket, name, path))
+
+        def once(attempt: _Try) -> str | None:
+            with _on_this_disk():
+                file = path.open("wb", buffering=0)
+            with file:
+                return self._fetch_once(attempt, f"{object_of(bucket, name)}?alt=media", {}, partial(_write_all, file))
+
+        return self._retried(once)
 
     def _retried(self, once: Callable[[_Try], str | None]) -> str | None:
         """Try it again after a transient failure. After one that did not pass, the next objects have one try each."""
@@ -91,7 +101,7 @@ class Storage:
         return why
 
     def _send_once(self, attempt: _Try, bucket: str, name: str, path: Path) -> str | None:
-        target = f"/upload/storage/v1/b/{_quoted(bucket)}/o?uploadType=media&name={_quoted(name)}"
+        target = f"/upload/storage/v1/b/{quoted(bucket)}/o?uploadType=media&name={quoted(name)}"
         with _on_this_disk():
             file = path.open("rb")
         with file:
@@ -108,24 +118,21 @@ class Storage:
             finally:
                 connection.close()
 
-    def _fetch_once(self, attempt: _Try, bucket: str, name: str, path: Path) -> str | None:
-        target = f"/storage/v1/b/{_quoted(bucket)}/o/{_quoted(name)}?alt=media"
+    def _fetch_once(
+        self, attempt: _Try, target: str, headers: dict[str, str], take: Callable[[bytes], object]
+    ) -> str | None:
+        """Pass what the API answers on to `take`, piece by piece."""
         connection, authorization = self._connected(attempt)
         try:
-            connection.request("GET", target, headers=authorization)
+            connection.request("GET", target, headers={**headers, **authorization})
             reply = connection.getresponse()
             if reply.status >= 300:
                 return _problem(reply)
-            with _on_this_disk():
-                file = path.open("wb", buffering=0)
-            with file:
-                for piece in iter(lambda: reply.read(PIECE_BYTES), b""):
-                    rest = memoryview(piece)
-                    while rest:
-                        with _on_this_disk():
-                            rest = rest[file.write(rest) :]
-                    if self._left_s() <= 0:
-                        return TOO_LONG
+            for piece in iter(lambda: reply.read(PIECE_BYTES), b""):
+                with _on_this_disk():
+                    take(piece)
+                if self._left_s() <= 0:
+                    return TOO_LONG
             if reply.length:  # `read` takes the end of a connection for the end of the content
                 raise Transient("the connection broke off")
             return None
@@ -157,17 +164,21 @@ class Storage:
             time.sleep(TOKEN_PAUSE_S)
 
     def _token_once(self) -> str:
+        return str(json.loads(self._metadata("token"))["access_token"])
+
+    def _metadata(self, key: str) -> bytes:
+        """Return what the metadata server says of the machine's service account. Raises what `_token` catches."""
         host = self._environ.get("GCE_METADATA_HOST", "metadata.google.internal")
         connection = http.client.HTTPConnection(host, timeout=TOKEN_TRY_S)
         try:
-            connection.request("GET", TOKEN_PATH, headers={"Metadata-Flavor": "Google"})
+            connection.request("GET", f"{ACCOUNT_PATH}/{key}", headers={"Metadata-Flavor": "Google"})
             reply = connection.getresponse()
             said = reply.read()
         finally:
             connection.close()
         if reply.status != 200:
             raise Transient(f"HTTP {reply.status}")
-        return str(json.loads(said)["access_token"])
+        return said
 
 
 class _Try:
@@ -215,7 +226,18 @@ class _Try:
         self._done.set()
 
 
-def _quoted(name: str) -> str:
+def object_of(bucket: str, name: str) -> str:
+    """Return the path of an object in the API."""
+    return f"/storage/v1/b/{quoted(bucket)}/o/{quoted(name)}"
+
+
+def _write_all(file: io.FileIO, piece: bytes) -> None:
+    rest = memoryview(piece)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+def quoted(name: str) -> str:
     try:
         return quote(name, safe="")
     except UnicodeEncodeError:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -259,6 +260,25 @@ def test_artifacts_go_to_the_bucket_that_the_job_names(detached: Tpujob) -> None
     (copy,) = until(lambda: list(Objects(emulator=url).list("gs://my-bucket/")), "the copy")
     assert detached("cancel", run).returncode == 0
     assert (copy.name, copy.size_bytes) == (f"runs/{run}/worker0/artifacts/result.txt", len("result\n"))
+
+
+def test_a_worker_fetches_the_data_of_a_job_and_what_is_missing_is_refused_before_the_create(
+    detached: Tpujob, tmp_path: Path
+) -> None:
+    url = detached.emulator.endpoint.url
+    text = QUICK.replace("echo result", "cat data/a data/b/c") + "data: {./data: gs://my-bucket/d}\n"
+    refused = detached("submit", detached.job(text), env={"STORAGE_EMULATOR_HOST": url})
+    assert refused.returncode == 64
+    assert "job.yaml:8: data../data: gs://my-bucket has no object `d`, and none below it" in refused.stderr
+    (tmp_path / "x").write_text("result\n")
+    for name in ("d/a", "d/b/c"):
+        Objects(emulator=url).upload(f"gs://my-bucket/{name}", tmp_path / "x")
+    planned = detached("plan", detached.job(text), env={"STORAGE_EMULATOR_HOST": url})
+    assert "data: ./data is gs://my-bucket/d: 2 objects, 14 bytes, fetched by each worker" in planned.text
+    submitted = detached("submit", detached.job(text), env={"STORAGE_EMULATOR_HOST": url})
+    assert "data: data: 2 files, 14 B of gs://my-bucket/d: 14 B fetched" in submitted.text
+    assert detached("attach", submitted.stdout.split()[-1]).returncode == 0
+    assert next(detached.directory.glob("**/result.txt")).read_text() == "result\nresult\n"
 
 
 def test_a_bucket_is_refused_where_there_is_no_storage(detached: Tpujob) -> None:

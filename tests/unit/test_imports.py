@@ -55,9 +55,9 @@ MAY_IMPORT = {
     "report": REPORT,
     "promises": set(),  # what is promised knows nothing of what keeps it, and only what measures knows it
     "drill": {"drill", "promises", "emulator.daemon.control"} | CORE,
-    "client": {"client", "settings", "boot_clock", "emulator.daemon.control", "whole_file"} | REPORT,
+    "client": {"client", "settings", "boot_clock", "emulator.daemon.control", "vm.data_tree", "whole_file"} | REPORT,
     "cli": {"cli", "client", "report", "settings"} | CORE,
-    "emulator": {"emulator", "boot_clock", "catalog", "fork", "open_files", "peers", "trees"},
+    "emulator": {"emulator", "boot_clock", "catalog", "fork", "open_files", "peers", "trees", "vm.crc32c"},
     "vm": {"vm"},
 }
 

@@ -24,7 +24,7 @@ DELETE_S = 10.0  # a try: the commands that delete have other things to do
 def variables(spec: JobSpec) -> dict[str, str]:
     """Return what pods need to know besides their own credentials: where an emulator of Cloud Storage answers, if any."""
     host = os.environ.get(EMULATOR)
-    return {EMULATOR: host} if spec.bucket is not None and host else {}
+    return {EMULATOR: host} if (spec.bucket is not None or spec.data) and host else {}
 
 
 def check(session: Session, spec: JobSpec, location: str | None) -> None:
@@ -34,11 +34,11 @@ def check(session: Session, spec: JobSpec, location: str | None) -> None:
     """
     from orchestrator.client import plans
 
-    found = plans.bucket_of(session, spec, os.environ.get(EMULATOR) or None)
-    if found is None or location is None:
+    found = plans.buckets_of(session, spec, os.environ.get(EMULATOR) or None)
+    if location is None:
         return
     region = location.rpartition("-")[0] if names.zone_problem(location) is None else location
-    if problem := found.problem_in(region):
+    if problem := next(filter(None, (each.problem_in(region) for each in found)), None):
         raise UserError(problem, hint="`allow_egress: true` in the job accepts that")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.client.cluster import bucket
 from orchestrator.client.cluster.preparation import prepare, variables
-from orchestrator.client.jobs.code import ship_line, ship_shape
+from orchestrator.client.jobs.code import ship_shape
 from orchestrator.client.jobs.planning import PlanPreview
 from orchestrator.clouds.gke.kube_api import path_of
 from orchestrator.core.cluster.plan import plan_of, price
@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     from orchestrator.remote.shipping.tree import Survey
 
 
-def preview(session: Session, spec: JobSpec, path: Path, found: Survey | None) -> PlanPreview:
-    """Return what a run of this job would submit. `found`: what it ships. Raises UserError for a job that cannot be run."""
+def preview(session: Session, spec: JobSpec, path: Path, found: Survey | None, ships: tuple[str, ...]) -> PlanPreview:
+    """Return what a run of this job would submit. Raises UserError for a job that cannot be run.
+
+    `found`: what it ships; `ships`: that and what its pods fetch, in sentences.
+    """
     run, lease_id = (names.new_run_id(secrets.randbits(names.RUN_BITS)) for _ in range(2))
     env = variables(spec, with_secrets=False)
     with ExitStack() as stack:
@@ -35,7 +38,6 @@ def preview(session: Session, spec: JobSpec, path: Path, found: Survey | None) -
         bucket.check(session, spec, made.job.target.location)
         documents = [each for each in made.documents() if each["kind"] != "Secret"]
     requests = tuple(_request(each) for each in documents)
-    ships = () if found is None else (ship_line(found),)
     shape = _shape(spec, made.job, requests) | {"ship": ship_shape(found)}
     return PlanPreview(
         plan_of(made.job), requests, shape, (*cluster_plan_lines(made.job), program_line(made.job.program), *ships)

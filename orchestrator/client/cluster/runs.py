@@ -17,7 +17,7 @@ from orchestrator.client.cluster import bucket
 from orchestrator.client.cluster.draft import draft_of
 from orchestrator.client.cluster.preparation import prepare
 from orchestrator.client.events import RunResult
-from orchestrator.client.jobs import results
+from orchestrator.client.jobs import data, results
 from orchestrator.client.jobs.log_output import JobOutput, make_directory
 from orchestrator.client.results import pages
 from orchestrator.clouds.gke import clusters
@@ -49,6 +49,7 @@ def run_there(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
     Parameters, results and errors are those of `client.jobs.runs.start_run`.
     """
     _check(spec, options)
+    fetched = data.lines_of(session, spec) if options.sweep is None else []
     session.recover(look=True)
     record, attempt = runs.new_run(spec, path, GKE, session.runs_directory, session.now(GKE), sweep=options.sweep)
     env = {**env, **bucket.variables(spec)}
@@ -66,7 +67,7 @@ def run_there(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
         bucket.check(session, spec, target.location or clusters.location(project))
         if options.sweep is None:  # of a sweep, it was said before the first of its runs
             session.reporter.notice("cloud", f"cluster {clusters.short_name(project)}: `on: gke`")
-            for line in (*cluster_plan_lines(made.job), program_line(made.job.program)):
+            for line in (*cluster_plan_lines(made.job), program_line(made.job.program), *fetched):
                 session.reporter.notice("plan", line)
         make_directory(Path(record.directory))
         without_secret = [each for each in documents if each["kind"] != "Secret"]

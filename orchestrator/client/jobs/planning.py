@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.client import plans
 from orchestrator.client.cluster import targets
-from orchestrator.client.jobs import tpu_use
+from orchestrator.client.jobs import data, tpu_use
 from orchestrator.client.jobs.code import ship_line, ship_shape, survey_of
 from orchestrator.core.cluster import plan as cluster_plan
 from orchestrator.core.lease.lease import Purpose
@@ -83,15 +83,15 @@ def preview(session: Session, spec: JobSpec, path: Path) -> PlanPreview:
     checks.check_directories(spec, path)
     found = survey_of(session, spec, path)
     session.recover()
-    ships = (*(() if found is None else (ship_line(found),)), *tpu_use.warnings(spec, path))
+    ships = () if found is None else (ship_line(found),)
+    ships = (*ships, *data.lines_of(session, spec), *tpu_use.warnings(spec, path))
     if spec.on == "local":
         shape = _local_shape(spec) | {"ship": ship_shape(found)}
         return PlanPreview(None, (), shape, notes=("this machine: no cloud is asked for anything", *ships))
     if spec.on == "gke":
         from orchestrator.client.cluster import planning
 
-        made = planning.preview(session, spec, path, found)
-        return replace(made, notes=(*made.notes, *tpu_use.warnings(spec, path)))
+        return planning.preview(session, spec, path, found, ships)
     checks.check_bucket(spec, session.target.kind, os.environ)
     checks.check_python(spec, session.target.kind)
     plan = plan_of(session, spec)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.client import lookup, plans, shown_logs
 from orchestrator.client.events import RunResult
-from orchestrator.client.jobs import job_files, results, tpu_use
+from orchestrator.client.jobs import data, job_files, results, tpu_use
 from orchestrator.client.jobs.code import shipment_of, survey_of
 from orchestrator.client.jobs.log_output import JobOutput, make_directory
 from orchestrator.client.jobs.planning import plan_of
@@ -99,6 +99,7 @@ def _run_on_slice(
 ) -> RunResult:
     emulated = session.target.kind == "emulated"
     found = survey_of(session, spec, path)
+    fetched = [] if options.lane is not None else data.lines_of(session, spec)  # of a sweep, they were looked at before
     plan = plan_of(session, spec, keep_s=options.keep_s or 0.0)
     shown_logs.check("--logs", options.logs, max(candidate.workers for candidate in plan.candidates))
     if options.detach and spec.on_preemption == "restart":
@@ -125,6 +126,8 @@ def _run_on_slice(
         )
     if options.lane is None:
         plans.show_plan(session, plan, emulation.cores if emulation else None, spec, after_held=held is not None)
+    for line in fetched:
+        session.reporter.notice("plan", line)
     session.recover(look=True)
 
     run, attempt = runs.new_run(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.client import plans, shown_logs
 from orchestrator.client.cluster import targets
 from orchestrator.client.events import VariantResult
-from orchestrator.client.jobs import tpu_use
+from orchestrator.client.jobs import data, tpu_use
 from orchestrator.client.jobs.code import ship_line, survey_of
 from orchestrator.client.jobs.planning import plan_of
 from orchestrator.core.lease.run_and_attempt import LOCAL
@@ -35,7 +35,7 @@ def sweep_plans(session: Session, variants: tuple[Variant, ...]) -> dict[int, Pl
     found: dict[int, Plan | None] = {}
     for variant in variants:
         spec = variant.spec
-        asked = spec.model_dump_json(include={"on", "gke", "tpu", "limits", "bucket", "allow_egress", "train"})
+        asked = spec.model_dump_json(include={"on", "gke", "tpu", "limits", "bucket", "data", "allow_egress", "train"})
         if spec.on != "local" and asked not in made:
             made[asked] = plan_of(session, spec)
         found[variant.number] = None if spec.on == "local" else made[asked]
@@ -93,7 +93,11 @@ def check(session: Session, sweep: Sweep, path: Path) -> None:
 
     for line in dict.fromkeys(line for each in sweep.variants for line in tpu_use.warnings(each.spec, path)):
         session.reporter.notice("warning", line)
+    looked_at: list[object] = []
     for spec in (variant.spec for variant in sweep.variants):
+        if (asked := (spec.on, spec.data)) not in looked_at:
+            looked_at.append(asked)
+            data.lines_of(session, spec)
         checks.check_directories(spec, path)
         resolve_env(spec, os.environ)
         if spec.on == "local":

@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import http.client
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -111,8 +111,11 @@ class Objects:
 
     def list(self, url: str) -> list[StoredObject]:
         """Return every object whose name begins with that of `url`. Raises CloudErrors."""
+        return [each for page in self.pages(url) for each in page]
+
+    def pages(self, url: str) -> Iterator[Sequence[StoredObject]]:
+        """Yield the same, page by page."""
         bucket, prefix = _split(url)
-        found: list[StoredObject] = []
         token: str | None = ""
         while token is not None:
             query = {"prefix": prefix, "maxResults": str(PAGE), **({"pageToken": token} if token else {})}
@@ -120,10 +123,11 @@ class Objects:
             items = page.get("items", [])
             if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
                 raise CloudUnavailable(f"{self._host} answered a list that is none")
-            found += map(_stored, items)
+            yield [*map(_stored, items)]
             following = page.get("nextPageToken")
+            if following and str(following) == token:
+                raise CloudUnavailable(f"{self._host} answered a list that does not end")
             token = str(following) if following else None
-        return found
 
     def delete(self, url: str) -> None:
         """Delete an object; one that does not exist is fine. Raises CloudErrors."""

@@ -29,7 +29,7 @@ def bucket(name: str, *, project: str = "", emulator: str | None = None, bearer:
     text = reply.body.decode("utf-8", "replace")
     host = endpoint.partition("://")[2]
     if reply.status == 404 and emulator is None:
-        raise BadRequest(f"there is no bucket gs://{name}", hint="create it, or correct `bucket:` in the job")
+        raise BadRequest(f"there is no bucket gs://{name}", hint="create it, or correct its name in the job")
     if reply.status >= 300 and emulator is not None:
         return None  # many emulators have objects only
     if reply.status >= 300:

@@ -43,7 +43,7 @@ _A_SWEEP = "makes this a sweep, where one job is expected; `tpujob run` (in Pyth
 _NO_SWEEP = "only counts with `matrix:` or `variants:`; add one of them, or remove this"
 
 # `train:` with nothing below it means the default training, not its absence.
-_EMPTY_IS_DEFAULT = ("tpu", "gke", "access", "train", "emulated", "env", "limits", "params", "metrics")
+_EMPTY_IS_DEFAULT = ("tpu", "gke", "access", "train", "emulated", "env", "limits", "params", "metrics", "data")
 
 
 class LimitsSection(Section):
@@ -134,6 +134,11 @@ class JobSpec(Section):
         description="Directory to ship, relative to this file, without what .gitignore and .tpujobignore leave out; "
         "the job starts in a copy of it.",
     )
+    data: Annotated[Mapping[str, str], Shape(shapes.NAMED_TEXTS)] = Field(
+        default_factory=dict,
+        description="What each worker fetches from Cloud Storage before `requirements` and `setup`, by the directory that "
+        "gets it: `./data: gs://BUCKET/PATH` (docs/data.md). A slice that is held keeps it for its next runs.",
+    )
     artifacts: Annotated[tuple[str, ...], BeforeValidator(one_value.artifacts), Shape(shapes.TEXT_OR_TEXTS)] = Field(
         default=(),
         description="Patterns of files that are results as those in $TPUJOB_ARTIFACTS are: of any size, and a copy of each "
@@ -162,7 +167,8 @@ class JobSpec(Section):
     )
     allow_egress: bool = Field(
         default=False,
-        description="Allow a TPU in another region than the `bucket`: data between regions is billed by the TB.",
+        description="Allow a TPU in another region than the `bucket` and those of `data`: data between regions is billed by "
+        "the TB.",
     )
     copy_while_running: bool = Field(
         default=True,

@@ -84,7 +84,7 @@ class PlanInputs:
 
     grants: tuple[Grant, ...] = ()  # the user's quota grants, less what existing slices use
     availability: Availability | None = None  # what the API lists for the project, if it was asked
-    bucket: Bucket | None = None  # the job's bucket, unless it allows egress from it
+    buckets: tuple[Bucket, ...] = ()  # the job's buckets, unless it allows egress from them
 
     def grants_for(self, request: CapacityRequest) -> tuple[Grant, ...]:
         """Return the grants that can apply: they cover on-demand and spot capacity, plain or queued."""

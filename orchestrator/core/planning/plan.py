@@ -166,7 +166,7 @@ def _candidate(
     unlisted = kind is not None and not request.unlisted and zone not in listed_zones and (flex or not has)
     if unlisted and order is CandidateOrder.CHEAPEST:
         raise _NotOffered(f"{request.accelerator} is not offered there{_FLEX if flex else ''}")
-    if inputs.bucket is not None and (problem := inputs.bucket.problem(zone)):
+    if problem := next(filter(None, (each.problem(zone) for each in inputs.buckets)), None):
         raise UserError(problem, hint="`allow_egress: true` in the job accepts that")
     listed = request.list_usd_per_hour(zone)
     grant = inputs.grant_for(request, zone)

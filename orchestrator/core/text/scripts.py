@@ -4,8 +4,9 @@ The working directory is the attempt's `work/`, into which the code was unpacked
 """
 
 import hashlib
+import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 # An emulated worker has an environment with this machine's torch, and names it in a variable.
 LENT_BIN = "${TPUJOB_EMULATED_TRAINING:?the emulator is older than this tpujob: run tpujob emulator stop}"
@@ -65,6 +66,13 @@ rc=$?
 ( {upload} ) || {{ [ $rc -ne 0 ] || rc=65; }}
 exit $rc
 """
+
+
+def with_data(setup: str, data: Mapping[str, str], agent: str, root: str) -> str:
+    """Return the script of a setup after what fetches `data:`. `agent`: the command of verb `data`; `root`: of its cache."""
+    request = json.dumps({"data": dict(data), "root": root})
+    end = f"END-OF-DATA-{hashlib.sha256(request.encode()).hexdigest()[:12]}"
+    return f"set -e\n( {agent} ) <<'{end}'\n{request}\n{end}\n{setup}"
 
 
 def unless_python_has(modules: Sequence[str], script: str) -> str:

@@ -157,6 +157,8 @@ def resource_of(request: web.Request) -> str:
     parts = request.match_info
     if "user" in parts:
         return f"users/{parts['user']}"
+    if "bucket" in parts:
+        return f"buckets/{parts['bucket']}"
     name = f"projects/{parts['project']}/locations/{parts.get('zone', '-')}"
     for collection, key in (("nodes", "node"), ("queuedResources", "queued"), ("operations", "operation")):
         if key in parts:

@@ -23,10 +23,12 @@ OPERATIONS = (
     "osLogin.getLoginProfile",
     *("compute.projects.get", "compute.firewalls.list", "compute.subnetworks.list", "compute.routers.list"),
     *("serviceUsage.services.get", "projects.testIamPermissions"),
+    *(f"storage.objects.{verb}" for verb in ("list", "get", "insert", "delete")),
+    "storage.buckets.get",
 )
 CREATES, DELETES = ("nodes.create", "queuedResources.create"), ("nodes.delete", "queuedResources.delete")
 CHANGES = ("nodes.create", "nodes.delete", "nodes.patch", *POWER, *CREATES[1:], *DELETES[1:], "queuedResources.reset")
-LISTS = ("nodes.list", "queuedResources.list", "operations.list", "locations.list")
+LISTS = ("nodes.list", "queuedResources.list", "operations.list", "locations.list", "storage.objects.list")
 
 
 RELAY = ("relay.connect", "relay.reconnect")  # WebSockets, which no other fault concerns
@@ -111,6 +113,9 @@ KINDS: Mapping[str, Kind] = {
     "page_loop": Kind(Role.EFFECT, LISTS),
     # The second page is a 500.
     "page_error": Kind(Role.EFFECT, LISTS),
+    # The content of an object ends after so many bytes of the reply, or has a wrong byte (and the right size).
+    "content_cut": Kind(Role.EFFECT, ("storage.objects.get",), {"after_bytes": 65536}),
+    "content_wrong": Kind(Role.EFFECT, ("storage.objects.get",)),
     # At the relay of IAP: in place of the WebSocket an HTTP status, or at once a close code.
     "relay_reject": Kind(Role.EFFECT, RELAY, {"status": 403}),
     "relay_refuse": Kind(Role.EFFECT, RELAY, {"close_code": 4003}),

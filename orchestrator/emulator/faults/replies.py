@@ -70,7 +70,8 @@ def _error(status: int, operation: str, name: str) -> ApiError:
         case 400:
             return api_errors.wrong_state(operation.partition(".")[2], "CREATING")
         case 403:
-            return api_errors.permission_denied(PERMISSIONS.get(operation, f"tpu.{operation}"), name)
+            own = operation if operation.startswith("storage.") else f"tpu.{operation}"
+            return api_errors.permission_denied(PERMISSIONS.get(operation, own), name)
         case 404:
             return api_errors.not_found(name)
         case 409:

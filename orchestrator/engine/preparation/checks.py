@@ -51,13 +51,14 @@ def check_local_training(backend: str = "xla", subject: str = "emulated workers 
 
 
 def check_bucket(spec: JobSpec, cloud: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that a job with a bucket needs. Raises JobSpecError: the emulated cloud has no Cloud Storage."""
-    if spec.bucket is None or cloud != "emulated":
+    """Return the variables that a job with a bucket or `data:` needs. Raises JobSpecError: the emulated cloud has none."""
+    field: Field = ("bucket",) if spec.bucket is not None else ("data", *list(spec.data)[:1])
+    if (spec.bucket is None and not spec.data) or cloud != "emulated":
         return {}
     host = environ.get("STORAGE_EMULATOR_HOST")
     if not host:
         text = "the emulated cloud has no Cloud Storage; remove this, or set STORAGE_EMULATOR_HOST to an emulator of it"
-        raise JobSpecError([spec.mistake(("bucket",), text)])
+        raise JobSpecError([spec.mistake(field, text)])
     return {"STORAGE_EMULATOR_HOST": host}
 
 

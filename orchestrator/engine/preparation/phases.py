@@ -22,6 +22,9 @@ _TORCH: dict[str, tuple[str, ...]] = dict.fromkeys(("xla", "auto"), ("torch", "t
 _TORCH |= dict.fromkeys(("cuda", "cpu"), ("torch", "numpy"))
 _TORCH["tpu"] = ("torch", "torch_tpu", "numpy")
 
+# Where `data:` is kept for later runs: on the disk of the job's directory, which gets links to it. Of a pod: beside that.
+WORKER_DATA, POD_DATA = "~/tpujob/data", "../../data"
+
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.remote.fleet.fleet import StartRequest
@@ -88,6 +91,8 @@ def _texts(
         main = environment.use(main)
     elif trains_with_torch(spec):
         setup, main = scripts.in_lent_environment(setup) if setup else "", scripts.in_lent_environment(main)
+    if spec.data:
+        setup = scripts.with_data(setup, spec.data, agent.command("data"), POD_DATA if in_pod else WORKER_DATA)
     return setup, main
 
 

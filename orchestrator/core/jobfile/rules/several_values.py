@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.core.jobfile.rules.access import access_problems
+from orchestrator.core.jobfile.rules.data import data_problems
 from orchestrator.core.jobfile.rules.env import env_problems, secret_problems
 from orchestrator.core.jobfile.rules.gke import gke_problems
 from orchestrator.core.jobfile.rules.metrics import metric_problems
@@ -22,6 +23,8 @@ def cross_field_problems(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     local = data.get("on") == "local"
     if local and data.get("bucket") is not None:
         yield ("bucket",), "has no use with `on: local`: the artifacts are on this machine anyway; remove it"
+    if local and data.get("data"):
+        yield ("data",), "is not fetched with `on: local`; fetch it into the job's `code:` yourself, and remove this"
     yield from gke_problems(data)
     limit = _mapping(data, "limits").get("max_duration")
     if data.get("on") != "gke" and limit is not None and (why := too_short_for_a_slice(limit)) is not None:
@@ -34,6 +37,7 @@ def cross_field_problems(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     yield from env_problems(_mapping(data, "env"))
     yield from _artifacts(data.get("artifacts"))
     yield from metric_problems(_mapping(data, "metrics"))
+    yield from data_problems(_mapping(data, "data"))
     yield from secret_problems(data, ())
 
 

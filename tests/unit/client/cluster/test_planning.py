@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,21 +62,25 @@ def test_a_sweep_without_an_image_is_refused_before_it_begins(world: World, tmp_
         tpujob.Client().plan_sweep(job)
 
 
+OBJECTS = {"items": [{"name": "d", "size": "3"}]}
+
+
+@pytest.mark.parametrize("key", [{"bucket": "gs://my-bucket/runs"}, {"data": {"./data": "gs://my-bucket/d"}}], ids=str)
 @pytest.mark.parametrize("location", ["us-central1", "us-central1-a"])
 def test_a_bucket_in_another_region_than_the_cluster_is_refused_before_anything_is_submitted(
-    world: World, monkeypatch: pytest.MonkeyPatch, location: str
+    world: World, monkeypatch: pytest.MonkeyPatch, location: str, key: dict[str, Any]
 ) -> None:
     gke = tpujob.Gke(image="i:1", cluster=f"projects/my-project/locations/{location}/clusters/c")
-    job = tpujob.Job(name="hello", command="ls", on="gke", gke=gke, bucket="gs://my-bucket/runs")
+    job = tpujob.Job(name="hello", command="ls", on="gke", gke=gke, **key)
     with stub_api() as storage:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage.url)
-        storage.answers(StubReply(200, {"location": "EUROPE-WEST4"}))
+        storage.answers(StubReply(200, {"location": "EUROPE-WEST4", **OBJECTS}))
         for ask in (tpujob.Client().plan, tpujob.Client().run):
             with pytest.raises(tpujob.UserError, match="is in europe-west4, not in us-central1: copying") as caught:
                 ask(job)
             assert "allow_egress" in str(caught.value.hint)
         assert tpujob.Client().plan(replace(job, allow_egress=True)).requests
-        storage.answers(StubReply(200, {"location": "US"}))
+        storage.answers(StubReply(200, {"location": "US", **OBJECTS}))
         assert tpujob.Client().plan(job).requests
 
 

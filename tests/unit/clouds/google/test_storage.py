@@ -39,7 +39,7 @@ def test_a_bucket_that_does_not_exist_is_a_mistake_of_the_job(google: StubApi) -
     google.answers(StubReply(404, {"error": {"code": 404, "message": "The specified bucket does not exist."}}))
     with pytest.raises(BadRequest, match="there is no bucket gs://b") as refused:
         storage.bucket("b", bearer=TOKEN)
-    assert refused.value.hint == "create it, or correct `bucket:` in the job"
+    assert refused.value.hint == "create it, or correct its name in the job"
 
 
 def test_a_refusal_and_a_reply_of_another_server_differ(google: StubApi) -> None:

@@ -12,6 +12,7 @@ NOT_A_NAME = "is not a valid name: letters a-z, digits and `-`, a letter first a
 NO_PORT = "is not a port; write a number from 1 to 65535, such as 6006"
 UNITS = "is not a duration: write numbers with units, such as 30m, 1h30m or 2d (6m to 7d)"
 
+DIRECTORIES = (".", "..", "a/../../b", "/data", "~/data")
 
 ZONES = places_near("mars", "v5litepod-8")
 
@@ -96,8 +97,8 @@ def test_ports_are_numbers_each_once_and_not_many(value: str, line: str) -> None
         (
             COMMAND + "colour: red\n",
             "2: colour: unknown key; known here: name, on, tpu, gke, access, train, command, setup, requirements, "
-            "python, env, code, artifacts, metrics, ports, tpu_metrics, bucket, allow_egress, copy_while_running, limits, "
-            "keep_on_failure, on_preemption, max_restarts, params, matrix, variants, parallel",
+            "python, env, code, data, artifacts, metrics, ports, tpu_metrics, bucket, allow_egress, copy_while_running, "
+            "limits, keep_on_failure, on_preemption, max_restarts, params, matrix, variants, parallel",
         ),
         (
             COMMAND + "tpu: [v5litepod-8]\n",
@@ -108,6 +109,26 @@ def test_ports_are_numbers_each_once_and_not_many(value: str, line: str) -> None
             "1: nothing to run: add `train:` (the built-in training) or `command:` (any shell command)",
         ),
         (COMMAND + "on: clouds\n", "2: on: must be `tpu` or `gke` or `local`, not the text `clouds`"),
+        (
+            COMMAND + "on: local\ndata: {./data: gs://bucket}\n",
+            "3: data: is not fetched with `on: local`; fetch it into the job's `code:` yourself, and remove this",
+        ),
+        *(
+            (COMMAND + f"data:\n  {key}: {url}\n", f"3: data.{key}: {why}; write for example `./data: gs://my-bucket/my-data`")
+            for key, url, why in (
+                *((each, "gs://bucket/x", f"`{each}` is no directory below the job's directory") for each in DIRECTORIES),
+                *(("./data", each, f"`{each}` is not a place in Cloud Storage") for each in ("data", "gs://b", "gs://bucket/a//b")),
+                ("./data", "gs://bucket/../x", "`gs://bucket/../x` is not a place in Cloud Storage"),
+            )
+        ),
+        (
+            COMMAND + "data: {./data: gs://bucket/a*}\n",
+            "2: data../data: `gs://bucket/a*` has the wildcard `*`; name the directory that the objects are in",
+        ),
+        (
+            COMMAND + "data:\n  ./data: gs://bucket\n  data/: gs://bucket\n",
+            "4: data.data/: is the directory `./data` again; write each once",
+        ),
         (
             COMMAND + "on: local\nbucket: gs://bucket/x\n",
             "3: bucket: has no use with `on: local`: the artifacts are on this machine anyway; remove it",

@@ -230,7 +230,7 @@ def test_a_type_that_the_project_lacks_is_dropped_and_an_unreachable_zone_is_not
 
 
 def test_a_bucket_in_another_region_drops_the_zone_and_stops_when_no_other_is_left() -> None:
-    known = PlanInputs(bucket=Bucket("b", "us-central1"))
+    known = PlanInputs(buckets=(Bucket("b", "us-central1"),))
     plan = make([CapacityRequest("v5litepod-8", ("europe-west4-b", "us-central1-a"))], inputs=known)
     assert [candidate.zone for candidate in plan.candidates] == ["us-central1-a"]
     assert "per TB" in plan.dropped[0].why

@@ -224,6 +224,7 @@ EFFECTS = {
         "operation_forgets",
     ),
     *("stuck", "stalled", "delete_dropped", "refuse_delete", "few_endpoints", "unreachable", "stale_list", "page_loop"),
+    *("content_cut", "content_wrong"),
     *("page_error", "operation_gone"),
     *("relay_reject", "relay_refuse", "relay_cut", "relay_close", "relay_silent", "relay_slow"),
 }

@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.clouds.google.objects import Objects, RunResults
+from orchestrator.core.text.scripts import with_data
+from orchestrator.engine.preparation.phases import POD_DATA
 from orchestrator.errors import RemoteError, Unreachable
 from orchestrator.remote.fleet.follow import WorkerState
 from orchestrator.remote.fleet.port import FleetPort
+from orchestrator.remote.ssh import agent
 from tests.emulator_fixture import Emulator
 from tests.pods_fixture import Node, request
 from tests.unit.remote.pods.conftest import Followed
@@ -98,9 +101,12 @@ def test_one_of_two_pods_fails_and_the_other_is_waited_for(node: Node, followed:
 def test_results_of_any_size_go_through_the_bucket(
     node: Node, followed: Make, tmp_path: Path, shared_emulator: Emulator
 ) -> None:
-    script = "cd $TPUJOB_ARTIFACTS; head -c 3000000 /dev/urandom >big; echo small >small; sha256sum big"
+    script = "cp data/x $TPUJOB_ARTIFACTS/small; cd $TPUJOB_ARTIFACTS; head -c 3000000 /dev/urandom >big; sha256sum big"
+    (tmp_path / "x").write_text("small\n")
+    Objects(emulator=shared_emulator.url).upload("gs://all-sizes/data/x", tmp_path / "x")
+    fetching = with_data("", {"./data": "gs://all-sizes/data"}, agent.command("data"), POD_DATA)
     node.run(
-        request(("main", script), inline_bytes=1000, bucket="gs://all-sizes/runs"),
+        request(("setup", fetching), ("main", script), inline_bytes=1000, bucket="gs://all-sizes/runs"),
         STORAGE_EMULATOR_HOST=shared_emulator.url,
     )
     objects = Objects(emulator=shared_emulator.url)

@@ -1,0 +1,133 @@
+"""Objects of Cloud Storage as `data` reads them: lists, one object, and ranges of it, which go on where they broke off."""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import json
+import os
+
+from .cloud_storage import Storage, Transient, object_of, quoted
+from .crc32c import crc32c
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .cloud_storage import _Try
+
+FIELDS = "name,size,generation,crc32c"
+# As stored: else an object with `Content-Encoding: gzip` arrives unpacked, with another size and CRC32C than it has.
+AS_STORED = {"Accept-Encoding": "gzip"}
+
+
+class Failed(Exception):
+    """Why there is no data, for the user."""
+
+
+class Changed(Exception):
+    """There is no such object, or no longer with this content."""
+
+
+class Source(Storage):
+    """What may pass is tried again as in `cloud_storage`; Failed is raised once that is over."""
+
+    def rows(self, bucket: str, prefix: str) -> list[dict[str, Any]]:
+        """Return what the API says of every object whose name begins so. Raises Changed: there is no such bucket."""
+        found: list[dict[str, Any]] = []
+        page: dict[str, Any] = {"nextPageToken": ""}
+        seen: set[str] = set()
+        while (token := page.get("nextPageToken")) is not None:
+            if token in seen:
+                raise Failed(
+                    f"the list of gs://{bucket}/{prefix} does not end: a page names an earlier one as the next"
+                )
+            seen.add(token)
+            query = f"prefix={quoted(prefix)}&pageToken={quoted(token)}&fields=nextPageToken,items({FIELDS})"
+            page = self._json(f"/storage/v1/b/{quoted(bucket)}/o?{query}")
+            found += page.get("items", [])
+        return found
+
+    def row(self, bucket: str, name: str) -> dict[str, Any] | None:
+        """Return what the API says of one object; None if there is none."""
+        try:
+            return self._json(f"{object_of(bucket, name)}?fields={FIELDS}")
+        except Changed:
+            return None
+
+    def account(self) -> str:
+        """Return the service account of this machine; "" if it is not known."""
+        try:
+            return self._metadata("email").decode()
+        except Exception:  # it is asked for a message
+            return ""
+
+    def part(self, bucket: str, name: str, generation: str, file: int, begin: int, end: int) -> int:
+        """Write these bytes of an object to the same place of a file; return their CRC32C. Raises Changed."""
+        at, crc = begin, 0
+        target = f"{object_of(bucket, name)}?alt=media&generation={generation}"
+
+        def take(piece: bytes) -> None:
+            nonlocal at, crc
+            if len(piece) > end - at:
+                raise Transient("more came than was asked for")
+            crc = crc32c(piece, crc)
+            _write(file, piece, at)
+            at += len(piece)
+
+        def once(attempt: _Try) -> str | None:
+            before = at
+            try:
+                return self._fetch_once(attempt, target, {"Range": f"bytes={at}-{end - 1}", **AS_STORED}, take)
+            except (OSError, http.client.HTTPException, Transient) as error:
+                if at == before:
+                    raise
+                return str(error)  # as long as bytes come, it goes on at once
+
+        while at < end:
+            before = at
+            problem = self._retried(once)
+            if at == before:
+                _check(problem or "nothing came")
+        return crc
+
+    def _json(self, target: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+
+        def once(attempt: _Try) -> str | None:
+            said = bytearray()
+            problem = self._fetch_once(attempt, target, {}, said.extend)
+            if problem is None:
+                try:
+                    found.update(json.loads(said))
+                    rows = found.get("items", []) if "name" not in found else [found]
+                    assert all(str(row["size"]).isdigit() and row["name"] for row in rows)
+                except (AssertionError, KeyError, TypeError, ValueError):
+                    found.clear()
+                    raise Transient("the reply is not that of Cloud Storage") from None
+            return problem
+
+        _check(self._retried(once))
+        return found
+
+
+def _check(problem: str | None) -> None:
+    if problem is not None:
+        raise (Changed if problem.startswith(("HTTP 404", "HTTP 412")) else Failed)(problem)
+
+
+def _write(file: int, piece: bytes, at: int) -> None:
+    """Write all of it; zeros where the file has a hole stay one."""
+    if not piece.strip(b"\0") and _is_hole(file, at, len(piece)):
+        return
+    rest = memoryview(piece)
+    while rest:
+        written = os.pwrite(file, rest, at)
+        rest, at = rest[written:], at + written
+
+
+def _is_hole(file: int, at: int, size: int) -> bool:
+    try:
+        return os.lseek(file, at, os.SEEK_DATA) >= at + size
+    except OSError as error:
+        return error.errno == errno.ENXIO  # no data follows
