@@ -220,7 +220,7 @@ def _files(directory: Path) -> Iterator[RunFile]:
     for path in sorted(Path(parent, name) for parent, _, names in os.walk(directory) for name in names):
         with suppress(OSError):
             found = path.stat(follow_symlinks=False)
-            if stat.S_ISREG(found.st_mode):
+            if stat.S_ISREG(found.st_mode) and path != directory / ".gitignore":
                 yield RunFile(str(path.relative_to(directory)), found.st_size)
 
 

@@ -11,6 +11,7 @@ from orchestrator.client.jobs.metrics import RunMetrics
 from orchestrator.client.jobs.paced import Paced
 from orchestrator.core.text.redaction import RedactedStream
 from orchestrator.errors import ConfigError
+from orchestrator.remote.shipping.ignore import mark_run
 from orchestrator.report.files.log_files import log_directory
 
 BAR_S = 1.0  # between two states of a progress bar
@@ -20,6 +21,7 @@ def make_directory(path: Path) -> None:
     """Create the directory of a run, for this user only. Raises ConfigError."""
     try:
         private_files.make_directory(path, exist_ok=False)
+        mark_run(path)
     except OSError as error:
         hint = "`runs_dir:` in the settings names another place"
         raise ConfigError(f"{error.filename} cannot be created: {error.strerror}", hint=hint) from error
