@@ -29,10 +29,10 @@ def worker(tmp_path: Path) -> Path:
     return made
 
 
-def run(place: Path, *arguments: str, program: str = "python") -> subprocess.CompletedProcess[str]:
+def run(place: Path, *arguments: str, program: str = "python", **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a program as a worker does: with an environment that has nothing of tpujob."""
     argv = [str(place / "bin" / program), *arguments]
-    env = {"HOME": str(place.parent), "PATH": "/usr/bin:/bin"}
+    env = {"HOME": str(place.parent), "PATH": "/usr/bin:/bin", **variables}
     return subprocess.run(argv, cwd=place, env=env, capture_output=True, text=True, timeout=HANG_S, check=False)
 
 
@@ -50,6 +50,20 @@ def version(place: Path, module: str) -> str:
 def test_none_of_tpujobs_own_packages_is_installed(worker: Path, name: str) -> None:
     for module in ("pydantic", "typer", "asyncssh", "orchestrator"):
         assert f"No module named '{module}'" in run(worker / name, "-c", f"import {module}").stderr
+
+
+def test_a_job_says_once_that_it_opens_what_no_tpu_vm_has_and_nothing_else(worker: Path) -> None:
+    variables = {"TPUJOB_RUN": "r", "TPUJOB_EMULATED_TRAINING": str(worker / TRAINING / "bin")}
+    foreign, python = str(Path(__file__).resolve()), worker / COMMANDS
+    told = "/".join(foreign.split("/")[:4])
+    code = f"import json, os; open({foreign!r}); os.listdir({str(Path(foreign).parent)!r}); os.listdir('/tmp'); os.listdir('.')"
+    assert run(python, "-c", code).stderr == "", "it is no job"
+    first = run(python, "-c", f"{code}; open('/no/such/place')", **variables)
+    assert first.stderr.splitlines()[0] == f"emulator: the job opens {told} of this machine; a TPU VM does not have it"
+    assert "emulator:" not in "".join(first.stderr.splitlines()[1:]) and first.stderr.endswith(
+        "directory: '/no/such/place'\n"
+    )
+    assert run(python, "-c", code, **variables).stderr == "", "another process of the job has said it"
 
 
 @needs_torch
