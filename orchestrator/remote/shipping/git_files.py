@@ -18,8 +18,7 @@ from pathlib import Path
 from orchestrator.errors import UserError
 
 GITLINK = 0o160000  # the mode of a submodule
-_SECTION = re.compile(r"\s*\[([^\]]*)\]")
-_EXCLUDES = re.compile(r'\s*(?:\[[^\]]*\])?\s*excludesfile\s*=\s*"?([^"#;]*)', re.IGNORECASE)
+_EXCLUDES_FILE = re.compile(r'^(?:\s*\[core\])?\s*excludesfile\s*=[ \t]*"?([^"#;\n]*)', re.IGNORECASE | re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +50,13 @@ class Repository:
     def rule_files(self) -> Iterator[tuple[Path, str]]:
         """Yield the files with patterns beside those named .gitignore, the stronger first, each with what it is called."""
         yield self.common / "info" / "exclude", ".git/info/exclude"
-        home = Path.home()
+        home, found = Path.home(), list[str]()
         settings = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "git"
-        users = [settings / "config", home / ".gitconfig"]
-        if one := os.environ.get("GIT_CONFIG_GLOBAL"):
-            users = [Path(one)]
-        path = settings / "ignore"
-        for file in (Path("/etc/gitconfig"), *users, self.common / "config"):
-            for value in _excludes_files(file):
-                path = self.top / os.path.expanduser(value)  # noqa: PTH111 - which raises for an unknown user
-        name = str(path)
+        for file in (Path("/etc/gitconfig"), settings / "config", home / ".gitconfig", self.common / "config"):
+            with suppress(OSError):  # what they include is not read
+                found += _EXCLUDES_FILE.findall(file.read_text(errors="surrogateescape"))
+        named = os.path.expanduser(found[-1].strip()) if found else settings / "ignore"  # noqa: PTH111 - raises for no user
+        name = str(path := self.top / named)
         yield path, f"~{name.removeprefix(str(home))}" if name.startswith(f"{home}/") else name
 
     def tracked(self) -> Iterator[tuple[str, bool]]:
@@ -69,11 +65,9 @@ class Repository:
         try:
             for name, mode in _entries(index):
                 yield os.fsdecode(name), mode & 0o170000 == GITLINK
-        except (struct.error, LookupError, ValueError) as error:
-            raise UserError(
-                f"{index} is not written as this tpujob knows it, so it does not know what git tracks",
-                hint="`git update-index --index-version 2` writes it anew",
-            ) from error
+        except (OSError, struct.error, LookupError, ValueError) as error:
+            hint = "`git update-index --index-version 2` writes it anew"
+            raise UserError(f"{index} cannot be read, so what git tracks is not known", hint=hint) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +91,6 @@ class Tracked:
             while (path := path.rpartition("/")[0]) and path not in directories:
                 directories.add(path)
         return cls(frozenset(files), frozenset(directories))
-
-
-def _excludes_files(file: Path) -> Iterator[str]:
-    """Yield the values of `core.excludesFile` in a file of git's configuration. Files that it includes are not read."""
-    section = ""
-    with suppress(OSError):
-        for line in file.read_text(errors="surrogateescape").splitlines():
-            if found := _SECTION.match(line):
-                section = found[1].strip().lower()
-            if section == "core" and (found := _EXCLUDES.match(line)):
-                yield found[1].strip()
 
 
 def _entries(index: Path) -> Iterator[tuple[bytes, int]]:
