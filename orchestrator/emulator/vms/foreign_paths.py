@@ -8,8 +8,7 @@ import sys
 
 WATCHED = ("open", "os.listdir", "os.scandir")
 # What every machine has, or a job makes by itself.
-SYSTEM = ("/bin/", "/dev/", "/etc/", "/lib", "/proc/", "/run/", "/sbin/", "/sys/", "/tmp/", "/usr/", "/var/")
-SYSTEM += ("/Library/", "/System/", "/private/")
+SYSTEM = "/bin /dev /etc /lib /lib32 /lib64 /proc /run /sbin /sys /tmp /usr /var /Library /System /private".split()
 OF_PYTHON = ("/site-packages/", "/dist-packages/", "/lib/python")
 DEPTH, MOST = 4, 20  # parts of a path that is said, with the empty one before the root; so many in a process
 
@@ -17,26 +16,26 @@ DEPTH, MOST = 4, 20  # parts of a path that is said, with the empty one before t
 def watch(worker: str, run: str) -> None:
     """Look at what this process opens. `worker`: the directory of the emulated VM."""
     lent = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    own = (worker, os.path.realpath(worker), lent, sys.prefix, sys.base_prefix)
-    known, said = SYSTEM + tuple(each + "/" for each in own), set()
+    own = [*SYSTEM, worker, os.path.realpath(worker), lent, sys.prefix, sys.base_prefix]
+    known, said = tuple(each + "/" for each in own), [""]
 
-    def hook(event, args):  # type: ignore[no-untyped-def]
-        if event in WATCHED and args and args[0].__class__ is str and args[0][:1] == "/" and len(said) < MOST:
-            path = args[0]
-            if not (path + "/").startswith(known) and not any(each in path for each in OF_PYTHON):
-                place = "/".join(path.split("/")[:DEPTH])
-                if place not in said and os.path.exists(path):
-                    said.add(place)
-                    say(place)
+    def hook(event: str, args: "tuple[object, ...]") -> None:
+        if event in WATCHED and args and isinstance(args[0], str) and args[0][:1] == "/" and len(said) < MOST:
+            try:
+                look(args[0])
+            except Exception:  # such as at the end of the interpreter
+                pass
 
-    def say(place):  # type: ignore[no-untyped-def]
-        name = ("said-" + run + place.replace("/", "-"))[:200]
-        try:  # once for all processes of the job
-            os.close(os.open(worker + "/" + name, os.O_CREAT | os.O_EXCL))
+    def look(path: str) -> None:
+        place = "/".join(path.split("/")[:DEPTH])
+        if (path + "/").startswith(known) or any(each in path for each in OF_PYTHON) or place in said:
+            return
+        if os.path.exists(path):
+            said.append(place)
+            name = ("said-" + run + place.replace("/", "-"))[:200]
+            os.close(os.open(worker + "/" + name, os.O_CREAT | os.O_EXCL, 0o600))  # once for all processes of the job
             text = "emulator: the job opens " + place + " of this machine; a TPU VM does not have it\n"
             os.write(2, text.encode("utf-8", "backslashreplace"))
-        except OSError:
-            pass
 
     sys.addaudithook(hook)
 

@@ -130,7 +130,7 @@ class _Said:
         if not rule and path.is_dir() and not path.is_symlink():
             children = islice(sorted(path.iterdir()), MOST_CHILDREN)
             child = next((each for each in children if self._rule(root, each)[0]), None)
-            return child and self._left_out(f"{said.rstrip('/')}/{child.name}", child, root)
+            return self._left_out(f"{said.rstrip('/')}/{child.name}", child, root) if child else None
         if not rule:
             return None
         name = path.relative_to(root).as_posix()
