@@ -39,7 +39,8 @@ def test_only_what_changed_travels_to_a_held_slice_and_the_line_says_so(tpujob: 
     job = tpujob.job(JOB)
     assert tpujob("up", "mine", "--zone", "us-central1-a").returncode == 0
     (first,) = stage(tpujob("run", job).stderr, "ship")
-    assert first.startswith("ship     3 files, ") and "(caches/ 300 KB left out by .gitignore:1)" in first and "→ 1 worker in " in first
+    assert first.startswith("ship     3 files, ") and "→ 1 worker in " in first
+    assert "(caches/ 300 KB left out by .gitignore:1)" in first
     (directory / "train.py").write_text("two")
     said = tpujob("run", job)
     assert "worker0 | two" in said.stdout
