@@ -109,6 +109,7 @@ class RunReport:
     state: str
     exit_code: int | None
     detail: str
+    hint: str  #: what to do about it; empty: nothing special
     cloud: str
     job: str
     spec: dict[str, Any]
@@ -194,6 +195,7 @@ def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunR
         state=str(attempt.state),
         exit_code=attempt.exit_code,
         detail=attempt.detail,
+        hint=attempt.hint,
         cloud=run.cloud,
         job=run.job_path,
         spec=run.spec.values,
@@ -264,7 +266,7 @@ def head_lines(found: RunReport) -> list[str]:
     if found.sweep:
         head.append(f"sweep    {found.sweep} · {found.variant}")
     if found.detail:
-        head.append(f"why      {found.detail}")
+        head += [f"why      {found.detail}", *([f"hint     {found.hint}"] if found.hint else [])]
     head += [f"workers  {line}" for line in worker_ends.lines(found.workers)]
     lease = found.lease
     if lease is not None:

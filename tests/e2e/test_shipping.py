@@ -60,21 +60,23 @@ def test_plan_says_what_is_shipped_what_is_left_out_and_by_which_rule(tpujob: Tp
     assert {"path": "caches/", "size_bytes": 300_000, "rule": ".gitignore:1", "complete": True} in ship["left_out"]
 
 
-@pytest.mark.parametrize("command", ["run", "submit"])
+@pytest.mark.parametrize("command", ["run", "submit", "run here"])
 def test_a_job_that_misses_a_file_ends_with_why_and_its_run_is_neither_shipped_nor_seen_by_git(
     tpujob: Tpujob, command: str
 ) -> None:
     directory = project(tpujob.directory)
     (directory / "runs" / "tensorboard").mkdir(parents=True)
     (directory / "runs" / "tensorboard" / "events").write_text("x")
-    job = tpujob.job(JOB.replace("cat train.py", "cat caches/big"))
+    text = JOB.replace("tpu: {zone: us-central1-a}", "on: local") if command == "run here" else JOB
+    job = tpujob.job(text.replace("cat train.py", "cat caches/big"))
     settings = tpujob.directory / "home" / ".config" / "tpujob" / "settings.yaml"
     settings.parent.mkdir(parents=True)
     settings.write_text(f"runs_dir: {directory}/runs\n")
     git = ["git", "-C", str(directory)]
     subprocess.run([*git, "init", "-q"], check=True)
     untracked = subprocess.run([*git, "status", "-s"], check=True, capture_output=True).stdout
-    said = tpujob(command, job)
+    said = tpujob(command.split()[0], job)
+    assert "caches/ 300 KB left out by .gitignore:1" in said.stderr
     if command == "submit":
         said = tpujob("attach", said.stdout.strip())
     assert said.returncode == 1

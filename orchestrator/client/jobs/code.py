@@ -12,7 +12,7 @@ from orchestrator.core.text.sizes import format_size
 from orchestrator.core.text.terminal import printable
 from orchestrator.engine.preparation import checks, sources
 from orchestrator.remote.shipping.shipment import Shipment, make_shipment, paced
-from orchestrator.remote.shipping.tree import Survey, check_content, count, size_of
+from orchestrator.remote.shipping.tree import Survey, check_content, count, left_out_text, size_of
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -34,6 +34,14 @@ def survey_of(session: Session, spec: JobSpec, path: Path) -> Survey | None:
     if found is not None:
         check_content(found)
     return found
+
+
+def told_shipment(session: Session, spec: JobSpec, path: Path, stack: ExitStack) -> Shipment | None:
+    """Return what the job ships, once the biggest of what is left out is reported; None for nothing. Raises UserError."""
+    found = survey_of(session, spec, path)
+    if found is not None and (text := left_out_text(found.left_out)):
+        session.reporter.notice("ship", text)
+    return shipment_of(session, found, stack)
 
 
 def shipment_of(session: Session, found: Survey | None, stack: ExitStack) -> Shipment | None:

@@ -152,4 +152,5 @@ class _Said:
         if top in sys.stdlib_module_names and top not in PACKAGES:
             return None
         package = PACKAGES.get(".".join(module.split(".")[:2]), PACKAGES.get(top, top))
-        return top, f"`{top}` is not installed on the workers; name `{package}` in `requirements:`"
+        where = "requirements.txt" if Path(self.run.job_path).name.startswith("Job(") else "`requirements:`"
+        return top, f"`{top}` is not installed on the workers; name `{package}` in {where}"

@@ -25,7 +25,7 @@ from orchestrator.remote.shipping.git_files import Repository, Tracked
 GIT, OWN = ".gitignore", ".tpujobignore"
 BUILT_IN = "built in"
 OWN_DIRECTORY = "of tpujob"
-RUN_MARK = b"# of tpujob"  # so begins the .gitignore in the directory of a run
+RUN_MARK = "# of tpujob"  # so begins the .gitignore in the directory of a run
 ALWAYS: tuple[str, ...] = (".git", ".hg", ".svn", "__pycache__", ".venv", "node_modules", "*.pyc", ".DS_Store")
 ALWAYS += (".ruff_cache", ".mypy_cache", ".pytest_cache")
 # A directory with one of these in it is an environment, whatever its name.
@@ -108,7 +108,7 @@ class Rules:
         rules = self
         if self.uses_git and below and (repository := Repository.at(directory)) is not None:
             rules = replace(rules, tracked=(*rules.tracked, Tracked.of(repository, directory, below)))
-        if self.uses_git and (text := _read(directory / GIT)) is not None:
+        if self.uses_git and (text := _read(directory / GIT)) is not None and not text.startswith(RUN_MARK):
             rules = replace(rules, git=(_patterns(text, f"{below}{GIT}", below=below), *rules.git))
         if (text := _read(directory / OWN)) is not None:
             found = _patterns(text, f"{below}{OWN}", below=below, strict=str(directory / OWN))
@@ -166,13 +166,13 @@ class Rules:
 
 def mark_run(directory: Path) -> None:
     """Keep the directory of a run out of every shipment, and out of `git status`. Raises OSError."""
-    (directory / GIT).write_bytes(RUN_MARK + b": the results of a run, which are not shipped with a job\n*\n")
+    (directory / GIT).write_text(f"{RUN_MARK}: the results of a run, which are not shipped with a job\n*\n")
 
 
 def is_of_run(directory: Path) -> bool:
     """Return whether it is the directory of a run, of any tpujob."""
     with suppress(OSError), (directory / GIT).open("rb") as file:
-        return file.read(len(RUN_MARK)) == RUN_MARK
+        return file.read(len(RUN_MARK)) == RUN_MARK.encode()
     return False
 
 

@@ -40,7 +40,7 @@ def travels_as(link: Path, root: Path, reach: Path, judge: Callable[[Path], Verd
         return Verdict(True, f"{named}, which is not there")
     home = Path.home().resolve()
     if reach not in (target, *target.parents) or target in (home, *home.parents):
-        return Verdict(True, f"{named}, out of the {'directory' if reach == root else 'repository'}")
+        return Verdict(True, f"{named}, out of the {'repository' if (reach / '.git').exists() else 'directory'}")
     verdict = judge(target)
     return Verdict(True, f"{named}, left out by {verdict.rule}") if verdict.left_out else target
 

@@ -63,7 +63,7 @@ class LeftOut:
 
 @dataclass(slots=True)
 class Survey:
-    """What would be shipped, by path, and what would not: links that cannot be, then the biggest first."""
+    """What would be shipped, by path, and what would not: links that cannot be, then the biggest first, runs last."""
 
     roots: tuple[str, ...] = ()  # of the directories
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -101,7 +101,7 @@ def survey(
                     raise UserError(f"two sources of the job both contain {printable(entry.path)}")
         except UserError as error:
             found.refused.append(error)
-    found.left_out.sort(key=lambda one: (not one.is_link, -one.size_bytes, one.path))
+    found.left_out.sort(key=lambda one: (not one.is_link, one.rule == OWN_DIRECTORY, -one.size_bytes, one.path))
     _check_size(found, max_bytes)
     if found.refused:
         check_content(found)

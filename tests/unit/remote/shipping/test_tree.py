@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import UserError
-from orchestrator.remote.shipping.ignore import Rules
+from orchestrator.remote.shipping.ignore import Rules, mark_run
 from orchestrator.remote.shipping.tree import Source, Survey, check_content, left_out_text, survey
 
 
@@ -22,8 +22,8 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
-def of(root: Path, **options: int) -> Survey:
-    return survey({".": Source(root, gitignore=True)}, **options)  # type: ignore[arg-type]
+def of(root: Path, **options: Any) -> Survey:
+    return survey({".": Source(root, gitignore=True)}, **options)
 
 
 def refused(sources: Mapping[str, Path | bytes], **options: int) -> str:
@@ -209,15 +209,18 @@ def test_directories_of_tpujob_itself_are_left_out(tree: Path) -> None:
     for name in ("runs/mnist-1", "pkg/runs", "state"):
         (tree / name).mkdir(parents=True)
         (tree / name / "x").write_text("x")
-    found = survey({".": Source(tree)}, own_directories=[tree / "runs", tree / "state"])
-    assert {path for path in found.entries if path.endswith("x")} == {"pkg/runs/x"}
-    assert {one.path: one.rule for one in found.left_out} == {"runs/": "of tpujob", "state/": "of tpujob"}
+    mark_run(tree / "runs" / "mnist-1")
+    (tree / "runs" / "tensorboard").write_text("x")
+    found = of(tree, own_directories=[tree / "state"])
+    assert {path for path in found.entries if "run" in path} == {"pkg/runs/x", "runs/tensorboard", "run.sh"}
+    assert {one.path: one.rule for one in found.left_out} == {"runs/mnist-1/": "of tpujob", "state/": "of tpujob"}
     (tree / "elsewhere").symlink_to(tree / "runs")
     (tree / "latest").symlink_to(tree / "runs" / "mnist-1")
-    found = survey({".": Source(tree)}, own_directories=[tree / "runs", tree / "state"])
+    found = of(tree, own_directories=[tree / "runs", tree / "state"])
     assert {one.path for one in found.left_out} == {"runs/", "state/", "elsewhere", "latest"}
-    (tree / ".tpujobignore").write_text("!runs\n")
-    assert "runs/mnist-1/x" in survey({".": Source(tree)}, own_directories=[tree / "runs"]).entries
+    assert "runs" not in found.entries, "the same is shipped before and after a first run"
+    (tree / ".tpujobignore").write_text("!runs\n!runs/mnist-1/\n")
+    assert "runs/mnist-1/x" in of(tree, own_directories=[tree / "runs"]).entries
 
 
 def test_what_is_left_out_has_its_size_and_the_biggest_comes_first(tree: Path) -> None:
