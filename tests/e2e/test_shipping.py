@@ -75,7 +75,7 @@ def test_a_job_that_misses_a_file_ends_with_why_and_its_run_is_neither_shipped_n
     git = ["git", "-C", str(directory)]
     subprocess.run([*git, "init", "-q"], check=True)
     untracked = subprocess.run([*git, "status", "-s"], check=True, capture_output=True).stdout
-    said = tpujob(command.split()[0], job)
+    said = tpujob(command.removesuffix(" here"), job)
     assert "caches/ 300 KB left out by .gitignore:1" in said.stderr
     if command == "submit":
         said = tpujob("attach", said.stdout.strip())
