@@ -52,9 +52,8 @@ def hint(run: RunRecord, workers: Sequence[int], otherwise: str | None) -> str |
     said = _Said(run, [line for lines in logs for line in lines])
     hints: dict[str, str] = {}
     for line in dict.fromkeys(line for lines in logs for line in reversed(lines)):
-        with suppress(
-            UserError, OSError, RuntimeError, ValueError
-        ):  # rules that are wrong now, a path that none can have
+        # Rules that are wrong now, or a path that nothing can have.
+        with suppress(UserError, OSError, RuntimeError, ValueError):
             for key, text in said.hints(line):
                 hints.setdefault(key, text)
     return "; ".join(filter(None, (*islice(filter(None, hints.values()), MOST), otherwise))) or None
@@ -112,15 +111,11 @@ class _Said:
             return None
         real, reach = path.resolve(), reach_of(root)
         inside = [each for each in (path, real) if each.is_relative_to(root) and each != root]
-        for each in inside:
-            if (told := self._left_out(said, each, root)) is not None:
-                return told
+        if found := next(filter(None, (self._left_out(said, each, root) for each in inside)), None):
+            return found
         if inside and of_here:
-            name = inside[0].relative_to(root)
-            return (
-                said,
-                f"`{said}` is a path of this machine; a worker has `{name}` in the directory where the job starts",
-            )
+            told = f"`{inside[0].relative_to(root)}` in the directory where the job starts"
+            return said, f"`{said}` is a path of this machine; a worker has {told}"
         if real.is_relative_to(root) or (inside and real.is_relative_to(reach) and not self._rule(reach, real)[0]):
             return None  # a link leads there
         return said, f"`{said}` exists here, outside of `code:`, and was not shipped; copy it into {root}"

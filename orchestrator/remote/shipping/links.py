@@ -14,13 +14,13 @@ LINK = "a link "  # so begins the rule that leaves a link out
 
 def reach_of(root: Path) -> Path:
     """Return the directory in which links of this tree are followed: the repository that holds it, else the tree itself."""
-    repository, home = Repository.holding(root), Path.home().resolve()
-    if repository is None or repository.top in (
-        home,
-        *home.parents,
-    ):  # of a home directory, only what is named is shipped
-        return root
-    return repository.top
+    repository = Repository.holding(root)
+    return root if repository is None or _holds_home(repository.top) else repository.top
+
+
+def _holds_home(directory: Path) -> bool:
+    """Return whether it is the home directory or above it: of that, only what is named is shipped."""
+    return Path.home().resolve().is_relative_to(directory)
 
 
 def travels_as(link: Path, root: Path, reach: Path, judge: Callable[[Path], Verdict]) -> str | Path | Verdict:
@@ -38,8 +38,7 @@ def travels_as(link: Path, root: Path, reach: Path, judge: Callable[[Path], Verd
     named = f"{LINK}to {printable(os.path.relpath(target, root) if reach in target.parents else str(target))}"
     if not target.exists():
         return Verdict(True, f"{named}, which is not there")
-    home = Path.home().resolve()
-    if reach not in (target, *target.parents) or target in (home, *home.parents):
+    if not target.is_relative_to(reach) or _holds_home(target):
         return Verdict(True, f"{named}, out of the {'repository' if (reach / '.git').exists() else 'directory'}")
     verdict = judge(target)
     return Verdict(True, f"{named}, left out by {verdict.rule}") if verdict.left_out else target

@@ -165,9 +165,8 @@ class _Walk:
             verdict = Verdict() if rules is None else self._verdict(rules, Path(child.path), path, state)
             if verdict.left_out and not (is_directory and rules is not None and rules.may_ship_from(path, verdict)):
                 self._leave_out(Path(child.path), f"{prefix}{child.name}{'/' * is_directory}", verdict)
-                nothing &= (
-                    verdict.rule != OWN_DIRECTORY
-                )  # whether there were runs before must not change what is shipped
+                # Whether there were runs before must not change what is shipped.
+                nothing &= verdict.rule != OWN_DIRECTORY
                 continue
             known = self.places.get(Path(child.path)) if rules is not None and rules.uses_git else None
             if known is not None:  # a link leads to what holds the tree

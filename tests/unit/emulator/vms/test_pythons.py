@@ -52,17 +52,20 @@ def test_none_of_tpujobs_own_packages_is_installed(worker: Path, name: str) -> N
         assert f"No module named '{module}'" in run(worker / name, "-c", f"import {module}").stderr
 
 
-def test_a_job_says_once_that_it_opens_what_no_tpu_vm_has_and_nothing_else(worker: Path) -> None:
-    variables = {"TPUJOB_RUN": "r", "TPUJOB_EMULATED_TRAINING": str(worker / TRAINING / "bin")}
-    foreign, python = str(Path(__file__).resolve()), worker / COMMANDS
-    told = "/".join(foreign.split("/")[:4])
-    code = f"import json, os; open({foreign!r}); os.listdir({str(Path(foreign).parent)!r}); os.listdir('/tmp'); os.listdir('.')"
+def test_a_job_says_once_that_it_opens_what_no_tpu_vm_has_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = Path(pythons.foreign_paths.__file__).read_text()
+    (tmp_path / "watch.py").write_text(watch.replace(f" /{tmp_path.parts[1]} ", " "))  # where the data of this test are
+    monkeypatch.setattr(pythons.foreign_paths, "__file__", str(tmp_path / "watch.py"))
+    Pythons(tmp_path / "lent").make_all(tmp_path / "worker0", lend_torch=False)
+    python, training = tmp_path / "worker0" / COMMANDS, tmp_path / "worker0" / TRAINING / "bin"
+    variables = {"TPUJOB_RUN": "r", "TPUJOB_EMULATED_TRAINING": str(training)}
+    told = f"emulator: the job opens {'/'.join(tmp_path.parts[:4])[1:]} of this machine; a TPU VM does not have it"
+    code = f"import json, os; open({str(tmp_path / 'watch.py')!r}); [os.listdir(a) for a in ({str(tmp_path)!r}, '/etc', '.')]"
     assert run(python, "-c", code).stderr == "", "it is no job"
-    first = run(python, "-c", f"{code}; open('/no/such/place')", **variables)
-    assert first.stderr.splitlines()[0] == f"emulator: the job opens {told} of this machine; a TPU VM does not have it"
-    assert "emulator:" not in "".join(first.stderr.splitlines()[1:]) and first.stderr.endswith(
-        "directory: '/no/such/place'\n"
-    )
+    said = run(python, "-c", f"{code}; open('/no/such/place')", **variables).stderr.splitlines()
+    assert said[0] == told and "emulator:" not in "".join(said[1:]) and said[-1].endswith("directory: '/no/such/place'")
     assert run(python, "-c", code, **variables).stderr == "", "another process of the job has said it"
 
 
