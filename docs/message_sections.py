@@ -97,7 +97,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "Sweeps": ((r"", r"sweep|variant"), (r"core/jobfile/rules/sweep|report/comparison/groups", r"")),
     "What is shipped": (
-        (r"remote/shipping/(ignore|tree|shipment|sending)", r""),
+        (r"remote/shipping/(git_files|ignore|tree|shipment|sending)", r""),
         (r"client/jobs/job_files", r"shipped"),
     ),
     "Results not collected": (

@@ -110,6 +110,7 @@ class RunReport:
     state: str
     exit_code: int | None
     detail: str
+    hint: str  #: what to do about it; empty: nothing special
     cloud: str
     job: str
     spec: dict[str, Any]
@@ -198,6 +199,7 @@ def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunR
         state=str(attempt.state),
         exit_code=attempt.exit_code,
         detail=attempt.detail,
+        hint=attempt.hint,
         cloud=run.cloud,
         job=run.job_path,
         spec=run.spec.values,
@@ -224,7 +226,7 @@ def _files(directory: Path) -> Iterator[RunFile]:
     for path in sorted(Path(parent, name) for parent, _, names in os.walk(directory) for name in names):
         with suppress(OSError):
             found = path.stat(follow_symlinks=False)
-            if stat.S_ISREG(found.st_mode):
+            if stat.S_ISREG(found.st_mode) and path != directory / ".gitignore":
                 yield RunFile(str(path.relative_to(directory)), found.st_size)
 
 
@@ -268,7 +270,7 @@ def head_lines(found: RunReport) -> list[str]:
     if found.sweep:
         head.append(f"sweep    {found.sweep} · {found.variant}")
     if found.detail:
-        head.append(f"why      {found.detail}")
+        head += [f"why      {found.detail}", *([f"hint     {found.hint}"] if found.hint else [])]
     head += [f"workers  {line}" for line in worker_ends.lines(found.workers)]
     lease = found.lease
     if lease is not None:

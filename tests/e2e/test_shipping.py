@@ -39,7 +39,8 @@ def test_only_what_changed_travels_to_a_held_slice_and_the_line_says_so(tpujob: 
     job = tpujob.job(JOB)
     assert tpujob("up", "mine", "--zone", "us-central1-a").returncode == 0
     (first,) = stage(tpujob("run", job).stderr, "ship")
-    assert first.startswith("ship     3 files, ") and " left out by .gitignore" in first and "→ 1 worker in " in first
+    assert first.startswith("ship     3 files, ") and "→ 1 worker in " in first
+    assert "(caches/ 300 KB left out by .gitignore:1)" in first
     (directory / "train.py").write_text("two")
     said = tpujob("run", job)
     assert "worker0 | two" in said.stdout
@@ -57,6 +58,34 @@ def test_plan_says_what_is_shipped_what_is_left_out_and_by_which_rule(tpujob: Tp
     ship = json.loads(tpujob("plan", job, "--json").stdout)["ship"]
     assert ship["files"] == 3
     assert {"path": "caches/", "size_bytes": 300_000, "rule": ".gitignore:1", "complete": True} in ship["left_out"]
+
+
+@pytest.mark.parametrize("command", ["run", "submit", "run here"])
+def test_a_job_that_misses_a_file_ends_with_why_and_its_run_is_neither_shipped_nor_seen_by_git(
+    tpujob: Tpujob, command: str
+) -> None:
+    directory = project(tpujob.directory)
+    (directory / "runs" / "tensorboard").mkdir(parents=True)
+    (directory / "runs" / "tensorboard" / "events").write_text("x")
+    text = JOB.replace("tpu: {zone: us-central1-a}", "on: local") if command == "run here" else JOB
+    job = tpujob.job(text.replace("cat train.py", "cat caches/big"))
+    settings = tpujob.directory / "home" / ".config" / "tpujob" / "settings.yaml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(f"runs_dir: {directory}/runs\n")
+    git = ["git", "-C", str(directory)]
+    subprocess.run([*git, "init", "-q"], check=True)
+    untracked = subprocess.run([*git, "status", "-s"], check=True, capture_output=True).stdout
+    said = tpujob(command.removesuffix(" here"), job)
+    assert "caches/ 300 KB left out by .gitignore:1" in said.stderr
+    if command == "submit":
+        said = tpujob("attach", said.stdout.strip())
+    assert said.returncode == 1
+    assert "hint: `caches/big` exists here and was left out by .gitignore:1; the line" in said.stderr
+    assert subprocess.run([*git, "status", "-s"], check=True, capture_output=True).stdout == untracked
+    ship = json.loads(tpujob("plan", job, "--json").stdout)["ship"]
+    assert ship["files"] == 4
+    run = f"runs/{Path(tpujob.only_run()['directory']).name}/"
+    assert [one["path"] for one in ship["left_out"] if one["rule"] == "of tpujob"] == [run]
 
 
 def test_a_secret_is_refused_before_anything_is_created(tpujob: Tpujob) -> None:

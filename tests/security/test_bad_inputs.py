@@ -277,8 +277,8 @@ def _huge(code: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        pytest.param(_loop, "loop is a broken link", id="20-symlink-loop"),
-        pytest.param(_out, "passwd is a link out of", id="20-symlink-out"),
+        pytest.param(_loop, "left out by a link that leads to itself", id="20-symlink-loop"),
+        pytest.param(_out, "left out by a link to /etc/passwd, out of the directory", id="20-symlink-out"),
         pytest.param(_fifo, "pipe is neither a file nor a directory", id="20-fifo"),
         pytest.param(_huge, "the biggest: data.bin (85.9 GB)", id="20-80-gb"),
     ],

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.client.cluster import targets
 from orchestrator.client.cluster.program import program_of
-from orchestrator.client.jobs.code import shipment_of, survey_of
+from orchestrator.client.jobs.code import told_shipment
 from orchestrator.core.cluster import manifest
 from orchestrator.core.cluster.manifest import ClusterJob
 from orchestrator.core.text import names
@@ -63,7 +63,7 @@ def prepare(
     """
     shape = targets.shape_of(spec, session.target.gke)
     checks.check_directories(spec, path)
-    shipment = shipment_of(session, survey_of(session, spec, path), stack)
+    shipment = told_shipment(session, spec, path, stack)
     node = names.node_name(session.owner, lease_id)
     program, upload = program_of(
         spec,

@@ -7,11 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.client.results import pages
 from orchestrator.core.text.sizes import format_size
 from orchestrator.core.text.terminal import printable
 from orchestrator.engine.preparation import checks, sources
 from orchestrator.remote.shipping.shipment import Shipment, make_shipment, paced
-from orchestrator.remote.shipping.tree import Survey, check_content, count, size_of
+from orchestrator.remote.shipping.tree import Survey, check_content, count, left_out_text, size_of
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -26,12 +27,21 @@ def survey_of(session: Session, spec: JobSpec, path: Path) -> Survey | None:
     Raises UserError for what is refused. Files whose content may be a secret are looked at, and no others.
     """
     emulated = spec.on == "tpu" and session.target.kind == "emulated"
-    own = (session.runs_directory, session.directory)
+    runs = session.runs_directory  # in which others, such as TensorBoard, may write, too; what has no mark is older
+    own = (session.directory, *runs.glob("compare-*.html"), *(page.parent for page in runs.glob(f"*/{pages.NAME}")))
     found = sources.survey(spec, path, own_directories=own, emulated=emulated)
     checks.check_files(spec, found)
     if found is not None:
         check_content(found)
     return found
+
+
+def told_shipment(session: Session, spec: JobSpec, path: Path, stack: ExitStack) -> Shipment | None:
+    """Return what the job ships, once the biggest of what is left out is reported; None for nothing. Raises UserError."""
+    found = survey_of(session, spec, path)
+    if found is not None and (text := left_out_text(found.left_out)):
+        session.reporter.notice("ship", text)
+    return shipment_of(session, found, stack)
 
 
 def shipment_of(session: Session, found: Survey | None, stack: ExitStack) -> Shipment | None:
@@ -49,7 +59,10 @@ def ship_line(found: Survey) -> str:
     line = f"ships {count(found.files)}, {format_size(found.size_bytes)}"
     if not found.left_out:
         return line
-    named = [f"{printable(one.path)} {size_of(one)} ({one.rule})" for one in found.left_out[:NAMED]]
+    named = [
+        f"{printable(one.path)}{'' if one.is_link else f' {size_of(one)}'} ({one.rule})"
+        for one in found.left_out[:NAMED]
+    ]
     more = f", and {len(found.left_out) - NAMED} more" if len(found.left_out) > NAMED else ""
     return f"{line}; left out: {', '.join(named)}{more}"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.client.events import RunResult
-from orchestrator.client.jobs.code import shipment_of, survey_of
+from orchestrator.client.jobs.code import told_shipment
 from orchestrator.client.jobs.log_output import JobOutput, make_directory
 from orchestrator.client.jobs.results import finish
 from orchestrator.client.results import pages
@@ -35,7 +35,7 @@ def run_here(
 
     run, attempt = runs.new_run(spec, path, LOCAL, session.runs_directory, session.now(LOCAL), sweep=sweep)
     with ExitStack() as stack:
-        shipment = shipment_of(session, survey_of(session, spec, path), stack)
+        shipment = told_shipment(session, spec, path, stack)
         make_directory(Path(run.directory))
         output = stack.enter_context(closing(JobOutput(Path(run.directory), session.reporter, spec)))
         worker = LocalWorker(working, attempt.id, spec.limits.max_log)

@@ -16,6 +16,7 @@ from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.core.text.gaps import LeftOut, gap_line
 from orchestrator.core.text.redaction import RedactedStream
 from orchestrator.errors import ConfigError
+from orchestrator.remote.shipping.ignore import mark_run
 from orchestrator.report.files.log_files import log_directory
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def make_directory(path: Path) -> None:
     """Create the directory of a run, for this user only. Raises ConfigError."""
     try:
         private_files.make_directory(path, exist_ok=False)
+        mark_run(path)
     except OSError as error:
         hint = "`runs_dir:` in the settings names another place"
         raise ConfigError(f"{error.filename} cannot be created: {error.strerror}", hint=hint) from error

@@ -18,6 +18,7 @@ from orchestrator import private_files, whole_file
 from orchestrator.client import lookup
 from orchestrator.client.events import relative
 from orchestrator.errors import ConfigError, TpujobError, UnknownRun, UserError
+from orchestrator.remote.shipping.ignore import mark_run
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -136,6 +137,8 @@ def write(session: Session, page: Page, path: Path, *, make_directory: bool = Fa
     with _refused(path):
         if make_directory:
             private_files.make_directory(path.parent)
+            if path.name == NAME:  # of a sweep
+                mark_run(path.parent)
         if page.title is not None:
             links = [_page_link(Path(data.report.directory), path.parent) for data in runs]
             text = pages.runs_page(runs, title=page.title, links=links, hide=secrets.hide)

@@ -28,6 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.emulator.vms import foreign_paths
+
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
@@ -36,6 +38,7 @@ COMMANDS, TRAINING = "python", "training"  # beside the home directory of each w
 TORCH = ("torch", "torch_xla", "torch_tpu", "numpy")  # what a `train:` job installs on a TPU VM
 COMPLETE = "tpujob-complete"
 LENT = "tpujob-lent"
+WATCH = "tpujob_foreign_paths"  # a module
 # As pip writes them: the path may be too long for a first line of the kernel's, and may contain spaces.
 SCRIPT = """#!/bin/sh
 '''exec' {python} "$0" "$@"
@@ -73,9 +76,9 @@ class Pythons:
         if not places:
             return
         with self._lock:
-            pip, torch = _pip(self.directory), _torch(self.directory)
+            paths, pip, torch = _paths(self.directory), _pip(self.directory), _torch(self.directory)
         for place in places:
-            make(place, (pip, torch) if lend_torch or place.name == TRAINING else (pip,))
+            make(place, (paths, pip, torch) if lend_torch or place.name == TRAINING else (paths, pip))
 
 
 def make(place: Path, lent: Sequence[LentPackages]) -> None:
@@ -137,6 +140,20 @@ def _torch(directory: Path) -> LentPackages:
     found = _with_requirements(TORCH)
     scripts = {point.name: point.value for one in found for point in one.entry_points.select(group="console_scripts")}
     return _lent("torch", _linked(directory, "torch", found), scripts)
+
+
+def _paths(directory: Path) -> LentPackages:
+    """Return what says that a job opens a path of this machine."""
+    source = Path(foreign_paths.__file__).read_bytes()
+
+    place = directory / f"paths-{hashlib.sha256(source).hexdigest()[:12]}"
+    line = f"import os, sys; 'TPUJOB_RUN' in os.environ and (sys.path.append({str(place)!a}), __import__('{WATCH}'))\n"
+    _complete(place, lambda draft: (draft / f"{WATCH}.py").write_bytes(source))
+
+    def fill(draft: Path) -> None:
+        (draft / "tpujob-lends-paths.pth").write_text(line)
+
+    return LentPackages("paths", place, _complete(place.with_name(f"{place.name}-metadata"), fill), {})
 
 
 def _pip(directory: Path) -> LentPackages:
@@ -244,7 +261,7 @@ def _unpacked(directory: Path, wheel: Path) -> Path:
     return _complete(directory / wheel.stem, fill)
 
 
-def _complete(place: Path, fill: Callable[[Path], None]) -> Path:
+def _complete(place: Path, fill: Callable[[Path], object]) -> Path:
     """Return `place`, filled atomically: a killed daemon leaves only a draft."""
     if not place.exists():
         draft = place.with_name(f"{place.name}.new")

@@ -1,8 +1,10 @@
 """The end that every run shares: its error is captured, its slice is released, and the ledger records how it ended."""
 
+from functools import partial
+
 from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.run_and_attempt import LOCAL, AttemptEnded, AttemptState, Leased
-from orchestrator.engine.effects.base import Now, Program, Shield, Unlock
+from orchestrator.engine.effects.base import Make, Now, Program, Shield, Unlock
 from orchestrator.engine.effects.workers import Disconnect
 from orchestrator.engine.jobs.progress import JobProgress, Outcome
 from orchestrator.engine.leases.cancellation import check_attempt
@@ -77,6 +79,8 @@ async def finish(progress: JobProgress, capabilities: Capabilities | None = None
         if lease is not None:
             await Unlock(lease.id)
     else:
+        if isinstance(progress.error, PayloadFailed):
+            await Make(partial(_explain, progress, progress.error))
         await try_record(_ended(progress, ended_at))
         try:  # the first record of an end counts: the ledger and the exit code must not differ
             await _check_attempt(progress)
@@ -85,6 +89,15 @@ async def finish(progress: JobProgress, capabilities: Capabilities | None = None
                 progress.fail(error)
     await Unlock(progress.attempt.id)
     return progress.outcome(ended_at)
+
+
+def _explain(progress: JobProgress, error: PayloadFailed) -> None:
+    """Add to the error what the logs of the workers say about the cause."""
+    from orchestrator.engine.jobs import log_hints  # only after a failure
+
+    failed = [each.worker for each in error.workers if each.failed]
+    error.hint = log_hints.hint(progress.run, failed or [0], error.hint)
+    error.__notes__ = [f"hint: {error.hint}"]
 
 
 def _ended(progress: JobProgress, at: float) -> AttemptEnded:

@@ -123,7 +123,8 @@ def _why_not_there(needed: Needed, spec: JobSpec, found: Survey | None) -> str |
         return f"is of a virtual environment, which is not shipped; write `{name}`, and name its packages in {where}"
     for one in found.left_out:
         if f"{path}/".startswith(f"{one.path.rstrip('/')}/"):
-            return f"is not shipped: it is left out ({one.rule}); a line `!{path}` in .tpujobignore ships it"
+            advice = f"copy it to `{path}`" if one.is_link else f"a line `!{path}` in .tpujobignore ships it"
+            return f"is not shipped: it is left out ({one.rule}); {advice}"
     meant = [each for each in entries if posixpath.basename(each) == posixpath.basename(path)]
     meant = meant or difflib.get_close_matches(path, list(entries)[:MAX_NAMES], n=1)
     place, advice = f"`code: {shown(spec.code)}`", "make it there, or in `setup:`"

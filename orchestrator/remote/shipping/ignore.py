@@ -1,8 +1,9 @@
 """Which entries of a directory are left out: `.gitignore` and `.tpujobignore`, in every directory, and built-in rules.
 
-Patterns mean what they mean to git; pathspec translates each line. A `.tpujobignore` has the last word over every
-`.gitignore` and over the built-in rules. One thing it can that git cannot: `!data/labels.csv` ships a file of a directory that
-is left out. The `.gitignore` files above the directory count up to the top of its git repository, as for git itself.
+Patterns mean what they mean to git; pathspec translates each line. What git tracks is shipped, whatever its patterns and the
+built-in rules say: a clone has it. A `.tpujobignore` has the last word over all of them. One thing it can that git cannot:
+`!data/labels.csv` ships a file of a directory that is left out. The `.gitignore` files above the directory count up to the top
+of its git repository, and below them `.git/info/exclude` and `core.excludesFile`, as for git itself.
 """
 
 from __future__ import annotations
@@ -12,15 +13,19 @@ import re
 import stat
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
 from orchestrator.errors import UserError
+from orchestrator.remote.shipping.git_files import Repository, Tracked
 
 GIT, OWN = ".gitignore", ".tpujobignore"
 BUILT_IN = "built in"
+OWN_DIRECTORY = "of tpujob"
+RUN_MARK = "# of tpujob"  # so begins the .gitignore in the directory of a run
 ALWAYS: tuple[str, ...] = (".git", ".hg", ".svn", "__pycache__", ".venv", "node_modules", "*.pyc", ".DS_Store")
 ALWAYS += (".ruff_cache", ".mypy_cache", ".pytest_cache")
 # A directory with one of these in it is an environment, whatever its name.
@@ -33,6 +38,16 @@ class Verdict:
 
     left_out: bool = False
     rule: str = ""
+
+    @property
+    def names_it(self) -> bool:
+        """Whether it is by a line of a .tpujobignore."""
+        return self.rule.rpartition("/")[2].startswith(OWN)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it stays left out although git tracks it."""
+        return self.left_out and (self.names_it or self.rule == OWN_DIRECTORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,74 +83,130 @@ class Rules:
     git: tuple[Patterns, ...] = ()
     wanted: tuple[tuple[str, ...], ...] = ()  # the parts of each `!a/b` of a .tpujobignore, from the root
     uses_git: bool = False
+    tracked: tuple[Tracked, ...] = ()  # of each repository
 
     @classmethod
     def at(cls, root: Path, *, gitignore: bool) -> Rules:
         """Return the rules at the top of a tree. `gitignore`: the files of that name count. Raises UserError."""
-        above = tuple(_git_above(root)) if gitignore else ()
-        if any(patterns.leaves_out_root() for patterns in above):
-            above = ()  # git leaves out the very directory that the job names: the job means it all the same
-        return cls(git=above, uses_git=gitignore).entered(root, "")
+        rules = cls(uses_git=gitignore).behind_link(root, "", root)
+        if any(patterns.leaves_out_root() for patterns in rules.git):
+            rules = replace(
+                rules, git=()
+            )  # the job names the very directory that git leaves out: it means it all the same
+        return rules.entered(root, "")
+
+    def behind_link(self, directory: Path, below: str, root: Path) -> Rules:
+        """Return the rules for what is shipped of another directory as if it were there; `root`: of the tree."""
+        repository = Repository.holding(directory) if self.uses_git else None
+        if repository is None:
+            return self
+        above = tuple(_git_above(repository, directory, below, root))
+        return replace(self, git=above, tracked=(*self.tracked, Tracked.of(repository, directory, below)))
 
     def entered(self, directory: Path, below: str) -> Rules:
         """Return the rules of a directory of the tree; `below` is its path from the root, with a slash at the end."""
         rules = self
-        if self.uses_git and (text := _read(directory / GIT)) is not None:
-            found = _patterns(text, f"{below}{GIT}", below=below)
-            rules = Rules(self.own, (found, *self.git), self.wanted, True)
+        if self.uses_git and below and (repository := Repository.at(directory)) is not None:
+            rules = replace(rules, tracked=(*rules.tracked, Tracked.of(repository, directory, below)))
+        if self.uses_git and (text := _read(directory / GIT)) is not None and not text.startswith(RUN_MARK):
+            rules = replace(rules, git=(_patterns(text, f"{below}{GIT}", below=below), *rules.git))
         if (text := _read(directory / OWN)) is not None:
             found = _patterns(text, f"{below}{OWN}", below=below, strict=str(directory / OWN))
-            wanted = tuple(_wanted(text, below))
-            rules = Rules((found, *rules.own), rules.git, (*rules.wanted, *wanted), rules.uses_git)
+            rules = replace(rules, own=(found, *rules.own), wanted=(*rules.wanted, *_wanted(text, below)))
         return rules
+
+    def having(self, line: str) -> Rules:
+        """Return the rules with one more line in the .tpujobignore at the top."""
+        return replace(self, own=(_patterns(line, OWN), *self.own), wanted=(*self.wanted, *_wanted(line, "")))
 
     def verdict(self, path: str, *, inherited: Verdict) -> Verdict:
         """Return what becomes of an entry. `inherited`: what became of the directory that it is in."""
         found = _nearest(self.own, path)
+        if found is None and not inherited.is_final and any(path in each.files for each in self.tracked):
+            return Verdict()
         if found is None and inherited.left_out:
             return inherited
         found = found or _built_in().decide(path) or _nearest(self.git, path)
         return Verdict(*found) if found is not None else Verdict()
 
-    def may_ship_from(self, path: str) -> bool:
-        """Return whether a line of a .tpujobignore names something inside this directory, which is left out itself."""
-        parts = path.rstrip("/").split("/")
+    def judged(self, entry: Path, path: str, *, inherited: Verdict) -> Verdict:
+        """Return the verdict, where a directory may also be left out for what is in it."""
+        found = self.verdict(path, inherited=inherited)
+        if found.left_out or found.names_it or not path.endswith("/"):
+            return found
+        if is_of_run(entry):
+            return Verdict(True, OWN_DIRECTORY)
+        return Verdict(True, BUILT_IN) if is_environment(entry) else found
+
+    def may_ship_from(self, path: str, verdict: Verdict) -> bool:
+        """Return whether something inside this directory is shipped, which is left out itself by this verdict.
+
+        A line of a .tpujobignore may name it, or git track it.
+        """
+        name = path.rstrip("/")
+        if not verdict.is_final and any(name in each.directories for each in self.tracked):
+            return True
+        parts = name.split("/")
         return any(_may_begin(wanted, parts) for wanted in self.wanted)
+
+    def verdict_of(self, root: Path, path: str) -> tuple[Verdict, str]:
+        """Return what becomes of an entry of the tree of these rules, and which entry on the way to it decided that."""
+        rules, verdict, below, decided_at = self, Verdict(), "", ""
+        for part in path.split("/"):
+            entry = root / below / part
+            name = f"{below}{part}{'/' * (entry.is_dir() and not entry.is_symlink())}"
+            before, verdict = verdict, rules.judged(entry, name, inherited=verdict)
+            if verdict.left_out and not before.left_out:
+                decided_at = name
+            if not name.endswith("/") or (verdict.left_out and not rules.may_ship_from(name, verdict)):
+                break
+            rules, below = rules.entered(entry, name), name
+        return verdict, decided_at
+
+
+def mark_run(directory: Path) -> None:
+    """Keep the directory of a run out of every shipment, and out of `git status`. Raises OSError."""
+    (directory / GIT).write_text(f"{RUN_MARK}: the results of a run, which are not shipped with a job\n*\n")
+
+
+def is_of_run(directory: Path) -> bool:
+    """Return whether it is the directory of a run, of any tpujob."""
+    with suppress(OSError), (directory / GIT).open("rb") as file:
+        return file.read(len(RUN_MARK)) == RUN_MARK.encode()
+    return False
 
 
 def is_environment(directory: Path) -> bool:
     return any(os.path.isfile(directory / mark) for mark in ENVIRONMENT_MARKS)  # noqa: PTH113 - which raises for no path
 
 
-def _git_above(root: Path) -> Iterator[Patterns]:
-    """The files above the root, the nearest first, up to the top of the repository; none outside of one."""
-    tops = [directory for directory in (root, *root.parents) if (directory / ".git").exists()]
-    if not tops:
-        return
-    top = tops[0]
-    for directory in (root, *root.parents):
-        if directory != root and (text := _read(directory / GIT)) is not None:
-            yield _above(text, directory, root, GIT)
-        if directory == top:
-            if (text := _read(top / ".git" / "info" / "exclude")) is not None:
-                yield _above(text, top, root, ".git/info/exclude")
-            return
+def _git_above(repository: Repository, directory: Path, below: str, root: Path) -> Iterator[Patterns]:
+    """Yield the patterns of git from outside of a directory of the repository, the nearest first."""
 
+    def from_file(file: Path, label: str, *, follows: bool = False) -> Iterator[Patterns]:
+        if (text := _read(file, follows=follows)) is not None:
+            yield _patterns(text, label, above=above, below=below)
 
-def _above(text: str, directory: Path, root: Path, name: str) -> Patterns:
-    relative = root.relative_to(directory).as_posix()
-    label = "/".join([".."] * len(root.relative_to(directory).parts) + [name])
-    return _patterns(text, label, above="" if relative == "." else f"{relative}/")
+    for place in (directory, *directory.parents):
+        above = directory.relative_to(place).as_posix().removeprefix(".")
+        above += "/" * bool(above)
+        if place != directory:
+            yield from from_file(place / GIT, os.path.relpath(place / GIT, root))
+        if place == repository.top:
+            break
+    for file, label in repository.rule_files():
+        inside = os.path.relpath(repository.top / label, root)
+        yield from from_file(file, label if label[0] in "~/" else inside, follows=True)
 
 
 def _nearest(files: tuple[Patterns, ...], path: str) -> tuple[bool, str] | None:
     return next((found for patterns in files if (found := patterns.decide(path)) is not None), None)
 
 
-def _read(path: Path) -> str | None:
-    """Return the text of a rule file; None where there is none. As for git, a link is none."""
+def _read(path: Path, *, follows: bool = False) -> str | None:
+    """Return the text of a rule file; None where there is none. As for git, a link is none, unless it `follows` them."""
     try:
-        if not stat.S_ISREG(path.lstat().st_mode):
+        if not stat.S_ISREG(path.stat(follow_symlinks=follows).st_mode):
             return None
         raw = path.read_bytes()
         if path.name == OWN and raw[:2] in (b"\xff\xfe", b"\xfe\xff"):

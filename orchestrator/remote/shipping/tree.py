@@ -1,7 +1,8 @@
 """What a job would ship, before anything is read: the entries of its sources, what is left out, and what is refused.
 
-`tpujob plan` shows it, and `shipment` reads and stores it. Surprising sources are refused here: a home directory, a link that
-leads out of the tree, a FIFO, a file that looks like a secret, more than a gigabyte. All refusals are reported at once.
+`tpujob plan` shows it, and `shipment` reads and stores it. Surprising sources are refused here: a home directory, a FIFO, a
+file that looks like a secret, more than a gigabyte. All refusals are reported at once. A link that leads out of the repository
+is left out.
 """
 
 import contextlib
@@ -15,12 +16,12 @@ from pathlib import Path, PurePosixPath
 from orchestrator.core.text.sizes import format_size
 from orchestrator.core.text.terminal import printable
 from orchestrator.errors import UserError
-from orchestrator.remote.shipping.ignore import BUILT_IN, GIT, OWN, Rules, Verdict, is_environment
+from orchestrator.remote.shipping.ignore import BUILT_IN, GIT, OWN, OWN_DIRECTORY, Rules, Verdict, is_of_run
+from orchestrator.remote.shipping.links import LINK, reach_of, seen_from, travels_as
 from orchestrator.vm.sensitive import may_hold_secret, secret_by_content, secret_by_name
 
 MAX_BYTES = 1 << 30
 MEASURE_ENTRIES = 20_000  # of all that is left out, so many are looked at for their sizes
-OWN_DIRECTORY = "of tpujob"
 NAME_IT = f"name it in {OWN}"
 MAX_REPORTED = 20  # refusals
 MOST_OF_IT = 0.8  # a directory of which one entry is so much is named by that entry
@@ -54,10 +55,15 @@ class LeftOut:
     rule: str  # such as `.gitignore:3`
     complete: bool = True  # False: there is more in it than was looked at
 
+    @property
+    def is_link(self) -> bool:
+        """Whether it is a link that cannot be shipped."""
+        return self.rule.startswith(LINK)
+
 
 @dataclass(slots=True)
 class Survey:
-    """What would be shipped, by path, and what would not, the biggest first."""
+    """What would be shipped, by path, and what would not: links that cannot be, then the biggest first, runs last."""
 
     roots: tuple[str, ...] = ()  # of the directories
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -95,7 +101,7 @@ def survey(
                     raise UserError(f"two sources of the job both contain {printable(entry.path)}")
         except UserError as error:
             found.refused.append(error)
-    found.left_out.sort(key=lambda one: (-one.size_bytes, one.path))
+    found.left_out.sort(key=lambda one: (not one.is_link, one.rule == OWN_DIRECTORY, -one.size_bytes, one.path))
     _check_size(found, max_bytes)
     if found.refused:
         check_content(found)
@@ -114,6 +120,8 @@ class _Walk:
     found: Survey
     own_directories: frozenset[Path]
     left_to_measure: int  # entries
+    places: dict[Path, str] = field(default_factory=dict)  # in the shipment, of the directories that are shipped
+    reaches: dict[Path, tuple[Path, Rules]] = field(default_factory=dict)  # where links of a tree are followed
 
     def source(self, name: str, source: Source, path: Path) -> Iterator[Entry]:
         if not path.exists():
@@ -124,9 +132,10 @@ class _Walk:
             what = "the home directory" if root == home else "a directory above the home directory"
             raise UserError(f"{path} is {what}; it is not shipped", hint="put the job's code in a directory of its own")
         if not root.is_dir():
-            yield _entry(root, root.parent, name)
+            yield _entry(root, root.name, name)
             return
         rules = None if source.everything else Rules.at(root, gitignore=source.gitignore)
+        self.places[root] = name
         empty, before = True, len(self.found.left_out)
         for entry in self._directory(root, root, f"{name}/" if name else "", "", rules, Verdict()):
             empty &= entry.content is None
@@ -153,19 +162,29 @@ class _Walk:
         for child in children:
             is_directory = child.is_dir(follow_symlinks=False)
             path = f"{below}{child.name}{'/' * is_directory}"
-            verdict = Verdict() if rules is None else self._verdict(rules, Path(child.path), path, is_directory, state)
-            if verdict.left_out and not (is_directory and rules is not None and rules.may_ship_from(path)):
+            verdict = Verdict() if rules is None else self._verdict(rules, Path(child.path), path, state)
+            if verdict.left_out and not (is_directory and rules is not None and rules.may_ship_from(path, verdict)):
                 self._leave_out(Path(child.path), f"{prefix}{child.name}{'/' * is_directory}", verdict)
+                # Whether there were runs before must not change what is shipped.
+                nothing &= verdict.rule != OWN_DIRECTORY
                 continue
-            if is_directory:
+            known = self.places.get(Path(child.path)) if rules is not None and rules.uses_git else None
+            if known is not None:  # a link leads to what holds the tree
+                yield _link_to(known, prefix + child.name)
+                nothing = False
+            elif is_directory:
                 inside = self._directory(Path(child.path), root, f"{prefix}{child.name}/", path, rules, verdict)
                 for entry in inside:
+                    nothing = False
+                    yield entry
+            elif child.is_symlink():
+                for entry in self._link(Path(child.path), root, prefix + child.name, path, rules, verdict):
                     nothing = False
                     yield entry
             else:
                 nothing = False
                 try:
-                    yield _entry(Path(child.path), root, prefix + child.name, None if rules is None else verdict)
+                    yield _entry(Path(child.path), path, prefix + child.name, None if rules is None else verdict)
                 except FileNotFoundError:  # such as an editor's draft: it has just vanished
                     continue
                 except UserError as error:
@@ -173,21 +192,56 @@ class _Walk:
         if nothing and prefix and not state.left_out:
             yield Entry(prefix.rstrip("/"), None)
 
-    def _verdict(self, rules: Rules, child: Path, path: str, is_directory: bool, state: Verdict) -> Verdict:
-        verdict = rules.verdict(path, inherited=state)
-        if verdict.left_out or _is_own(verdict.rule):
-            return verdict
-        if self._is_of_tpujob(child, is_directory):
-            return Verdict(True, OWN_DIRECTORY)
-        return Verdict(True, BUILT_IN) if is_directory and is_environment(child) else verdict
+    def _link(
+        self, link: Path, root: Path, name: str, path: str, rules: Rules | None, verdict: Verdict
+    ) -> Iterator[Entry]:
+        """Yield what is shipped of a link of this tree. What is shipped already is not shipped twice: a link leads to it."""
 
-    def _is_of_tpujob(self, child: Path, is_directory: bool) -> bool:
+        def judge(target: Path) -> Verdict:
+            inside = target.relative_to(reach).as_posix()
+            if verdict.names_it or inside == ".":
+                return Verdict()
+            found, _ = reach_rules.verdict_of(reach, inside)
+            return Verdict(found.left_out, seen_from(root, reach, found.rule))
+
+        reach, reach_rules = (root, Rules()) if rules is None else self._reach(root, rules)
+        found = travels_as(link, root, reach, judge)
+        if isinstance(found, Verdict):
+            self._leave_out(link, name, found)
+        elif isinstance(found, str):
+            yield Entry(name, found)
+        elif known := next((each for each in (found, *found.parents) if each in self.places), None):
+            yield _link_to(os.path.join(self.places[known], found.relative_to(known)), name)  # noqa: PTH118
+        elif found.is_dir():
+            self.places[found] = name
+            assert rules is not None
+            behind = rules.behind_link(found, f"{path}/", root)
+            yield from self._directory(found, found, f"{name}/", f"{path}/", behind, Verdict())
+        else:
+            try:
+                yield _entry(found, path, name, verdict)
+            except UserError as error:
+                self.found.refused.append(error)
+
+    def _reach(self, root: Path, rules: Rules) -> tuple[Path, Rules]:
+        if root not in self.reaches:
+            reach = reach_of(root)
+            self.reaches[root] = reach, Rules.at(reach, gitignore=rules.uses_git)
+        return self.reaches[root]
+
+    def _verdict(self, rules: Rules, child: Path, path: str, state: Verdict) -> Verdict:
+        verdict = rules.judged(child, path, inherited=state)
+        if verdict.left_out or verdict.names_it or not self._is_of_tpujob(child, path):
+            return verdict
+        return Verdict(True, OWN_DIRECTORY)
+
+    def _is_of_tpujob(self, child: Path, path: str) -> bool:
         """Return whether it is a directory of tpujob, or a link to one or into one."""
-        if is_directory or not child.is_symlink():
+        if path.endswith("/") or not child.is_symlink():
             return child in self.own_directories
-        with contextlib.suppress(OSError, RuntimeError):  # a loop is refused as a link
+        with contextlib.suppress(OSError, RuntimeError):  # a loop
             target = child.resolve()
-            return not self.own_directories.isdisjoint((target, *target.parents))
+            return any(each in self.own_directories or is_of_run(each) for each in (target, *target.parents))
         return False
 
     def _leave_out(self, path: Path, name: str, verdict: Verdict) -> None:
@@ -212,27 +266,29 @@ class _Walk:
         self.found.left_out.append(LeftOut(name, size_bytes, verdict.rule, complete=not waiting))
 
 
-def _entry(path: Path, root: Path, name: str, verdict: Verdict | None = None) -> Entry:
-    """Return the entry of a file or link. `verdict` None: what looks like a secret is shipped, too. Raises UserError."""
+def _link_to(place: str, name: str) -> Entry:
+    """Return a link to another place of the shipment."""
+    return Entry(name, os.path.relpath(place or ".", PurePosixPath(name).parent))
+
+
+def _entry(path: Path, within: str, name: str, verdict: Verdict | None = None) -> Entry:
+    """Return the entry of a file that is called `within` in its tree. Raises UserError.
+
+    `verdict` None: what looks like a secret is shipped, too.
+    """
     status = path.lstat()
-    if stat.S_ISLNK(status.st_mode):
-        return Entry(name, _link_within(path, root))
     if not stat.S_ISREG(status.st_mode):
         raise UserError(f"{path} is neither a file nor a directory", hint=f"remove it, or {NAME_IT}")
     if not os.access(path, os.R_OK):
         raise UserError(f"{path} cannot be read", hint=f"change its permissions, or {NAME_IT}")
     if verdict is None or not status.st_size:
         return Entry(name, path, status.st_size, bool(status.st_mode & 0o100))
-    within, allowed = path.relative_to(root).as_posix(), _is_own(verdict.rule)
-    if not allowed and (what := secret_by_name(within)) is not None:
+    # What a link leads to has another name than the link.
+    looked_at = (within,) if path.name == within.rpartition("/")[2] else (within, path.as_posix())
+    if not verdict.names_it and (what := next(filter(None, map(secret_by_name, looked_at)), None)) is not None:
         raise _secret(path, within, what)
-    suspect = within if may_hold_secret(within, status.st_size) else ""
-    return Entry(name, path, status.st_size, bool(status.st_mode & 0o100), suspect, allowed)
-
-
-def _is_own(rule: str) -> bool:
-    """Return whether it is a line of a .tpujobignore."""
-    return rule.rpartition("/")[2].startswith(OWN)
+    suspect = within if any(may_hold_secret(each, status.st_size) for each in looked_at) else ""
+    return Entry(name, path, status.st_size, bool(status.st_mode & 0o100), suspect, verdict.names_it)
 
 
 def _secret(path: Path, within: str, what: str) -> UserError:
@@ -263,20 +319,6 @@ def check_content(found: Survey) -> None:
         raise UserError("\n".join([*lines, *more]), hint=f"what the job does not need can be named in {OWN}")
 
 
-def _link_within(path: Path, root: Path) -> str:
-    """Return the link's target, relative, so that it leads to the same place on the worker. Raises UserError."""
-    try:
-        target = path.resolve()
-        with contextlib.suppress(FileNotFoundError):  # what it names may be missing
-            path.stat()  # from Python 3.13 on `resolve` takes a loop
-    except (OSError, RuntimeError) as error:  # a loop
-        raise UserError(f"{path} is a broken link", hint=f"remove it, or {NAME_IT}") from error
-    if root not in (target, *target.parents):
-        hint = f"copy the file there, or name the link in {OWN}"
-        raise UserError(f"{path} is a link out of {root}, to {target}", hint=hint)
-    return os.path.relpath(target, path.parent.resolve())
-
-
 def _check_size(found: Survey, max_bytes: int) -> None:
     if found.size_bytes <= max_bytes:
         return
@@ -295,13 +337,17 @@ def size_of(one: LeftOut) -> str:
 
 
 def left_out_text(left_out: Sequence[LeftOut]) -> str:
-    """Return what the rules of the user leave out, such as `300 MB left out by .gitignore`; "" when that is nothing."""
-    by_rule = [one for one in left_out if (GIT in one.rule or OWN in one.rule) and one.size_bytes]
-    if not by_rule:
-        return ""
-    files = [name for name in (GIT, OWN) if any(name in one.rule for one in by_rule)]
-    over = "" if all(one.complete for one in by_rule) else "over "
-    return f"{over}{format_size(sum(one.size_bytes for one in by_rule))} left out by {' and '.join(files)}"
+    """Return the biggest of what is left out, and by which rule, such as `data/ 300 MB left out by .gitignore:6`.
+
+    What every job leaves out is not named; "" when that is all.
+    """
+    of_user = [one for one in left_out if one.rule not in (BUILT_IN, OWN_DIRECTORY)]
+    links = [one for one in of_user if one.is_link]
+    files = [one for one in of_user if one.size_bytes and not one.is_link]
+    parts = [f"{printable(one.path)} {size_of(one)} left out by {one.rule}" for one in files[:1]]
+    parts += [f"{printable(one.path)} left out: {one.rule}" for one in links[:1]]
+    more = len(files) + len(links) - len(parts)
+    return ", ".join([*parts, *([f"{more:,} more"] if more else [])])
 
 
 def biggest(found: Survey, count: int = 3) -> list[tuple[str, int]]:

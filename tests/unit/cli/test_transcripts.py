@@ -231,8 +231,8 @@ def test_list_and_show_of_a_run(tpujob: Tpujob) -> None:
     assert "cost     MONEY emulated\n" in shown
     assert "event    DAY  proven gone: get 404, complete list without it, create settled\n" in shown
     assert " ".join(tpujob.only_run()) == (
-        "run name state exit_code detail cloud job spec started_at ended_at directory cost_usd lease attempts workers "
-        "events figures metrics files results params sweep variant"
+        "run name state exit_code detail hint cloud job spec started_at ended_at directory cost_usd lease attempts "
+        "workers events figures metrics files results params sweep variant"
     )
 
 

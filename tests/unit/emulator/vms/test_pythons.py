@@ -29,10 +29,10 @@ def worker(tmp_path: Path) -> Path:
     return made
 
 
-def run(place: Path, *arguments: str, program: str = "python") -> subprocess.CompletedProcess[str]:
+def run(place: Path, *arguments: str, program: str = "python", **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a program as a worker does: with an environment that has nothing of tpujob."""
     argv = [str(place / "bin" / program), *arguments]
-    env = {"HOME": str(place.parent), "PATH": "/usr/bin:/bin"}
+    env = {"HOME": str(place.parent), "PATH": "/usr/bin:/bin", **variables}
     return subprocess.run(argv, cwd=place, env=env, capture_output=True, text=True, timeout=HANG_S, check=False)
 
 
@@ -50,6 +50,23 @@ def version(place: Path, module: str) -> str:
 def test_none_of_tpujobs_own_packages_is_installed(worker: Path, name: str) -> None:
     for module in ("pydantic", "typer", "asyncssh", "orchestrator"):
         assert f"No module named '{module}'" in run(worker / name, "-c", f"import {module}").stderr
+
+
+def test_a_job_says_once_that_it_opens_what_no_tpu_vm_has_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = Path(pythons.foreign_paths.__file__).read_text()
+    (tmp_path / "watch.py").write_text(watch.replace(f" /{tmp_path.parts[1]} ", " "))  # where the data of this test are
+    monkeypatch.setattr(pythons.foreign_paths, "__file__", str(tmp_path / "watch.py"))
+    Pythons(tmp_path / "lent").make_all(tmp_path / "worker0", lend_torch=False)
+    python, training = tmp_path / "worker0" / COMMANDS, tmp_path / "worker0" / TRAINING / "bin"
+    variables = {"TPUJOB_RUN": "r", "TPUJOB_EMULATED_TRAINING": str(training)}
+    told = f"emulator: the job opens {'/'.join(tmp_path.parts[:4])[1:]} of this machine; a TPU VM does not have it"
+    code = f"import json, os; open({str(tmp_path / 'watch.py')!r}); [os.listdir(a) for a in ({str(tmp_path)!r}, '/etc', '.')]"
+    assert run(python, "-c", code).stderr == "", "it is no job"
+    said = run(python, "-c", f"{code}; open('/no/such/place')", **variables).stderr.splitlines()
+    assert said[0] == told and "emulator:" not in "".join(said[1:]) and said[-1].endswith("directory: '/no/such/place'")
+    assert run(python, "-c", code, **variables).stderr == "", "another process of the job has said it"
 
 
 @needs_torch

@@ -12,6 +12,20 @@ from hypothesis import strategies as st
 from orchestrator.errors import UserError
 from orchestrator.remote.shipping.tree import Source, Survey, survey
 
+needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+
+
+@pytest.fixture(autouse=True)
+def without_settings_of_this_machine(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+    for name in ("XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def git(root: Path, *words: str) -> bytes:
+    safe = ("git", "-C", str(root), "-c", "safe.directory=*", "-c", "core.ignoreCase=false", "--literal-pathspecs")
+    return subprocess.run([*safe, *words], check=True, capture_output=True).stdout
+
 
 def write(root: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
@@ -51,11 +65,16 @@ FILES = st.lists(LINES | st.sampled_from(["", "[a", "# a comment", "/", "!", "\\
 
 
 @pytest.mark.ci
-@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+@needs_git
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(paths=st.sets(PATHS, min_size=1, max_size=12), top=FILES, nested=st.dictionaries(PATHS, FILES, max_size=2))
-def test_what_git_would_add_is_what_is_shipped(
-    tmp_path_factory: pytest.TempPathFactory, paths: set[str], top: str, nested: dict[str, str]
+@given(
+    paths=st.sets(PATHS, min_size=1, max_size=12),
+    top=FILES,
+    nested=st.dictionaries(PATHS, FILES, max_size=2),
+    tracked=st.sets(PATHS, max_size=12),
+)
+def test_what_git_would_add_or_tracks_is_what_is_shipped(
+    tmp_path_factory: pytest.TempPathFactory, paths: set[str], top: str, nested: dict[str, str], tracked: set[str]
 ) -> None:
     directories = {path.rsplit("/", count)[0] for path in paths for count in range(1, path.count("/") + 1)}
     assume(not directories & paths)
@@ -64,15 +83,70 @@ def test_what_git_would_add_is_what_is_shipped(
         f"{path}/.gitignore": text for path, text in nested.items() if path in directories
     }
     write(root, dict.fromkeys(paths, "x") | rule_files)
-    git = ["git", "-C", str(root), "-c", "core.excludesFile=/dev/null", "-c", "core.ignoreCase=false"]
-    subprocess.run([*git, "init", "-q", "--template="], check=True)
-    answer = subprocess.run([*git, "ls-files", "-coz", "--exclude-standard"], check=True, capture_output=True).stdout
+    git(root, "init", "-q", "--template=")
+    if tracked & paths:
+        git(root, "add", "-f", "--", *(tracked & paths))
+    answer = git(root, "ls-files", "-coz", "--exclude-standard")
     try:
         ours = shipped(root)
     except UserError as error:
         assert "nothing of" in error.message
         ours = set()
     assert ours == set(os.fsdecode(answer).split("\0")) - {""}
+
+
+@needs_git
+@pytest.mark.parametrize("how", ["2", "4", "--split-index", "sha256", "worktree", "submodule"])
+def test_what_git_tracks_is_shipped_although_a_pattern_matches_it(tmp_path: Path, how: str) -> None:
+    files = {".gitignore": "data/\n*.bin\n", "data/a": "", "data/deep/b.bin": "", "node_modules/m.js": "", "é.bin": ""}
+    root = write(tmp_path / "tree", {**files, "runs/x/.gitignore": "# of tpujob\n*\n"})
+    git(root, "init", "-q", "--template=", *(["--object-format=sha256"] if how == "sha256" else []))
+    git(root, "add", "-f", ".")
+    git(root, "-c", "user.name=x", "-c", "user.email=x@y", "commit", "-qm", "x")
+    if how in ("2", "4", "--split-index"):
+        git(root, "update-index", *(["--index-version", how] if how.isdigit() else [how]))
+        files["data/later.bin"] = ""
+        git(write(root, files), "add", "-f", "data/later.bin")
+    elif how == "worktree":
+        git(root, "worktree", "add", "-q", "../other")
+        root = write(tmp_path / "other", {"../tree/.git/info/exclude": "mine\n", "mine": ""})
+    elif how == "submodule":
+        (root / ".git").rename(tmp_path / "modules")
+        write(tmp_path, {"tree/.git": "gitdir: ../modules\n", ".gitignore": "tree/\n"})
+        git(tmp_path, "init", "-q", "--template=")
+        git(tmp_path, "add", "-f", "tree")
+        assert shipped(tmp_path) >= {f"tree/{name}" for name in files}
+    write(root, dict.fromkeys(["data/new", "data/deep/new", "x.bin", "node_modules/n.js"], ""))
+    assert shipped(root) == files.keys()
+    assert shipped(root / "data") >= {"a", "deep/b.bin"}
+    write(root, {".tpujobignore": "data/\n*.js\n"})
+    assert shipped(root) - {".tpujobignore", ".gitignore"} == {"é.bin"}, "the user's own word"
+
+
+def test_an_index_that_is_not_understood_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, {".git/index": "DIRC\0\0\0\5xxxx", "a": ""})
+    with pytest.raises(UserError, match="what git tracks is not known"):
+        shipped(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("setting", "place"),
+    [
+        ({}, ".config/git/ignore"),
+        ({".gitconfig": "[user]\n\tname = x\n[Core]\n\texcludesfile = ~/mine # all\n"}, "mine"),
+        ({".config/git/config": '[core]\nexcludesFile = "~/mine"\n'}, "mine"),
+    ],
+    ids=["default", "gitconfig", "xdg"],
+)
+def test_the_users_own_ignore_file_counts_in_a_repository_after_all_others(
+    tmp_path: Path, setting: dict[str, str], place: str
+) -> None:
+    write(Path.home(), {**setting, place: "*.swp\nnotes\nkept\n"})
+    root = write(tmp_path, {"a.swp": "", "notes": "", "kept": "", "train.py": "", ".git/info/exclude": "!kept\n"})
+    assert shipped(root) == {"train.py", "kept"}
+    assert rules(root) == {"a.swp": f"~/{place}:1", "notes": f"~/{place}:2", ".git/": "built in"}
+    (root / ".git").rename(root / "no-repository")
+    assert "notes" in shipped(root)
 
 
 def test_the_rule_that_leaves_an_entry_out_is_named_with_its_line(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import UserError
-from orchestrator.remote.shipping.ignore import Rules
+from orchestrator.remote.shipping.ignore import Rules, mark_run
 from orchestrator.remote.shipping.tree import Source, Survey, check_content, left_out_text, survey
 
 
@@ -22,8 +22,8 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
-def of(root: Path, **options: int) -> Survey:
-    return survey({".": Source(root, gitignore=True)}, **options)  # type: ignore[arg-type]
+def of(root: Path, **options: Any) -> Survey:
+    return survey({".": Source(root, gitignore=True)}, **options)
 
 
 def refused(sources: Mapping[str, Path | bytes], **options: int) -> str:
@@ -47,26 +47,89 @@ def test_a_link_within_the_tree_travels_as_a_relative_link(tree: Path) -> None:
     }
 
 
+@pytest.fixture
+def repository(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository in which the tree is the job's code, beside shared data."""
+    monkeypatch.setenv("HOME", str(tree.parent.parent / "home"))
+    root = tree.parent
+    for path in (".git/config", "shared/big.npy", "shared/deep/x", "cache/y", "tool.py"):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(path)
+    (root / ".gitignore").write_text("cache/\n")
+    return root
+
+
+def test_a_link_to_what_is_in_the_same_repository_travels_as_its_contents(tree: Path, repository: Path) -> None:
+    (tree / "tool.py").symlink_to("../tool.py")
+    (tree / "data").symlink_to("../shared")
+    (tree / "pkg" / "again").symlink_to(repository / "shared" / "deep")
+    (repository / "shared" / "up").symlink_to("../shared")
+    (repository / "shared" / "hop").symlink_to("../tree/pkg/a.py")
+    (tree / ".tpujobignore").write_text("data/big.npy\n")
+    found = of(tree).entries
+    assert {name: entry.content for name, entry in found.items() if not isinstance(entry.content, Path)} == {
+        "data/up": ".",
+        "data/hop": "../pkg/a.py",
+        "pkg/again": "../data/deep",
+    }
+    assert found["tool.py"].content == repository / "tool.py"
+    assert found["data/deep/x"].content == repository / "shared" / "deep" / "x"
+    assert "data/big.npy" not in found, "its place is what a .tpujobignore names"
+
+
+def test_a_link_to_what_holds_the_tree_ends(tree: Path, repository: Path) -> None:
+    (tree / "top").symlink_to("..")
+    found = of(tree).entries
+    assert "top/shared/big.npy" in found
+    assert found["top/tree"].content == "..", "the tree itself is not shipped twice"
+    assert "top/cache/y" not in found
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("/etc/passwd", "a link to /etc/passwd, out of the repository"),
+        ("../../gone", "a link to {repository.parent}/gone, which is not there"),
+        ("../gone", "a link to ../gone, which is not there"),
+        ("x", "a link that leads to itself"),
+        ("../cache", "a link to ../cache, left out by ../.gitignore:1"),
+        ("/", "a link to /, out of the repository"),
+    ],
+)
+def test_a_link_that_cannot_travel_is_left_out_with_a_note(tree: Path, repository: Path, target: str, why: str) -> None:
+    (tree / "x").symlink_to(target)
+    found = of(tree)
+    rule = why.format(repository=repository)
+    assert [(one.path, one.rule) for one in found.left_out] == [("x", rule)]
+    assert left_out_text(found.left_out) == f"x left out: {rule}"
+    (tree / ".tpujobignore").write_text("!x\n")
+    assert ("x/y" in of(tree).entries) == (target == "../cache"), "the user names it"
+
+
+def test_a_link_hides_no_secret_and_leads_nowhere_in_a_home_that_is_a_repository(
+    tree: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repository / "elsewhere").mkdir()
+    (repository / "elsewhere" / ".env").write_text("KEY=1")
+    (tree / "settings").symlink_to("../elsewhere/.env")
+    assert "elsewhere/.env looks like a secret (an environment file)" in refused({".": tree})
+    monkeypatch.setenv("HOME", str(repository))
+    assert [one.rule for one in of(tree).left_out] == [f"a link to {repository}/elsewhere/.env, out of the directory"]
+
+
 def test_all_that_is_refused_is_said_at_once_each_with_its_fix(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tree / "pkg" / "leak").symlink_to("/etc/passwd")
-    (tree / "loop").symlink_to("loop")
     os.mkfifo(tree / "pipe")
     (tree / ".env").write_text("KEY=1")
     (tree / "key.pem").write_text(KEY)
     with (tree / "big").open("wb") as file:
         file.truncate(2 << 30)
     lines = refused({".": tree, "data": tree / "none"}).splitlines()
-    whats = (".env looks like a secret", "loop is a broken link", "pipe is neither a file nor a directory")
-    whats += (
-        "pkg/leak is a link out of ",
-        "none does not exist",
-        "the job's code and data are",
-        "key.pem looks like a secret",
-    )
+    whats = (".env looks like a secret", "pipe is neither a file nor a directory")
+    whats += ("none does not exist", "the job's code and data are", "key.pem looks like a secret")
     assert len(lines) == len(whats)
     assert all(what in line and "; " in line for what, line in zip(whats, lines, strict=True)), "each with what to do"
     monkeypatch.setattr("orchestrator.remote.shipping.tree.MAX_REPORTED", 2)
-    assert refused({".": tree}).splitlines()[2:] == ["and 4 more"]
+    assert refused({".": tree}).splitlines()[2:] == ["and 2 more"]
 
 
 def test_an_empty_directory_is_shipped_and_one_of_which_nothing_is(tree: Path) -> None:
@@ -146,15 +209,18 @@ def test_directories_of_tpujob_itself_are_left_out(tree: Path) -> None:
     for name in ("runs/mnist-1", "pkg/runs", "state"):
         (tree / name).mkdir(parents=True)
         (tree / name / "x").write_text("x")
-    found = survey({".": Source(tree)}, own_directories=[tree / "runs", tree / "state"])
-    assert {path for path in found.entries if path.endswith("x")} == {"pkg/runs/x"}
-    assert {one.path: one.rule for one in found.left_out} == {"runs/": "of tpujob", "state/": "of tpujob"}
+    mark_run(tree / "runs" / "mnist-1")
+    (tree / "runs" / "tensorboard").write_text("x")
+    found = of(tree, own_directories=[tree / "state"])
+    assert {path for path in found.entries if "run" in path} == {"pkg/runs/x", "runs/tensorboard", "run.sh"}
+    assert {one.path: one.rule for one in found.left_out} == {"runs/mnist-1/": "of tpujob", "state/": "of tpujob"}
     (tree / "elsewhere").symlink_to(tree / "runs")
     (tree / "latest").symlink_to(tree / "runs" / "mnist-1")
-    found = survey({".": Source(tree)}, own_directories=[tree / "runs", tree / "state"])
+    found = of(tree, own_directories=[tree / "runs", tree / "state"])
     assert {one.path for one in found.left_out} == {"runs/", "state/", "elsewhere", "latest"}
-    (tree / ".tpujobignore").write_text("!runs\n")
-    assert "runs/mnist-1/x" in survey({".": Source(tree)}, own_directories=[tree / "runs"]).entries
+    assert "runs" not in found.entries, "the same is shipped before and after a first run"
+    (tree / ".tpujobignore").write_text("!runs\n!runs/mnist-1/\n")
+    assert "runs/mnist-1/x" in of(tree, own_directories=[tree / "runs"]).entries
 
 
 def test_what_is_left_out_has_its_size_and_the_biggest_comes_first(tree: Path) -> None:
@@ -169,7 +235,7 @@ def test_what_is_left_out_has_its_size_and_the_biggest_comes_first(tree: Path) -
         ("a.ckpt", 10_000, ".gitignore:1"),
         ("pkg/x.pyc", 5, "built in"),
     ]
-    assert left_out_text(found.left_out) == "300 KB left out by .gitignore"
+    assert left_out_text(found.left_out) == "caches/ 290 KB left out by .gitignore:2, 1 more"
 
 
 def test_of_too_much_to_look_at_a_part_is_measured(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

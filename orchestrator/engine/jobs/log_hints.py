@@ -1,0 +1,151 @@
+"""Why a job failed, where the end of its log says it: a file that stayed here, a missing module, CUDA, a keyboard.
+
+Only what is certain is said of a path: it exists on this machine, and a rule left it out, or it lies outside of `code:`.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+from orchestrator.core.lease.run_and_attempt import LOCAL, RunRecord
+from orchestrator.core.text.terminal import clean
+from orchestrator.errors import UserError
+from orchestrator.remote.shipping.ignore import OWN, Rules
+from orchestrator.remote.shipping.links import reach_of
+
+TAIL_BYTES, TAIL_LINES, LINE_CHARS = 64 << 10, 200, 1000
+MOST, MOST_WORKERS, MOST_BASES, MOST_CHILDREN = 3, 4, 8, 50
+
+_MISSING = re.compile(
+    r"no such file|not found|not exist|doesn't exist|(can't|cannot|could not|couldn't|unable to) (open|find|load|access|read)"
+    r"|not a local folder|incorrect path",
+    re.IGNORECASE,
+)
+_WORD = r"[^\s'\"`,;:=()\[\]<>]*"
+_PATHS = re.compile(rf"""(['"`])(.+?)\1|([^\s:'"`]+): No such file|({_WORD}[/.]{_WORD})""")
+_SYSTEM = re.compile(r"/(usr|s?bin|lib\w*|etc|proc|sys|dev|run)/|.*/(site-packages|worker\d+)/")
+_SCRIPT = re.compile(r'File "([^"]+)/[^/"]+", line')
+_MODULE = re.compile(r"No module named '?([\w.]+)")
+_CUDA = re.compile(
+    r"not compiled with CUDA|No CUDA GPUs|no NVIDIA driver|CUDA driver|a CUDA device|libcuda|nvidia-smi: .*not found"
+)
+NO_CUDA = "a TPU has no CUDA: the device is `torch_xla.device()` (docs/your-own-script.md)"
+NO_KEYBOARD = "nobody can type into a job: give what it asks for as an argument, or write `echo yes | …` before it"
+# Modules of packages that have another name.
+PACKAGES: dict[str, str] = dict(
+    re.findall(
+        r"(\S+):(\S+)",
+        "PIL:pillow attr:attrs bs4:beautifulsoup4 cv2:opencv-python-headless dateutil:python-dateutil distutils:setuptools "
+        "dotenv:python-dotenv fitz:pymupdf git:gitpython google.cloud:google-cloud-storage hydra:hydra-core "
+        "mpl_toolkits:matplotlib pkg_resources:setuptools<81 skimage:scikit-image sklearn:scikit-learn yaml:pyyaml",
+    )
+)
+
+
+def hint(run: RunRecord, workers: Sequence[int], otherwise: str | None) -> str | None:
+    """Return what the logs of these workers, which failed, say about the cause, followed by the hint that holds otherwise."""
+    logs = [_tail(Path(run.directory, "logs", f"worker{worker}.log")) for worker in list(workers)[:MOST_WORKERS]]
+    said = _Said(run, [line for lines in logs for line in lines])
+    hints: dict[str, str] = {}
+    for line in dict.fromkeys(line for lines in logs for line in reversed(lines)):
+        # Rules that are wrong now, or a path that nothing can have.
+        with suppress(UserError, OSError, RuntimeError, ValueError):
+            for key, text in said.hints(line):
+                hints.setdefault(key, text)
+    return "; ".join(filter(None, (*islice(filter(None, hints.values()), MOST), otherwise))) or None
+
+
+def _tail(log: Path) -> list[str]:
+    with suppress(OSError), log.open("rb") as file:
+        file.seek(max(os.fstat(file.fileno()).st_size - TAIL_BYTES, 0))
+        return [clean(line)[:LINE_CHARS] for line in file.read(TAIL_BYTES).splitlines()[-TAIL_LINES:]]
+    return []
+
+
+class _Said:
+    """Judges what a log names by what the run shipped."""
+
+    def __init__(self, run: RunRecord, lines: Sequence[str]) -> None:
+        self.run, code = run, run.spec.values.get("code")
+        self.root = (Path(run.job_path).absolute().parent / code).resolve() if isinstance(code, str) else None
+        self._rules: dict[Path, Rules] = {}
+        # To what a path may be relative: where the job starts, where it goes, and where its scripts are.
+        scripts = (found[1] for line in lines for found in _SCRIPT.finditer(line))
+        places = dict.fromkeys(["", *re.findall(r"\bcd (\S+)", str(run.spec.command)), *map(self._here, scripts)])
+        self.bases = [self.root / place for place in islice(places, MOST_BASES)] if self.root else []
+
+    def hints(self, line: str) -> Iterator[tuple[str, str]]:
+        """Yield what this line says, each with what is said once of it."""
+        if "EOFError: EOF when reading a line" in line:
+            yield NO_KEYBOARD, NO_KEYBOARD
+        if self.run.cloud != LOCAL and _CUDA.search(line):
+            yield NO_CUDA, NO_CUDA
+        if found := _MODULE.search(line):
+            yield self._of_module(found[1]) or ("", "")
+        elif _MISSING.search(line):
+            for each in _PATHS.finditer(line):
+                said = (each[2] or each[3] or each[4]).rstrip(".")
+                told = (self._of_path(said, base / self._here(said)) for base in self.bases if re.search(r"\w", said))
+                yield next(filter(None, told), ("", ""))
+
+    def _here(self, said: str) -> str:
+        """Return a path of a worker's working directory as it is relative to the code; others as they are."""
+        return re.sub(rf"^.*/{re.escape(self.run.id)}-\d+/work(/|$)", "", said)
+
+    def _rule(self, root: Path, path: Path) -> tuple[str, str]:
+        """Return the rule that left out a path of this tree, "" if none did, and the entry on the way to it that it names."""
+        if root not in self._rules:
+            self._rules[root] = Rules.at(root, gitignore=True)
+        verdict, entry = self._rules[root].verdict_of(root, path.relative_to(root).as_posix())
+        return verdict.rule if verdict.left_out else "", entry
+
+    def _of_path(self, said: str, path: Path) -> tuple[str, str] | None:
+        """Return why this path, which the log names as `said`, is not on the workers; None: it is, or it is not known why."""
+        path, root = Path(os.path.normpath(path)), self.root
+        of_here = said.startswith("/") and self._here(said) == said
+        if root is None or not path.exists() or _SYSTEM.match(str(path)) or (of_here and len(path.parts) < 4):
+            return None
+        real, reach = path.resolve(), reach_of(root)
+        inside = [each for each in (path, real) if each.is_relative_to(root) and each != root]
+        if found := next(filter(None, (self._left_out(said, each, root) for each in inside)), None):
+            return found
+        if inside and of_here:
+            told = f"`{inside[0].relative_to(root)}` in the directory where the job starts"
+            return said, f"`{said}` is a path of this machine; a worker has {told}"
+        if real.is_relative_to(root) or (inside and real.is_relative_to(reach) and not self._rule(reach, real)[0]):
+            return None  # a link leads there
+        return said, f"`{said}` exists here, outside of `code:`, and was not shipped; copy it into {root}"
+
+    def _left_out(self, said: str, path: Path, root: Path) -> tuple[str, str] | None:
+        rule, entry = self._rule(root, path)
+        if not rule and path.is_dir() and not path.is_symlink():
+            children = islice(sorted(path.iterdir()), MOST_CHILDREN)
+            child = next((each for each in children if self._rule(root, each)[0]), None)
+            return self._left_out(f"{said.rstrip('/')}/{child.name}", child, root) if child else None
+        if not rule:
+            return None
+        name = path.relative_to(root).as_posix()
+        lines = [f"!{name}{'/' * path.is_dir()}"]
+        if entry.rstrip("/") != name:  # the directory that it is in may be what is needed
+            lines.insert(0, f"!{name.rpartition('/')[0]}/")
+        rules = self._rules[root]
+        line = next((each for each in lines if not rules.having(each).verdict_of(root, name)[0].left_out), lines[-1])
+        return line, f"`{said}` exists here and was left out by {rule}; the line `{line}` in {OWN} ships it"
+
+    def _of_module(self, module: str) -> tuple[str, str] | None:
+        top = module.partition(".")[0]
+        for place in (self.root, self.root / "src", self.root.parent) if self.root else ():
+            for path in (place / top, place / f"{top}.py"):
+                if path.exists():
+                    name, place_name = (os.path.relpath(each, self.root) for each in (path, place))
+                    shipped = f"`{name}` is shipped; `env: {{PYTHONPATH: {place_name}}}` lets Python find it"
+                    return self._of_path(name, path) or (top, shipped)
+        if top in sys.stdlib_module_names and top not in PACKAGES:
+            return None
+        package = PACKAGES.get(".".join(module.split(".")[:2]), PACKAGES.get(top, top))
+        where = "requirements.txt" if Path(self.run.job_path).name.startswith("Job(") else "`requirements:`"
+        return top, f"`{top}` is not installed on the workers; name `{package}` in {where}"
