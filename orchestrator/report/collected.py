@@ -103,10 +103,14 @@ def left_lines(left: Sequence[ResultRemark | Problem]) -> list[str]:
         top, _, rest = each.path.removeprefix("work/").partition("/")
         groups.setdefault(f"{top}/" if rest else top, []).append(each)
     found = []
-    for name, group in groups.items():
+    for name, group in list(groups.items())[:MOST_SHOWN]:
         size, workers = format_size(sum(each.size_bytes for each in group)), len({each.worker for each in group})
         where = f"{workers} workers" if workers > 1 else f"worker{group[0].worker}"
         count = f"{len(group):,} files, " if len(group) > 1 else ""
+        size = f"{count}{size} " if any(each.size_bytes for each in group) else ""
+        why = {each.why for each in group if "come by themselves" not in each.why}
         name = group[0].path.removeprefix("work/") if len(group) == 1 else name  # noqa: PLW2901
-        found.append(f"{spelled(name)} ({count}{size} on {where})")
+        found.append(f"{spelled(name)} ({size}on {where}{f': {why.pop()}' if len(why) == 1 else ''})")
+    if len(groups) > MOST_SHOWN:
+        found.append(f"{len(groups) - MOST_SHOWN:,} more, which {NAME} and `show --json` list")
     return found

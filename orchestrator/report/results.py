@@ -182,9 +182,11 @@ def _describe_artifacts(outcome: Outcome) -> str:
     if found is None or not found.files:
         return ""
     parts = []
-    for beside, one, several in ((False, "artifact", "artifacts"), (True, "file beside", "files beside")):
-        if sizes := [file.size_bytes for file in found.files if file.beside is beside]:
-            parts.append(f"{len(sizes):,} {one if len(sizes) == 1 else several}, {format_size(sum(sizes))}")
+    for beside, what in ((False, "artifact"), (True, "file")):
+        if files := [file for file in found.files if file.beside is beside]:
+            where = " and ".join(sorted({f"{file.path.partition('/')[0]}/" for file in files})) if beside else ""
+            count = f"{len(files):,} {what}{'s'[: len(files) != 1]}{f' in {where}' if where else ''}"
+            parts.append(f"{count}, {format_size(sum(file.size_bytes for file in files))}")
     return f"{' · '.join(parts)}, all hashes match"
 
 

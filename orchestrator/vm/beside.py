@@ -28,9 +28,12 @@ MARKS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG")  # of an environment or a c
 PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/mnt", "/srv", "/")  # noqa: S108 - not written to
 OF_THE_SYSTEM = frozenset(("bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "libx32", "lost+found", "media",
     "mnt", "opt", "proc", "root", "run", "sbin", "snap", "srv", "sys", "tmp", "usr", "var"))  # fmt: skip
+# Caches, settings, histories and keys.
+OF_THE_HOME = (".cache", ".config", ".ssh", ".gnupg", ".docker", ".kube", ".aws", ".azure", ".gsutil", ".npm", ".cargo",
+    ".rustup", ".conda", ".nv", ".triton", ".ipython", ".jupyter", ".bash", ".profile", ".python_history", ".wget-hsts",
+    ".lesshst", ".viminfo", ".git", ".netrc", ".sudo_as", ".keras", ".local", ".java", ".dbus", ".pki")  # fmt: skip
 # What many programs leave in /tmp, libtpu among them.
 PASSING = (
-    "tmp",
     ".",
     "pip-",
     "uv-",
@@ -44,6 +47,7 @@ PASSING = (
     "torchinductor_",
 )
 EMULATED = "TPUJOB_EMULATED_TRAINING"  # set on an emulated worker, whose /tmp is that of this machine, and stays
+MOST_FILES = 200_000  # of an index
 LOOKED_AT = 5000  # files of /tmp and its like, at the beginning
 
 
@@ -72,9 +76,8 @@ def remember(run: str, home: str | None) -> None:
                 record["of"]["work"].pop(path, None)
     except FileNotFoundError:
         pass
-    if home is not None and EMULATED not in os.environ:
-        left = [LOOKED_AT]
-        record["elsewhere"] = {path: _print_of(path, left) for path in _entries()}
+    left = [LOOKED_AT]
+    record["elsewhere"] = {path: _print_of(path, left) for path in _entries(home)}
     draft = os.path.join(run, f".{BEFORE}")
     with open(draft, "w") as out:
         out.write(json.dumps(record))
@@ -120,9 +123,11 @@ def found(run: str, record: dict[str, Any], looked: Callable[[int], None]) -> It
 
 
 def elsewhere(record: dict[str, Any], looked: Callable[[int], None]) -> Iterator[tuple[str, int, int]]:
-    """Yield each entry of /tmp and its like, and of the root directory, that is new, with its files and bytes."""
+    """Yield each entry of /tmp and its like, of the root directory, and each hidden one of the home, that is new, with its
+    files and bytes.
+    """
     before = record["elsewhere"]
-    for path in _entries() if record["home"] is not None and EMULATED not in os.environ else ():
+    for path in _entries(record["home"]):
         if path not in before or before[path] not in (None, _print_of(path, [LOOKED_AT])):
             sizes = [seen.status.st_size for seen in _walk(path, "", looked) if stat.S_ISREG(seen.status.st_mode)]
             if sizes:
@@ -141,11 +146,20 @@ def rows(
     `wanted`: {"most_bytes", "only"}. `row_of` measures the file of a name and a path.
     """
     record = recorded(run)
-    if record is None:
+    if record is None and not os.path.exists(os.path.join(run, "main", "started.json")):
         return
+    if record is None:  # the disk was full, or the job has deleted it: the job's directory comes whole
+        record = {"home": None, "of": {}, "elsewhere": {}}
+        yield {
+            "path": "(its home)",
+            "why": "what was there before the job is not known",
+            "harmless": True,
+            "beside": True,
+        }
     left_bytes, only = wanted.get("most_bytes"), wanted.get("only")
     have = {(status.st_dev, status.st_ino) for status in map(_followed, taken) if status is not None}
-    for file in sorted(found(run, record, looked), key=lambda file: (file.status.st_size, file.name)):
+    files = sorted(found(run, record, looked), key=lambda file: (file.status.st_size, file.name))
+    for file in files[:MOST_FILES]:
         if (file.status.st_dev, file.status.st_ino) in have or not (only is None or _matches(file.name, only)):
             continue
         what, size_bytes = _secret(file), file.status.st_size
@@ -155,11 +169,19 @@ def rows(
             yield {"path": file.name, "size_bytes": size_bytes, "beside": True}
         else:
             row = row_of(file.name, file.path)
+            if row is not None and "why" in row:
+                row["harmless"] = True  # no other try brings it
             if row is not None:
                 left_bytes = None if left_bytes is None else left_bytes - row.get("size_bytes", 0)
                 yield dict(row, beside=True)
-    for path, files, size_bytes in elsewhere(record, looked) if only is None else ():
-        yield {"path": path, "files": files, "size_bytes": size_bytes, "harmless": True, "beside": True}
+    if len(files) > MOST_FILES:
+        yield {
+            "path": "(the rest)",
+            "size_bytes": sum(file.status.st_size for file in files[MOST_FILES:]),
+            "beside": True,
+        }
+    for path, count, size_bytes in elsewhere(record, looked) if only is None else ():
+        yield {"path": path, "files": count, "size_bytes": size_bytes, "harmless": True, "beside": True}
 
 
 def _followed(path: str) -> os.stat_result | None:
@@ -184,13 +206,18 @@ def _secret(file: Seen) -> str | None:
     """Return what the file seems to be, if it must not travel by itself."""
     from . import sensitive
 
-    what = sensitive.secret_by_name(file.name)
-    if what is None and stat.S_ISREG(file.status.st_mode) and sensitive.may_hold_secret(file.name, file.status.st_size):
-        try:
-            with open(file.path, "rb") as content:
+    real = os.path.realpath(file.path)
+    what = sensitive.secret_by_name(file.name) or sensitive.secret_by_name(real)
+    try:
+        status = os.stat(real)
+        looks = stat.S_ISREG(status.st_mode) and any(
+            sensitive.may_hold_secret(p, status.st_size) for p in (file.name, real)
+        )
+        if what is None and looks:
+            with open(real, "rb") as content:
                 what = sensitive.secret_by_content(content.read())
-        except OSError:
-            pass
+    except OSError:
+        pass
     return what
 
 
@@ -198,16 +225,27 @@ def _tops(run: str, home: str | None) -> list[tuple[str, str]]:
     return [("work", os.path.join(run, "work")), ("above", run), *([("home", home)] if home is not None else [])]
 
 
-def _entries() -> Iterator[str]:
-    """Everything directly in `PLACES` that this user owns, on the same disk, by names that programs give to what stays."""
-    for place in PLACES:
+def _entries(home: str | None) -> Iterator[str]:
+    """Everything directly in `PLACES` that this user owns, on the same disk, by names that programs give to what stays.
+
+    And what is hidden in the home, but caches and settings.
+    """
+    for name in os.listdir(home) if home is not None and os.path.isdir(home) else ():
+        if name[0] == "." and not name.startswith(OF_THE_HOME):
+            yield os.path.join(home or "", name)
+    for place in PLACES if home is not None and EMULATED not in os.environ else ():
         try:
             device = os.stat(place).st_dev
             names = os.listdir(place)
         except OSError:
             continue
         for name in names:
-            if name.startswith(PASSING) or "cache" in name or (place == "/" and name in OF_THE_SYSTEM):
+            if (
+                name.startswith(PASSING)
+                or (name.startswith("tmp") and len(name) == len("tmp12345678"))
+                or "cache" in name
+                or (place == "/" and name in OF_THE_SYSTEM)
+            ):
                 continue
             path = os.path.join(place, name)
             try:
@@ -257,7 +295,9 @@ def _walk(top: str, kind: str = "", looked: Callable[[int], None] = lambda count
             with os.scandir(os.path.join(top, below)) as entries:
                 names = list(entries)
         except PermissionError:
-            yield Seen(below, os.path.join(top, below), os.lstat(os.path.join(top, below)))
+            found = _followed(os.path.join(top, below))
+            if found is not None:
+                yield Seen(below, os.path.join(top, below), found)
             continue
         except OSError:
             continue

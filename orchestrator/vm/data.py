@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -105,7 +106,7 @@ class Place:
         self.drafts.mkdir(parents=True, exist_ok=True)
         for other in self.cache.parent.parent.iterdir():
             if other != self.cache.parent:  # of an earlier boot
-                shutil.rmtree(other)
+                shutil.rmtree(other, ignore_errors=True)
         with Path(f"{self.cache}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # another job may fetch it
             directories = self._look()
@@ -177,8 +178,9 @@ class Place:
         """Add what is to be fetched of an object."""
         parts = self.drafts / f"{one.draft}.parts"
         for line in parts.read_text().splitlines() if parts.exists() else ():
-            begin, crc = map(int, line.split())
-            one.parts[begin] = crc
+            words = line.split()  # a torn line, of a disk that was full, tells nothing
+            if len(words) == 2 and all(map(str.isdigit, words)) and int(words[0]) in one.parts:
+                one.parts[int(words[0])] = int(words[1])
         if None not in one.parts.values():
             one.parts[0] = None  # so that the end of a part completes it
         self.tasks.extend((one, begin) for begin, crc in one.parts.items() if crc is None)
@@ -226,7 +228,12 @@ class Place:
         target.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             target.unlink()
-        os.link(self.files / one.path, target)
+        try:
+            os.link(self.files / one.path, target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            shutil.copy2(self.files / one.path, target)  # the job's directory leads to another disk
 
     def explained(self, error: Exception) -> str:
         """Return why it failed, with what the user can do."""

@@ -17,6 +17,7 @@ import os
 import stat
 import sys
 import time
+from functools import lru_cache
 
 from . import beside, hashing
 from .frames import reply, widen, write
@@ -77,10 +78,15 @@ def pack() -> None:
                 write(piece)
 
 
+@lru_cache(maxsize=1)
+def _home(run: str) -> str:
+    return str((beside.recorded(run) or {}).get("home") or run)
+
+
 def place_of(run: str, name: str) -> str:
     """Return where the file of a row lies."""
     if name.startswith("home/"):
-        return os.path.join((beside.recorded(run) or {}).get("home") or run, name[5:])
+        return os.path.join(_home(run), name[5:])
     return os.path.join(run, name[6:] if name.startswith("above/") else name)
 
 

@@ -32,7 +32,9 @@ MOST_CHARS = 500  # of a long name, and of a reason: a character may take 12 byt
 # What is left of the time when the packing for the log ends: the bucket or the log itself takes more than that.
 AFTER_PACKING, AFTER_PACKING_BUCKET = 0.25, 0.75
 DEFLATES_TO = 1040  # times less than a file, at most: no compression of zlib is better
-ELSEWHERE = "new while the job ran: only its directory and its home are collected"
+MOST_BESIDE = 2_000_000_000
+TOO_MUCH = "more than 2 GB lie beside the artifacts"
+ELSEWHERE = "new while the job ran, and not collected"
 NO_TIME = "there was no time left to look at it"
 NO_ROOM = "too large for the log of a pod; `bucket:` in the job takes results of any size"
 
@@ -58,7 +60,9 @@ class Results:
             self.output.control(say=f"`artifacts: {_short(pattern)}` matches no file of this worker")
         packed = self._pack(found, left_s)
         listed = [
-            row["path"] for row in sorted(found, key=lambda row: row["path"] not in packed) if self._list(row, packed)
+            row["path"]
+            for row in sorted(found, key=lambda row: (row.get("beside") is True, row["path"] not in packed))
+            if self._list(row, packed)
         ]
         for row in refused:
             self._list(row, packed)
@@ -86,11 +90,10 @@ class Results:
                 return NO_ROOM
             return NO_TIME if left_s() <= (half_s if size_bytes > SMALL_BYTES else 0) else None
 
-        beside: dict[str, Any] | None = {} if self.request.get("beside") else None
+        beside = {"most_bytes": MOST_BESIDE} if self.request.get("beside") else None
         for row in pack.rows(self.run, self.request["artifacts"], refused=why, wanted=beside, unmatched=self.unmatched):
-            if "files" in row:
-                row = {"path": row["path"], "why": ELSEWHERE, "harmless": True}  # noqa: PLW2901
-            elif row.get("beside") and "why" in row:
+            if row.get("beside") and "sha256" not in row:
+                row.setdefault("why", ELSEWHERE if "files" in row else TOO_MUCH)
                 row["harmless"] = True  # no promise is broken
             (refused if "why" in row else found).append(row)
             if left_s() <= 0:
@@ -107,7 +110,7 @@ class Results:
         left_bytes = int(self.request["inline_bytes"])
         longest = LONGEST_BYTES if self.bucket is None else SMALL_BYTES
         until_s = left_s() * (AFTER_PACKING if self.bucket is None else AFTER_PACKING_BUCKET)
-        for row in sorted(rows, key=lambda row: row["size_bytes"]):
+        for row in sorted(rows, key=lambda row: (row.get("beside") is True, row["size_bytes"])):  # promises come first
             self._late = left_s() <= until_s
             if row["size_bytes"] > longest or self._late:
                 break

@@ -275,7 +275,7 @@ def test_what_a_job_writes_beside_its_artifacts_comes_home(tpujob: Tpujob, how: 
     assert came == {"worker0/artifacts/a"} | ({"worker0/work/notes"} if how == "only" else beside | home)
     warned = "warning  `artifacts: *.gone` matches no file" in done.stderr
     assert warned is (how == "only") and (".env · not collected: it looks like" in done.stderr) is (how != "only")
-    assert "files beside" in done.stdout or how in ("only", "failed"), done.text
+    assert "files in " in done.stdout or how in ("only", "failed"), done.text
     page = html.unescape((directory / "report.html").read_text())
     assert ('/work/checkpoints/best.pt"' in page) is (how != "only")
     assert tpujob("down", "--all").returncode == 0 and tpujob.alive() == []

@@ -25,6 +25,7 @@ from orchestrator.engine.slices import up_and_down
 from orchestrator.errors import TpujobError, UserError
 from orchestrator.remote.fleet.local import ask_to_end
 from orchestrator.remote.transfer.collect import Beside, CollectRequest
+from orchestrator.report import collected
 from orchestrator.report.layout import clock
 from orchestrator.report.messages import lease_outcome
 
@@ -163,7 +164,7 @@ def collect(
     if work is not None:
         beside = Beside(None, None, only=work)
         wide = CollectRequest(attempt.id, to or order.destination, None, most if to is None else None, beside=beside)
-    left = UncollectedRun(found, attempt, lease, order, borrowed=lease.run != found.id, wide=wide)
+    left = UncollectedRun(found, attempt, lease, order, borrowed=lease.held_for is not HeldFor.RESULTS, wide=wide)
     outcome = session.on_cloud(lambda capabilities: collect_again(left, capabilities), lease.cloud)
     return results.finish(session, outcome, [] if left.borrowed else [lease.id])
 
@@ -195,9 +196,10 @@ def _lock(session: Session, found: RunRecord, attempt: Attempt) -> None:
 
 
 def _may_have_some(lease: Lease, found: RunRecord, attempt: Attempt) -> bool:
-    """Return whether the slice may have results: it is held for them, or by `tpujob up`. Those of `--keep` are collected."""
+    """Return whether the slice may have results: it is held, for them or by `tpujob up` or `--keep`."""
     there = lease.state is LeaseState.READY and lease.hold_until is not None
-    return there and (lease.run != found.id or has_uncollected_results(attempt, lease))
+    left = any(each.kind in ("missing", "left") for each in collected.read(Path(found.directory)))
+    return there and (lease.run != found.id or left or has_uncollected_results(attempt, lease))
 
 
 def _nothing_left(session: Session, found: RunRecord, attempt: Attempt, lease: Lease | None) -> RunResult:

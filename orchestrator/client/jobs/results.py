@@ -21,6 +21,7 @@ from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, RunRecord, r
 from orchestrator.core.text.durations import format_duration
 from orchestrator.errors import PayloadFailed, TpujobError
 from orchestrator.exit_codes import exit_code
+from orchestrator.remote.transfer.places import DRAFT
 from orchestrator.report import collected, costs, worker_ends
 from orchestrator.report.layout import day_clock, format_cost
 from orchestrator.report.messages import (
@@ -239,10 +240,14 @@ def _tell_results(session: Session, outcome: Outcome) -> None:
 def _remove_saved_work(session: Session, outcome: Outcome, directory: Path) -> None:
     """Remove what was copied while the job ran, unless it is all that is left of the job; say what became of that."""
     saved = directory / "saved"
-    shutil.rmtree(saved / ".draft", ignore_errors=True)
-    if outcome.collected is not None and not outcome.collected.waiting:
+    if outcome.collected is not None and (outcome.kept_until is not None or not outcome.collected.uncollected):
         shutil.rmtree(saved, ignore_errors=True)
-    elif any(saved.glob("worker*")):
+    for path in [path for path in (saved / ".draft").rglob("*") if path.is_file() and path.name != DRAFT]:
+        target = saved / path.relative_to(saved / ".draft")  # the file is whole, though its copy is not
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.replace(target)
+    shutil.rmtree(saved / ".draft", ignore_errors=True)
+    if any(saved.glob("worker*")):
         session.reporter.notice("saved", f"what the job had written when it was copied last: {relative(saved)}")
     elif outcome.collected is None and outcome.spans.get("main") and outcome.released is not None:
         session.reporter.notice("lost", "what the job wrote was not copied, and is gone with its slice")

@@ -144,7 +144,9 @@ class LaneThread:
         self._board.ended(variant, result, code)
         self._tell()
         has_slice = self._lane.lease is not None  # which goes to the next variant, also after an error
-        if isinstance(error, SLICE_KEPT) and result is not None and not (result.released or has_slice):
+        is_kept = result is not None and not (result.released or has_slice)
+        left = result is not None and any(each.kind == "left" for each in result.results)
+        if is_kept and (isinstance(error, SLICE_KEPT) or (left and error is None)):
             # Its slice is kept until its results are collected: another one beside it would exceed `parallel`.
             self._reporter.notice("sweep", f"no other job follows {variant.label}: its slice is kept for its results")
             self._board.end_lane()

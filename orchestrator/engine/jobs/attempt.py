@@ -203,11 +203,13 @@ async def _work(
         except SliceLost as lost:
             if saving is not None:
                 await (saving.last() if lost.still_there else saving.stop())
+                await saving.tell()
             raise
         except Interrupted:
             if saving is not None:
                 await Report("save", "copying what the job has written (another Ctrl-C skips it)", passing=True)
                 await saving.last(BEFORE_RELEASE_S, look=False)
+                await saving.tell()
             raise
         if failure is not None:
             break

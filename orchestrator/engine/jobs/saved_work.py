@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 LAST_SAVE_S = 25.0  # of the 30 s between a preemption notice and the preemption
 BEFORE_RELEASE_S = 5.0  # after Ctrl-C: the slice is billed meanwhile
+MOST_TOLD = 10
 WAIT_S = 1.0
 QUICK_S = 0.5  # most copies take less; a longer one is looked at again with the next tick
 SHARE = 20  # a copy takes at most one part in so many of the time
@@ -56,12 +57,20 @@ class PeriodicSave:
 
     async def last(self, most_s: float = LAST_SAVE_S, *, look: bool = True) -> None:
         """Save what can still be saved of a slice that is about to go. `look`: until it has gone."""
+        end = await Now() + most_s
         await self.stop()
         await self._start()
-        end = await Now() + most_s
         while self._copy is not None and await Now() < end and not (look and await self._is_gone()):
             await self._look(WAIT_S)
         await self.stop()
+
+    async def tell(self) -> None:
+        """Say what the last copy has not of a slice that goes."""
+        left = self.saved_work.left
+        for problem in left[:MOST_TOLD]:
+            await Report("lost", f"not copied: {problem}")
+        if len(left) > MOST_TOLD:
+            await Report("lost", f"not copied: {len(left) - MOST_TOLD:,} more")
 
     async def stop(self) -> None:
         """End the copy that is being made; what arrived of it stays for the next one."""

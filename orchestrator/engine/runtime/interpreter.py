@@ -142,9 +142,10 @@ class Interpreter:
         seconds, slept_s = self._looked[0] - before[0], self._looked[1] - before[1]
         if seconds >= STANDSTILL_S:
             what = "this machine slept" if slept_s > seconds / 2 else "tpujob was stopped for"
-            self._stood_still = seconds, f"{what} {format_duration(seconds)}"
+            said = f"{what} {format_duration(seconds)}"
+            self._stood_still = max(self._stood_still or (0.0, ""), (seconds, said))
             if seconds >= NOTABLE_S:
-                self.world.report(Report("warning", self._stood_still[1]))
+                self.world.report(Report("warning", said))
 
     def _in_thread(self, effect: Effect[Any]) -> Any:
         self._ticket += 1

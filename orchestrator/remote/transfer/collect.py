@@ -176,6 +176,8 @@ class ArchivePart:
     beside: dict[str, int] = field(default_factory=dict)  # of the index: sizes of files beside the artifacts
     unmatched: tuple[str, ...] = ()
     has_promised: bool = False  # nothing is missing but what lies beside the artifacts
+    broken: Sequence[tuple[str, str]] = ()  # of what was promised, then
+    beside_until: float | None = None  # monotonic; set when what lies beside the artifacts begins to come
 
     def progressed(self) -> None:
         """Note that data arrived. Raises CollectionStopped after `Collection.stop`."""
@@ -210,7 +212,7 @@ class ArchivePart:
     def incomplete(self, why: str) -> CollectResult:
         """Return the result so far; what did not come is listed as waiting, or left, with this reason."""
         rest = Problem(self.worker, THE_REST if self.result.files or self.has_promised else EVERYTHING, why)
-        found = self.summary(*([] if self.has_promised else [rest]))
+        found = self.summary(*([] if self.has_promised else [rest]), broken=self.broken if self.has_promised else ())
         return replace(found, left=(*found.left, rest)) if self.has_promised else found
 
 
@@ -223,11 +225,11 @@ class Collector:
         self.space = DiskSpace(request.destination, request.most_bytes, self.beside.most_bytes)
         self._owners: dict[tuple[str, str], list[int]] = {}  # by path and hash: workers, the one that sends it first
         self._lock = threading.Lock()
-        self._beside_until: float | None = None  # monotonic; set when the first worker sends what lies beside
 
     def collect(self, part: ArchivePart, fetch: Callable[[], None]) -> CollectResult:
         """Run `fetch`, check the manifest, and return the result of this worker."""
         part.result, earlier = Extracted(), part.result
+        part.has_promised = False
         self.space.begin(part.worker)
         try:
             private_files.make_directory(self._directory(part))
@@ -263,7 +265,7 @@ class Collector:
             self.space.arrived(part.worker, size)
 
         def read_in_time(size: int) -> bytes:
-            if self._beside_until is not None and time.monotonic() > self._beside_until:
+            if part.beside_until is not None and time.monotonic() > part.beside_until:
                 raise OSError(errno.ETIME, f"there was no more time for it than {self.beside.most_s:.0f} s")
             return read_on(size)
 
@@ -272,9 +274,10 @@ class Collector:
         wanted = {path: entry for path, entry in wanted.items() if path not in last}
         try:
             extract(read_on, self._directory(part), wanted, places, result, arrived)
-            part.has_promised = True
-            if last and self.beside.most_s is not None:
-                self._beside_until = self._beside_until or time.monotonic() + self.beside.most_s
+            part.has_promised = all(path in part.beside for path, _ in result.missing)
+            part.broken = check_manifest(self._directory(part), result)
+            if last and part.beside_until is None and self.beside.most_s is not None:
+                part.beside_until = time.monotonic() + self.beside.most_s
             extract(read_in_time, self._directory(part), last, places, result, arrived)
         except OSError as error:
             why = (
@@ -305,9 +308,9 @@ class Collector:
                     continue
                 path = str(row["path"])
                 if row.get("beside") is True:
-                    if (part.worker, path) in self.request.elsewhere:
+                    if (part.worker, path) in self.request.elsewhere and "sha256" not in row:
                         continue
-                    part.beside[path] = int(row.get("size_bytes", 0))
+                    part.beside[path] = min(max(int(row.get("size_bytes", 0)), 0), 1 << 63)
                     if "why" not in row and "sha256" not in row:
                         row = {"why": self._why_left(row, part.beside[path]), "harmless": "files" in row}
                 if "why" in row:
@@ -333,6 +336,8 @@ class Collector:
         try:
             for path, listed in index.items():
                 beside = path in part.beside
+                if (part.worker, path) in self.request.elsewhere:
+                    continue
                 if beside and not self._is_ours(part.worker, path, listed):
                     continue
                 try:
@@ -360,7 +365,7 @@ class Collector:
         if "files" not in row:
             return too_much(size_bytes, self.beside.most_bytes or 0)
         count = f" in {int(row['files']):,} files" if int(row["files"]) > 1 else ""
-        return f"{format_size(size_bytes)}{count}, new while the job ran: only its directory and its home are collected"
+        return f"{format_size(size_bytes)}{count}, new while the job ran, and not collected"
 
     def _is_ours(self, worker: int, path: str, entry: IndexEntry) -> bool:
         """Return whether this worker sends the file: the first of those that have it."""
@@ -379,7 +384,15 @@ class Collector:
 
     def settled(self, result: CollectResult) -> CollectResult:
         """Move each file that several workers have to the first of them; return the result as it is then."""
-        files, equal = [], set()
+        files, equal, came = [], set(), {(file.path, file.sha256) for file in result.files}
+        why = "it was equal to that of another worker, which did not come"
+        named = {(each.worker, each.path) for each in result.uncollected}
+        left = [
+            Problem(worker, path, why)
+            for (path, sha256), owners in self._owners.items()
+            if (path, sha256) not in came and (owners[0], path) not in named
+            for worker in owners[1:]
+        ]
         for file in result.files:
             owners = self._owners.get((file.path, file.sha256), []) if file.beside else []
             worker = min([*owners, file.worker])
@@ -395,7 +408,7 @@ class Collector:
                 except OSError:
                     pass  # it stays where it came
             files.append(file)
-        return replace(result, files=tuple(files), equal=equal)
+        return replace(result, files=tuple(files), equal=equal, left=(*result.left, *left))
 
 
 def _kind_of_rest(found: Extracted, row: Mapping[str, Any]) -> list[tuple[str, str]]:

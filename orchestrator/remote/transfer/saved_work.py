@@ -27,6 +27,7 @@ from orchestrator.remote.transfer.collect import (
     Beside,
     CollectRequest,
     CollectResult,
+    Problem,
 )
 from orchestrator.remote.transfer.extract import IndexEntry
 
@@ -51,6 +52,7 @@ class SavedWork:
     # What lies in each worker's draft, written by this process: it is neither requested nor read again.
     _in_draft: dict[int, dict[str, IndexEntry]] = field(default_factory=dict)
     _kept: dict[int, dict[str, IndexEntry]] = field(default_factory=dict)  # of the last complete copies
+    left: tuple[Problem, ...] = ()  # what the last copy has not
 
     @property
     def _drafts(self) -> Path:
@@ -87,7 +89,7 @@ class SavedWork:
         for file in copied.files:
             entry = IndexEntry(file.size_bytes, file.sha256, file.place or file.path)
             came.setdefault(file.worker, {})[file.path] = entry
-        others = copied.refused + copied.uncollected
+        others = self.left = copied.refused + copied.uncollected
         left = {worker: {p.path for p in others if p.worker == worker} for worker in came}
         renewed = []
         for worker, files in came.items():
@@ -148,7 +150,16 @@ class SavedWork:
             return file.read(LOOK_BYTES)
 
     def shipments(self, workers: int, on_progress: OnProgress) -> tuple[Shipment | None, ...]:
-        """Return one shipment for each worker of the next attempt; None where nothing was saved. Reads what it has to hash."""
+        """Return one shipment for each worker of the next attempt; None where nothing was saved. Reads what it has to hash.
+
+        What lay above the job's directory and in the home is put aside to `earlier/`: no attempt finds it there.
+        """
+        for worker, files in self._kept.items():
+            for path in [path for path in files if path.startswith(("above/", "home/"))]:
+                place = files.pop(path).place
+                aside = self.directory.with_name("earlier") / f"worker{worker}" / place
+                aside.parent.mkdir(parents=True, exist_ok=True)
+                (self.of(worker) / place).replace(aside)
         return tuple(self._shipment(index, on_progress) for index in range(workers))
 
     def of(self, worker: int) -> Path:

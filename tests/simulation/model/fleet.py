@@ -237,6 +237,7 @@ class SimSavedWork:
     """Replaces `remote.transfer.saved_work.SavedWork`: the saved work is the progress of the job."""
 
     saved: SimSaved | None = None
+    left: tuple[object, ...] = ()
     directory: Path = Path("saved")
 
     def start(self, fleet: SimFleet) -> SimSave:

@@ -51,6 +51,7 @@ def rows(worker: Worker) -> Callable[..., dict[str, dict[str, Any]]]:
         ("echo a >../artifacts/a; ln ../artifacts/a b; echo c >c; ln -s ../work/c ../artifacts/c", set()),
         ("echo a >one.png; echo b >two.csv", {"work/two.csv"}),  # the pattern of the test brings the other
         ("mkdir ~/.cache; echo a >~/.cache/blob; ln -s ~/.cache/blob model; ln -s ~/.cache all", {"work/model"}),
+        ("echo '{\"type\": \"authorized_user\"}' >~/.config; ln -s ~/.config settings.json", {"work/settings.json"}),
         ("mkfifo pipe; ln -s gone nothing; ln -s /etc/hostname host; ln -s /etc etc", {"work/host", "work/etc"}),
         ("mkdir -p .git .cache v/lib; echo a | tee .git/a .cache/a v/lib/a v/pyvenv.cfg", set()),
         ("mkdir -p ~/.cache ~/.ssh ~/tpujob/envs; echo a | tee ~/.cache/a ~/.ssh/a ~/tpujob/envs/a ~/.netrc a.pyc", set()),
@@ -88,7 +89,9 @@ def test_what_an_earlier_attempt_left_is_the_jobs_and_without_a_record_nothing_i
     worker.path("restored.json").write_text('["restored.pt"]')
     assert rows("true").keys() == {"work/restored.pt"}
     worker.path("before.json").unlink()
-    assert rows("true") == {}
+    assert rows("true").keys() == {"(its home)", "work/restored.pt", "work/shipped.py"}, "rather too much than nothing"
+    worker.path("main", "started.json").unlink()
+    assert rows("true") == {}, "the job has not begun"
 
 
 def test_what_is_new_in_tmp_is_named_with_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,12 +106,15 @@ def test_what_is_new_in_tmp_is_named_with_its_size(tmp_path: Path, monkeypatch: 
     beside.remember(str(run), str(tmp_path / "home"))
     (place / "grown" / "b").write_text("bb")
     (place / "model.pt").write_text("weights")
-    (place / "tmpx8").write_text("of a library")
+    (place / "tmpx8_abc12").write_text("of a library")
     os.utime(place / "old")
     record = beside.recorded(str(run))
     assert record is not None
+    (tmp_path / "home" / ".ssh").mkdir(parents=True)
+    for name in (".ssh/a", ".mymodel"):
+        (tmp_path / "home" / name).write_text("12345")
     found = set(beside.elsewhere(record, lambda count: None))
-    assert found == {(f"{place}/grown", 2, 3), (f"{place}/model.pt", 1, 7)}
+    assert found == {(f"{place}/grown", 2, 3), (f"{place}/model.pt", 1, 7), (f"{tmp_path}/home/.mymodel", 1, 5)}
     monkeypatch.setattr(beside, "LOOKED_AT", 0)
     beside.remember(str(run), str(tmp_path / "home"))
     (place / "new").write_text("n")

@@ -58,6 +58,7 @@ class Bag:
     started_at: list[float] = field(default_factory=list)
     kept_at: list[float] = field(default_factory=list)
     unpacked: int = 0
+    left: tuple[Problem, ...] = ()
     step: int | None = None
 
     def start(self, fleet: object) -> Copy:
