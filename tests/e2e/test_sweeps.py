@@ -163,17 +163,14 @@ def test_jobs_on_this_machine_run_one_at_a_time_and_a_failure_is_its_own(tpujob:
     assert found["mixed-second"] == ("failed", "mixed", "second") and found["mixed-third"][0] == "succeeded"
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("run", "s.yaml", "--keep", "30m"), "neither kept nor detached"),
-        (("submit", "s.yaml"), "neither kept nor detached"),
-        (("run", "one.yaml", "--again"), "--again is for a sweep"),
-        (("run", "s.yaml", "--set", "matrix.lr=[]"), "--set matrix.lr=[]: is an empty list"),
-        (("run", "late.yaml"), "late.yaml:4: code: nowhere is not a directory"),
-        (("plan", "late.yaml"), "late.yaml:4: code: nowhere is not a directory"),
-    ],
-)
+@pytest.mark.parametrize(("words", "told"), [
+    (("run", "s.yaml", "--keep", "30m"), "neither kept nor detached"),
+    (("submit", "s.yaml"), "neither kept nor detached"),
+    (("run", "one.yaml", "--again"), "--again is for a sweep"),
+    (("run", "s.yaml", "--set", "matrix.lr=[]"), "--set matrix.lr=[]: is an empty list"),
+    (("run", "late.yaml"), "late.yaml:4: code: nowhere is not a directory"),
+    (("plan", "late.yaml"), "late.yaml:4: code: nowhere is not a directory"),
+])  # fmt: skip
 def test_what_cannot_be_run_is_told_before_the_first_job(tpujob: Tpujob, words: tuple[str, ...], told: str) -> None:
     tpujob.job(SWEEP, "s.yaml")
     tpujob.job("command: ls\n", "one.yaml")

@@ -234,14 +234,10 @@ def test_a_wrong_argument_is_said_and_creates_nothing(tpujob: Tpujob, words: tup
 SECRET = "hf_abcdefghijklmnopqrstuvwx"  # has the shape of one
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        *(("--env", f"TOKEN={SECRET}"), ("--env", SECRET), ("--set", f"env.TOKEN={SECRET}")),
-        *(("--set", f"command=curl {SECRET}"), ("--set", SECRET), ("--", "curl", SECRET)),
-    ],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("words", [
+    *(("--env", f"TOKEN={SECRET}"), ("--env", SECRET), ("--set", f"env.TOKEN={SECRET}")),
+    *(("--set", f"command=curl {SECRET}"), ("--set", SECRET), ("--", "curl", SECRET)),
+], ids=" ".join)  # fmt: skip
 def test_34_a_secret_on_the_command_line_is_refused_and_not_repeated(tpujob: Tpujob, words: tuple[str, ...]) -> None:
     said = tpujob("plan", tpujob.job(COMMAND), *words)
     assert said.returncode == 64 and "abcdefghijklmnopqrstuvwx" not in said.text
@@ -274,15 +270,12 @@ def _huge(code: Path) -> None:
         file.truncate(80 << 30)  # it has holes, and takes no space
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        pytest.param(_loop, "left out by a link that leads to itself", id="20-symlink-loop"),
-        pytest.param(_out, "left out by a link to /etc/passwd, out of the directory", id="20-symlink-out"),
-        pytest.param(_fifo, "pipe is neither a file nor a directory", id="20-fifo"),
-        pytest.param(_huge, "the biggest: data.bin (85.9 GB)", id="20-80-gb"),
-    ],
-)
+@pytest.mark.parametrize(("make", "words"), [
+    pytest.param(_loop, "left out by a link that leads to itself", id="20-symlink-loop"),
+    pytest.param(_out, "left out by a link to /etc/passwd, out of the directory", id="20-symlink-out"),
+    pytest.param(_fifo, "pipe is neither a file nor a directory", id="20-fifo"),
+    pytest.param(_huge, "the biggest: data.bin (85.9 GB)", id="20-80-gb"),
+])  # fmt: skip
 def test_20_a_code_directory_that_cannot_travel_is_refused_before_anything_is_created(
     tpujob: Tpujob, make: Callable[[Path], None], words: str
 ) -> None:
@@ -365,18 +358,15 @@ def test_25_without_a_login_the_way_to_log_in_is_said(tpujob: Tpujob, monkeypatc
     assert said.returncode == 77 and "gcloud auth application-default login" in said.stderr
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        pytest.param("", id="empty"),
-        pytest.param("not json", id="no-json"),
-        pytest.param("[]", id="a-list"),
-        pytest.param('{"type": "robot"}', id="wrong-type"),
-        pytest.param('{"type": "service_account"}', id="half-a-key"),
-        pytest.param('{"type": "authorized_user", "refresh_token": "x"}', id="half-a-user"),
-        pytest.param(None, id="no-file"),
-    ],
-)
+@pytest.mark.parametrize("content", [
+    pytest.param("", id="empty"),
+    pytest.param("not json", id="no-json"),
+    pytest.param("[]", id="a-list"),
+    pytest.param('{"type": "robot"}', id="wrong-type"),
+    pytest.param('{"type": "service_account"}', id="half-a-key"),
+    pytest.param('{"type": "authorized_user", "refresh_token": "x"}', id="half-a-user"),
+    pytest.param(None, id="no-file"),
+])  # fmt: skip
 def test_25_credentials_that_are_none_end_before_anything_is_promised(
     tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch, content: str | None
 ) -> None:
@@ -405,41 +395,32 @@ def test_25_a_login_that_ended_is_noticed_before_anything_is_promised(
     assert account["private_key"].splitlines()[1] not in said.text
 
 
-@pytest.mark.parametrize(
-    ("http", "status", "message", "code", "words"),
-    [
-        pytest.param(
-            *(403, "PERMISSION_DENIED", "Cloud TPU API has not been used in project 1 before or it is disabled.", 77),
-            "gcloud services enable tpu.googleapis.com",
-            id="26-api-off",
+@pytest.mark.parametrize(("http", "status", "message", "code", "words"), [
+    pytest.param(
+        *(403, "PERMISSION_DENIED", "Cloud TPU API has not been used in project 1 before or it is disabled.", 77),
+        "gcloud services enable tpu.googleapis.com",
+        id="26-api-off",
+    ),
+    pytest.param(*(403, "PERMISSION_DENIED", "This API method requires billing to be enabled.", 77), "billing",
+                 id="26-billing"),
+    pytest.param(*(403, "PERMISSION_DENIED", "Permission 'tpu.nodes.create' denied on 'projects/p/locations/z'", 77),
+                 "tpu.nodes.create", id="26-permission"),
+    pytest.param(
+        *(403, "PERMISSION_DENIED", "Permission 'iam.serviceAccounts.actAs' denied on service account a@b.iam", 77),
+        "roles/iam.serviceAccountUser",
+        id="26-act-as",
+    ),
+    pytest.param(
+        *(
+            429,
+            "RESOURCE_EXHAUSTED",
+            "Quota limit 'TPUV5sLitepodPerProjectPerZoneForTPUAPI' has been exceeded.",
+            69,
         ),
-        pytest.param(
-            *(403, "PERMISSION_DENIED", "This API method requires billing to be enabled.", 77),
-            "billing",
-            id="26-billing",
-        ),
-        pytest.param(
-            *(403, "PERMISSION_DENIED", "Permission 'tpu.nodes.create' denied on 'projects/p/locations/z'", 77),
-            "tpu.nodes.create",
-            id="26-permission",
-        ),
-        pytest.param(
-            *(403, "PERMISSION_DENIED", "Permission 'iam.serviceAccounts.actAs' denied on service account a@b.iam", 77),
-            "roles/iam.serviceAccountUser",
-            id="26-act-as",
-        ),
-        pytest.param(
-            *(
-                429,
-                "RESOURCE_EXHAUSTED",
-                "Quota limit 'TPUV5sLitepodPerProjectPerZoneForTPUAPI' has been exceeded.",
-                69,
-            ),
-            "quota",
-            id="26-quota",
-        ),
-    ],
-)
+        "quota",
+        id="26-quota",
+    ),
+])  # fmt: skip
 def test_26_what_a_person_must_put_right_comes_with_the_command(
     http: int, status: str, message: str, code: int, words: str
 ) -> None:
@@ -463,13 +444,10 @@ def test_27_without_ssh_on_the_path_the_missing_program_is_named(
 # -- endpoints -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "endpoint",
-    [
-        *("http://evil:80", "http://169.254.169.254", "http://127.0.0.1.evil.com:80", "http://0.0.0.0:8080"),
-        *("https://tpu.googleapis.com", "http://user@127.0.0.1:8080", "file:///etc/passwd", "127.0.0.1:8080"),
-    ],
-)
+@pytest.mark.parametrize("endpoint", [
+    *("http://evil:80", "http://169.254.169.254", "http://127.0.0.1.evil.com:80", "http://0.0.0.0:8080"),
+    *("https://tpu.googleapis.com", "http://user@127.0.0.1:8080", "file:///etc/passwd", "127.0.0.1:8080"),
+])  # fmt: skip
 def test_29_an_endpoint_that_is_not_loopback_is_refused(
     tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch, endpoint: str
 ) -> None:

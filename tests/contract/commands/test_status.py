@@ -126,30 +126,15 @@ def test_what_a_complete_list_leaves_out_is_looked_for_by_name(tpujob: Tpujob) -
 # -- how completely ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("fault", "code", "words"),
-    [
-        ({"kind": "status", "operation": "*", "status": 403}, 77, "NOT ASKED: "),
-        ({"kind": "status", "operation": "*", "status": 503}, 75, "NOT ASKED: "),
-        (
-            {"kind": "hang", "operation": "*", "seconds": 60},
-            75,
-            "NOT ASKED: the API gave no complete answer within 0 s",
-        ),
-        ({"kind": "garbage", "operation": "*", "form": "html"}, 75, "NOT ASKED: "),
-        (
-            {"kind": "unreachable", "operation": "nodes.list", "zones": [ZONE]},
-            75,
-            f"NOT COMPLETE: no answer from {ZONE}",
-        ),
-        (
-            {"kind": "status", "operation": "queuedResources.list", "status": 403},
-            77,
-            "NOT COMPLETE: its queued requests cannot be listed: ",
-        ),
-    ],
-    ids=["no permission", "no answer", "silence", "no sense", "a zone is missing", "no queue"],
-)
+@pytest.mark.parametrize(("fault", "code", "words"), [
+    ({"kind": "status", "operation": "*", "status": 403}, 77, "NOT ASKED: "),
+    ({"kind": "status", "operation": "*", "status": 503}, 75, "NOT ASKED: "),
+    ({"kind": "hang", "operation": "*", "seconds": 60}, 75, "NOT ASKED: the API gave no complete answer within 0 s"),
+    ({"kind": "garbage", "operation": "*", "form": "html"}, 75, "NOT ASKED: "),
+    ({"kind": "unreachable", "operation": "nodes.list", "zones": [ZONE]}, 75, f"NOT COMPLETE: no answer from {ZONE}"),
+    ({"kind": "status", "operation": "queuedResources.list", "status": 403}, 77,
+     "NOT COMPLETE: its queued requests cannot be listed: "),
+], ids=["no permission", "no answer", "silence", "no sense", "a zone is missing", "no queue"])  # fmt: skip
 def test_what_could_not_be_asked_is_said_and_ends_with_a_code_of_its_own(
     tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch, fault: dict[str, Any], code: int, words: str
 ) -> None:

@@ -341,15 +341,12 @@ def test_a_worker_without_an_internal_address_says_so(one: Slice) -> None:
 # -- no way -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("way", "told", "cause"),
-    [
-        ("external", "by their external addresses", "a firewall rule of the slices' network let this machine reach"),
-        ("internal", "by their internal addresses", "is this machine in the slices' network"),
-        ("command", "through `ssh_proxy_command`", "does `ssh_proxy_command` work by hand"),
-        ("relay", "through Identity-Aware Proxy", "let 35.235.240.0/20 reach tcp:22"),
-    ],
-)
+@pytest.mark.parametrize(("way", "told", "cause"), [
+    ("external", "by their external addresses", "a firewall rule of the slices' network let this machine reach"),
+    ("internal", "by their internal addresses", "is this machine in the slices' network"),
+    ("command", "through `ssh_proxy_command`", "does `ssh_proxy_command` work by hand"),
+    ("relay", "through Identity-Aware Proxy", "let 35.235.240.0/20 reach tcp:22"),
+])  # fmt: skip
 def test_workers_that_cannot_be_reached_are_named_with_the_way_its_likely_cause_and_the_doctor(
     one: Slice, relayed: Relayed, way: str, told: str, cause: str
 ) -> None:

@@ -281,13 +281,10 @@ def test_pods_of_which_nothing_is_heard_at_the_limit_are_asked_again_once_the_cl
     assert play(world, between=listen).exit_code == code and nothing_is_left(world, cluster)
 
 
-@pytest.mark.parametrize(
-    ("end", "code"),
-    [
-        *((PodEnd(200.0), 0), (PodEnd(200.0, 7), 7), (PodEnd(200.0, None, "Evicted"), 71)),
-        (PodEnd(MAX_S, 124, "deadline"), 124),
-    ],
-)
+@pytest.mark.parametrize(("end", "code"), [
+    *((PodEnd(200.0), 0), (PodEnd(200.0, 7), 7), (PodEnd(200.0, None, "Evicted"), 71)),
+    (PodEnd(MAX_S, 124, "deadline"), 124),
+])  # fmt: skip
 def test_a_machine_that_sleeps_past_the_limit_asks_how_the_job_has_ended_before_it_says_so(
     made: Made, end: PodEnd, code: int
 ) -> None:

@@ -72,14 +72,11 @@ def test_while_it_is_used_its_claim_never_ends(world: VirtualWorld) -> None:
     assert "SetLabels" in world.effects
 
 
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        (lambda world, lease: world.ledger.record(Down(lease.id, world.time, "tpujob down")), Vanished),
-        (lambda world, lease: world.cloud.nodes.clear(), Vanished),
-        (lambda world, lease: setattr(world.cloud.nodes[lease.name.node], "preempted", True), Preempted),
-    ],
-)
+@pytest.mark.parametrize(("change", "error"), [
+    (lambda world, lease: world.ledger.record(Down(lease.id, world.time, "tpujob down")), Vanished),
+    (lambda world, lease: world.cloud.nodes.clear(), Vanished),
+    (lambda world, lease: setattr(world.cloud.nodes[lease.name.node], "preempted", True), Preempted),
+])  # fmt: skip
 def test_a_slice_that_is_lost_ends_the_lending(
     world: VirtualWorld, change: Callable[[VirtualWorld, Lease], None], error: type[Exception]
 ) -> None:
