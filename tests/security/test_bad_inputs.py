@@ -235,8 +235,8 @@ SECRET = "hf_abcdefghijklmnopqrstuvwx"  # has the shape of one
 
 
 @pytest.mark.parametrize("words", [
-    *(("--env", f"TOKEN={SECRET}"), ("--env", SECRET), ("--set", f"env.TOKEN={SECRET}")),
-    *(("--set", f"command=curl {SECRET}"), ("--set", SECRET), ("--", "curl", SECRET)),
+    ("--env", f"TOKEN={SECRET}"), ("--env", SECRET), ("--set", f"env.TOKEN={SECRET}"),
+    ("--set", f"command=curl {SECRET}"), ("--set", SECRET), ("--", "curl", SECRET),
 ], ids=" ".join)  # fmt: skip
 def test_34_a_secret_on_the_command_line_is_refused_and_not_repeated(tpujob: Tpujob, words: tuple[str, ...]) -> None:
     said = tpujob("plan", tpujob.job(COMMAND), *words)
@@ -445,8 +445,8 @@ def test_27_without_ssh_on_the_path_the_missing_program_is_named(
 
 
 @pytest.mark.parametrize("endpoint", [
-    *("http://evil:80", "http://169.254.169.254", "http://127.0.0.1.evil.com:80", "http://0.0.0.0:8080"),
-    *("https://tpu.googleapis.com", "http://user@127.0.0.1:8080", "file:///etc/passwd", "127.0.0.1:8080"),
+    "http://evil:80", "http://169.254.169.254", "http://127.0.0.1.evil.com:80", "http://0.0.0.0:8080",
+    "https://tpu.googleapis.com", "http://user@127.0.0.1:8080", "file:///etc/passwd", "127.0.0.1:8080",
 ])  # fmt: skip
 def test_29_an_endpoint_that_is_not_loopback_is_refused(
     tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch, endpoint: str

@@ -78,12 +78,7 @@ def test_what_looks_like_a_secret_is_hidden_though_nobody_named_it(secret: str) 
 
 
 @pytest.mark.parametrize("text", [
-    "task-1 disk-usage high",
-    "Bearer of news",
-    "loss=0.123 step 12",
-    "-----BEGIN CERTIFICATE-----",
-    "eyJ",
-    "ünïcödé ✓",
+    "task-1 disk-usage high", "Bearer of news", "loss=0.123 step 12", "-----BEGIN CERTIFICATE-----", "eyJ", "ünïcödé ✓",
     "",
 ])  # fmt: skip
 def test_what_only_resembles_a_secret_is_left_alone(text: str) -> None:

@@ -207,7 +207,7 @@ sshfs /data fuse.sshfs rw 0 0
 
 
 @pytest.mark.parametrize(("path", "network"), [
-    *(("/var/x", False), ("/home/me/x", True), ("/homeward/x", False), ("/home/me/local disk/x", False)),
+    ("/var/x", False), ("/home/me/x", True), ("/homeward/x", False), ("/home/me/local disk/x", False),
     ("/data/x", True),
 ])  # fmt: skip
 def test_28_a_disk_of_another_machine_is_noticed(tmp_path: Path, path: str, network: bool) -> None:

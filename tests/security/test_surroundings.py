@@ -99,7 +99,7 @@ def test_on_a_disk_without_file_locks_nothing_is_created_and_what_exists_is_torn
     (OSError(errno.EMFILE, "Too many open files"), "may open no more files"),
     (OSError(errno.ENOLCK, "No locks available"), "has no file locks"),
     (OSError(errno.ENOMEM, "Cannot allocate memory"), "gets no more memory"),
-    *((MemoryError(), "gets no more memory"), (RuntimeError("can't start new thread"), "gets no more memory")),
+    (MemoryError(), "gets no more memory"), (RuntimeError("can't start new thread"), "gets no more memory"),
     (ImportError("x.so: failed to map segment from shared object"), "gets no more memory"),
     (FileNotFoundError(errno.ENOENT, "No such file or directory", "x"), "a bug in tpujob"),
     (RuntimeError("another"), "a bug in tpujob"),

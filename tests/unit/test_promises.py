@@ -66,8 +66,8 @@ def test_the_page_has_the_sum_of_each_formula(promise: PromisedBound) -> None:
 
 
 @pytest.mark.parametrize(("name", "seconds"), [
-    *(("command", 10 + 1.5), ("guardian", 5 + 1.5), ("guardian of a create", 5 + 6 + 1.5 + 1.5)),
-    *(("watchdog", 9 + 1.8 + 3.2 + 1.5), ("watchdog of a create", 6 + 6 + 9 + 1.8 + 3.2 + 1.5)),
+    ("command", 10 + 1.5), ("guardian", 5 + 1.5), ("guardian of a create", 5 + 6 + 1.5 + 1.5),
+    ("watchdog", 9 + 1.8 + 3.2 + 1.5), ("watchdog of a create", 6 + 6 + 9 + 1.8 + 3.2 + 1.5),
     ("watchdog of a detached run", 36 + 1.8 + 1.8 + 3.2 + 1.5),
     ("gc", 96 + 1.2 + 18 + 5 + 1.5),  # here the first label reaches furthest
     ("gc of a detached run", 1.2 + 18 + 5 + 1.5),  # from its deadline, to which its label reaches

@@ -203,12 +203,12 @@ def test_an_empty_settings_file_sets_nothing(home: Home) -> None:
 
 @pytest.mark.parametrize(("text", "message"), [
     ("project: my-project\nproyect: x\n", ":2: proyect: unknown setting | the settings are project, zone"),
-    *(("zone: us-central1-a\nzone: us-east5-b\n", ":2: zone: set twice"), ("- project\n", "lines of the form")),
-    *(("just words\n", "lines of the form"), ("project: [a, b]\n", ":1: project: needs one plain value")),
-    *(("project:\n", ":1: project: needs one plain value"), ("project: 'my-project\n", "not valid YAML")),
-    *(("a: &a [*a]\n", ":1: a: "), ("project: my-project\n---\nproject: my-project\n", "not valid YAML")),
-    *(("emulated_cores: 0\n", "whole number from 1 to 64"), ("emulated_cores: ²\n", "whole number from 1 to 64")),
-    *(("emulated_cores: 2.5\n", "whole number from 1 to 64"), ("runs_dir: runs\n", "relative")),
+    ("zone: us-central1-a\nzone: us-east5-b\n", ":2: zone: set twice"), ("- project\n", "lines of the form"),
+    ("just words\n", "lines of the form"), ("project: [a, b]\n", ":1: project: needs one plain value"),
+    ("project:\n", ":1: project: needs one plain value"), ("project: 'my-project\n", "not valid YAML"),
+    ("a: &a [*a]\n", ":1: a: "), ("project: my-project\n---\nproject: my-project\n", "not valid YAML"),
+    ("emulated_cores: 0\n", "whole number from 1 to 64"), ("emulated_cores: ²\n", "whole number from 1 to 64"),
+    ("emulated_cores: 2.5\n", "whole number from 1 to 64"), ("runs_dir: runs\n", "relative"),
     ("service_account: '-x'\n", "not a name"),
     ("access: {network: 'a b'}\n", "access.network: `a b` is not a name"),
     ("access:\n  via: ipa\n", ":2: access.via: must be"),
@@ -257,9 +257,9 @@ def test_xdg_moves_the_settings_file_and_a_relative_base_does_not_count(home: Ho
 
 
 @pytest.mark.parametrize("endpoint", [
-    *("http://evil:80", "http://169.254.169.254", "http://127.0.0.1@evil.com:80", "https://tpu.googleapis.com"),
-    *("http://user:word@127.0.0.1:80", "http://0.0.0.0:80", "http://127.0.0.1:99999", "http://127.0.0.1"),
-    *("127.0.0.1:80", "file:///etc/passwd", "http://127.0.0.1:80/path", "http://localhost.evil.com:80"),
+    "http://evil:80", "http://169.254.169.254", "http://127.0.0.1@evil.com:80", "https://tpu.googleapis.com",
+    "http://user:word@127.0.0.1:80", "http://0.0.0.0:80", "http://127.0.0.1:99999", "http://127.0.0.1",
+    "127.0.0.1:80", "file:///etc/passwd", "http://127.0.0.1:80/path", "http://localhost.evil.com:80",
 ])  # fmt: skip
 def test_an_endpoint_that_is_not_loopback_is_refused(home: Home, endpoint: str) -> None:
     assert "is not an address on this machine's loopback" in home.refusal(TPUJOB_ENDPOINT=endpoint)

@@ -177,7 +177,7 @@ def test_a_create_answered_by_something_else_is_an_unexpected_reply(stub: StubAp
     (StubReply(502, "<html><title>502 Bad Gateway</title></html>"), errors.CloudUnavailable),
     (StubReply(500, '{"error": {"code": 500, "mess'), errors.CloudUnavailable),
     (StubReply(403, '{"error": {"code": 403, "mess'), errors.UnexpectedReply),
-    *((StubReply(200, "[" * 200_000), errors.UnexpectedReply), (StubReply(403, "[" * 200_000), errors.UnexpectedReply)),
+    (StubReply(200, "[" * 200_000), errors.UnexpectedReply), (StubReply(403, "[" * 200_000), errors.UnexpectedReply),
 ])  # fmt: skip
 def test_a_refused_create_was_sent_once(
     stub: StubApi, api: TpuApi, reply: StubReply, kind: type[errors.CloudError]
@@ -215,7 +215,7 @@ def test_only_a_404_of_the_resource_itself_means_absent(stub: StubApi, asking: A
 
 
 @pytest.mark.parametrize(("reply", "kind"), [
-    *((HTML_404, errors.UnexpectedReply), (StubReply(404, ""), errors.UnexpectedReply)),
+    (HTML_404, errors.UnexpectedReply), (StubReply(404, ""), errors.UnexpectedReply),
     (StubReply(404, {"error": {"code": 404, "message": "no status"}}), errors.UnexpectedReply),
     (StubReply(404, {"error": "not_found"}), errors.UnexpectedReply),
     (failure(404, "NOT_FOUND", "Location us-east1-d is not found or access is unauthorized."), errors.AuthError),
@@ -223,13 +223,11 @@ def test_only_a_404_of_the_resource_itself_means_absent(stub: StubApi, asking: A
      errors.AuthError),
     (failure(403, "NOT_FOUND", "odd"), errors.UnexpectedReply),
     (failure(503, "UNAVAILABLE", "try later"), errors.CloudUnavailable),
-    *((failure(410, "NOT_FOUND", "odd"), errors.UnexpectedReply), (StubReply(200, ""), errors.UnexpectedReply)),
-    *((StubReply(200, "[" * 200_000), errors.UnexpectedReply), (StubReply(404, "[" * 200_000), errors.UnexpectedReply)),
+    (failure(410, "NOT_FOUND", "odd"), errors.UnexpectedReply), (StubReply(200, ""), errors.UnexpectedReply),
+    (StubReply(200, "[" * 200_000), errors.UnexpectedReply), (StubReply(404, "[" * 200_000), errors.UnexpectedReply),
     (StubReply(200, "<html>Welcome to the airport's wireless network</html>"), errors.UnexpectedReply),
-    *(
-        (StubReply(200, {}), errors.UnexpectedReply),
-        (StubReply(200, node(name=f"{ZONE}/nodes/another")), errors.UnexpectedReply),
-    ),
+    (StubReply(200, {}), errors.UnexpectedReply),
+    (StubReply(200, node(name=f"{ZONE}/nodes/another")), errors.UnexpectedReply),
     (StubReply(204, ""), errors.UnexpectedReply),
     (StubReply(302, "", (("Location", "http://127.0.0.1:1/"),)), errors.UnexpectedReply),
 ])  # fmt: skip
@@ -510,8 +508,7 @@ def test_a_port_that_a_real_worker_publishes_is_not_believed(stub: StubApi, goog
 
 
 @pytest.mark.parametrize("reply", [
-    attributes(),
-    attributes(published(key=KEY)),
+    attributes(), attributes(published(key=KEY)),
     failure(404, "NOT_FOUND", "no guest attributes"),
     failure(403, "PERMISSION_DENIED", "Permission 'tpu.nodes.getGuestAttributes' denied on 'x'"),
 ])  # fmt: skip

@@ -230,8 +230,8 @@ def test_local_closes_the_lease_of_a_slice_that_deleted_itself(tpujob: Tpujob) -
 
 
 @pytest.mark.parametrize("words", [
-    *(("--local", "--zone", ZONE), ("--local", "--dry-run"), ("--local", "--json")),
-    *(("--zone", ZONE, "--all-zones"), ("--zone", "us-centrall1"), ("--zone", "-oProxyCommand=x")),
+    ("--local", "--zone", ZONE), ("--local", "--dry-run"), ("--local", "--json"),
+    ("--zone", ZONE, "--all-zones"), ("--zone", "us-centrall1"), ("--zone", "-oProxyCommand=x"),
 ])  # fmt: skip
 def test_what_does_not_go_together_is_refused_before_anything_is_asked(tpujob: Tpujob, words: tuple[str, ...]) -> None:
     with tpujob.starting_no_emulator():

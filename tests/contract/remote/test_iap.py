@@ -239,8 +239,8 @@ def test_a_relay_that_is_not_there_is_named(relay: Relay, closed: int) -> None:
 
 
 @pytest.mark.parametrize(("url", "emulated"), [
-    *(("wss://tunnel.example.com/v4", False), ("ws://tunnel.cloudproxy.app/v4", False)),
-    *(("ws://127.0.0.1:1/v4", False), ("wss://tunnel.cloudproxy.app/v4", True), ("ws://192.0.2.1:1/v4", True)),
+    ("wss://tunnel.example.com/v4", False), ("ws://tunnel.cloudproxy.app/v4", False),
+    ("ws://127.0.0.1:1/v4", False), ("wss://tunnel.cloudproxy.app/v4", True), ("ws://192.0.2.1:1/v4", True),
 ])  # fmt: skip
 def test_a_token_goes_to_googles_relay_or_to_loopback_and_nowhere_else(url: str, emulated: bool) -> None:
     with pytest.raises(ConfigError, match="gets no token"):

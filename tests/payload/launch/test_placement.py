@@ -49,7 +49,7 @@ def test_the_smaller_slice_is_ignored_where_nothing_is_emulated() -> None:
 @pytest.mark.parametrize(("cores", "declared", "given", "processes", "words"), [
     ("all", None, "2", 2, "all cores of this host stand as 2 processes"),
     ("all", 4, "2", 2, "all cores of this host stand as 2 processes"),
-    *((1, 2, "2", 1, "1 core stands as 1 process"), (4, None, "2", 2, "4 cores stand as 2 processes")),
+    (1, 2, "2", 1, "1 core stands as 1 process"), (4, None, "2", 2, "4 cores stand as 2 processes"),
 ])  # fmt: skip
 def test_emulated_processes_never_exceed_what_the_host_was_given(
     cores: str | int, declared: int | None, given: str, processes: int, words: str
@@ -120,7 +120,7 @@ def test_gpus_are_counted_as_far_as_they_may_be_used(
 
 
 @pytest.mark.parametrize(("host", "environ", "chosen"), [
-    *((TPU, {}, "xla"), (GPUS, {}, "cuda"), (NOTHING, {}, "cpu"), (GPUS, {"TPUJOB_EMULATED_CORES": "2"}, "xla")),
+    (TPU, {}, "xla"), (GPUS, {}, "cuda"), (NOTHING, {}, "cpu"), (GPUS, {"TPUJOB_EMULATED_CORES": "2"}, "xla"),
     (NOTHING, {"PJRT_DEVICE": "CPU"}, "xla"),
 ])  # fmt: skip
 def test_auto_selects_the_available_device(host: HostPlace, environ: dict[str, str], chosen: str) -> None:

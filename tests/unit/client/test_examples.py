@@ -21,7 +21,7 @@ def test_every_job_of_the_checkout_is_an_example_with_a_description() -> None:
 
 
 @pytest.mark.parametrize(("name", "files"), [
-    *(("mnist", ["mnist.yaml"]), ("jax", ["jax.yaml", "jax/train_jax.py"])),
+    ("mnist", ["mnist.yaml"]), ("jax", ["jax.yaml", "jax/train_jax.py"]),
     ("mnist-compare", ["mnist-compare.yaml"]),
     ("spot-anywhere", ["spot-anywhere.yaml", "rehearsals/spot-anywhere.yaml"]),
 ])  # fmt: skip

@@ -33,8 +33,8 @@ from tests import ROOT
 
 
 @pytest.mark.parametrize(("values", "section"), [
-    *((Tpu, TpuSection), (TpuAlternative, Alternative), (Train, TrainSection), (Emulated, EmulatedSection)),
-    *((Profile, ProfileSection), (Limits, LimitsSection), (Gke, GkeSection), (Job, JobSpec)),
+    (Tpu, TpuSection), (TpuAlternative, Alternative), (Train, TrainSection), (Emulated, EmulatedSection),
+    (Profile, ProfileSection), (Limits, LimitsSection), (Gke, GkeSection), (Job, JobSpec),
 ])  # fmt: skip
 def test_every_key_of_the_job_file_is_a_field(values: Any, section: Any) -> None:
     own = {"directory"} if values is Job else set()

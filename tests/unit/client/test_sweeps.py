@@ -151,9 +151,7 @@ def test_a_failure_is_its_own_and_its_code_is_that_of_the_sweep(world: World) ->
 
 
 @pytest.mark.parametrize("error", [
-    errors.UserError("bad"),
-    errors.AuthError("no permission"),
-    errors.TeardownUnproven("who knows"),
+    errors.UserError("bad"), errors.AuthError("no permission"), errors.TeardownUnproven("who knows"),
     errors.TpujobError("a bug"),
 ])  # fmt: skip
 def test_what_cannot_get_better_stops_the_sweep(error: errors.TpujobError, world: World) -> None:

@@ -31,7 +31,7 @@ def test_a_second_slice_counts_too_from_its_own_beginning() -> None:
 
 
 @pytest.mark.parametrize(("deletes", "killed", "ended"), [
-    *(([delete(125)], KillTimes(), "CLI"), ([delete(125)], KillTimes(cli_at=120), "guardian")),
+    ([delete(125)], KillTimes(), "CLI"), ([delete(125)], KillTimes(cli_at=120), "guardian"),
     ([delete(125)], KillTimes(cli_at=120, local_at=120), "gc"),
     ([delete(125, "vm")], KillTimes(cli_at=120, local_at=120), "watchdog"),
     ([delete(119), delete(125)], KillTimes(cli_at=120), "guardian"),  # the delete of the CLI had no effect

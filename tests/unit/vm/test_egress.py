@@ -86,7 +86,7 @@ def test_a_failure_that_says_nothing_of_a_connection_is_the_setups_own(
 @pytest.mark.parametrize("line", [
     "fatal: unable to access 'https://git.invalid/repo/': Could not resolve host: git.invalid",
     "curl: (7) Failed to connect to git.invalid port 443 after 3 ms: Connection refused",
-    *("E: Could not resolve 'git.invalid'", "wget: unable to resolve host address 'git.invalid'"),
+    "E: Could not resolve 'git.invalid'", "wget: unable to resolve host address 'git.invalid'",
     "ssh: Could not resolve hostname git.invalid: Name or service not known",
     "Retrying after connection broken by 'NameResolutionError(\"HTTPSConnection(host='git.invalid', port=443): ...",
     "  Caused by: error sending request for url (https://git.invalid/simple/alpha/)",

@@ -112,9 +112,7 @@ def test_a_link_to_a_directory_of_the_job_brings_what_comes_by_no_other_way(work
 
 
 @pytest.mark.parametrize(("pattern", "place", "is_named"), [
-    ("", "artifacts/deep", True),
-    ("out", "work/out/deep", True),
-    ("**", "work/out/deep", True),
+    ("", "artifacts/deep", True), ("out", "work/out/deep", True), ("**", "work/out/deep", True),
     ("**/deep", "work/out/deep", True),
     ("out/deep/**/*.pt", "work/out/deep", True),
     ("**/deep/*.pt", "work/out/deep", True),

@@ -245,9 +245,9 @@ def test_links_within_are_fine() -> None:
 
 
 @pytest.mark.parametrize("shape", [
-    *({"files": [["a", ONE, 1, 0], ["a", ONE, 1, 0]]}, {"files": [["a", ONE, 1, 0], ["a/b", ONE, 1, 0]]}),
-    *({"files": [["a/b", ONE, 1, 0]], "links": [["a", "c"]]}, {"links": [["a", "c"]], "directories": ["a/b"]}),
-    *({"files": [["a", "../../.ssh/id_rsa", 1, 0]]}, {"files": [["a", ONE, -1, 0]]}),
+    {"files": [["a", ONE, 1, 0], ["a", ONE, 1, 0]]}, {"files": [["a", ONE, 1, 0], ["a/b", ONE, 1, 0]]},
+    {"files": [["a/b", ONE, 1, 0]], "links": [["a", "c"]]}, {"links": [["a", "c"]], "directories": ["a/b"]},
+    {"files": [["a", "../../.ssh/id_rsa", 1, 0]]}, {"files": [["a", ONE, -1, 0]]},
     {"files": [["a", ONE, True, 0]]},
 ])  # fmt: skip
 def test_nothing_is_written_through_a_link_and_no_path_comes_twice(shape: dict[str, object]) -> None:

@@ -162,7 +162,7 @@ def test_a_name_in_use_is_a_conflict(api: tpu_v2.TpuClient, create: Create) -> N
 
 
 @pytest.mark.parametrize(("node_id", "fields", "message"), [
-    *(("Bad_Name", {}, 'Invalid node ID "Bad_Name"'), ("", {}, 'Invalid node ID ""')),
+    ("Bad_Name", {}, 'Invalid node ID "Bad_Name"'), ("", {}, 'Invalid node ID ""'),
     ("n" * 64, {}, "Invalid node ID"),
     ("x", {"accelerator_type": "v2-8"}, "the accelerator v2-8 was not found in zone us-central1-a"),
     ("x", {"accelerator_type": "v99-1"}, 'accelerator type, "v99-1", could not be found'),

@@ -236,7 +236,7 @@ def test_a_lost_reply_is_a_broken_connection_and_the_node_is_there(client: tpu_v
 
 
 @pytest.mark.parametrize(("kind", "fields", "error"), [
-    *(("drop", {}, exceptions.ServiceUnavailable), ("status", {"status": 503}, exceptions.ServiceUnavailable)),
+    ("drop", {}, exceptions.ServiceUnavailable), ("status", {"status": 503}, exceptions.ServiceUnavailable),
     ("status", {"status": 429}, exceptions.ResourceExhausted),
     ("status", {"status": 502}, exceptions.ServiceUnavailable),
     ("status", {"status": 403}, exceptions.PermissionDenied),

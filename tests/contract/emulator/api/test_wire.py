@@ -142,7 +142,7 @@ def test_fields_of_v2alpha1_never_show_in_v2_where_strict_clients_read(http_: Ht
 
 
 @pytest.mark.parametrize(("body", "message"), [
-    *(("{", "The body is not JSON"), ("[]", "The body is not a JSON object")),
+    ("{", "The body is not JSON"), ("[]", "The body is not a JSON object"),
     (BODY | {"accelerator": "x"}, "Unknown name \"accelerator\" at 'node': Cannot find field."),
     (BODY | {"labels": {"a": 1}}, "Invalid value at 'node.labels'"),
     (BODY | {"schedulingConfig": {"spot": "yes"}}, "Invalid value at 'node.schedulingConfig.spot'"),
@@ -157,7 +157,7 @@ def test_a_malformed_body_is_refused_with_the_place_of_the_mistake(http_: Http, 
 
 
 @pytest.mark.parametrize(("path", "name"), [
-    *(("nodes?pagesize=3", "pagesize"), ("nodes?filter=a", "filter"), ("nodes/none?force=true", "force")),
+    ("nodes?pagesize=3", "pagesize"), ("nodes?filter=a", "filter"), ("nodes/none?force=true", "force"),
     ("queuedResources?nodeId=x", "nodeId"),
     ("nodes?alt=json&$alt=json;enum-encoding=int&key=k&prettyPrint=false&page_size=3&pageSize=3&requestId=x",
      "requestId"),

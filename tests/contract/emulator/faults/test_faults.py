@@ -95,7 +95,7 @@ def log(emulator: Emulator, node: str = "", after: int = 0) -> list[dict[str, An
     (429, errors.CloudUnavailable, "Quota exceeded for GetNodes? requests per minute"),
     (500, errors.CloudUnavailable, "an internal error has occurred"),
     (502, errors.CloudUnavailable, "not in the API's form: Error 502"),
-    *((503, errors.CloudUnavailable, "currently unavailable"), (504, errors.CloudUnavailable, "Deadline expired")),
+    (503, errors.CloudUnavailable, "currently unavailable"), (504, errors.CloudUnavailable, "Deadline expired"),
 ])  # fmt: skip
 def test_an_http_error_becomes_an_error_of_the_client(
     api: TpuApi,
@@ -599,7 +599,7 @@ def test_a_call_that_hangs_does_not_keep_the_daemon_from_stopping(emulator: Emul
 @pytest.mark.parametrize(("method", "path", "body", "expected"), [
     ("POST", "faults", {"kind": "boom"}, 'There is no fault of kind "boom"; there are status,'),
     ("POST", "faults", {"faults": [{"kind": "drop"}, {"kind": "hidden", "seconds": "x"}]}, "seconds must be a number"),
-    *(("POST", "faults", {"faults": {}}, "faults must be a list"), ("POST", "faults", [], "not a JSON object")),
+    ("POST", "faults", {"faults": {}}, "faults must be a list"), ("POST", "faults", [], "not a JSON object"),
     ("DELETE", "faults/f999", None, 'There is no fault "f999"'),
     ("GET", "requests?after=x", None, "after must be the number of a request"),
     ("POST", "nodes/none:preempt", None, 'There is no node "none"'),

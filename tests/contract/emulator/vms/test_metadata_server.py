@@ -110,11 +110,9 @@ def test_the_token_is_read_by_its_name_only(metadata: Metadata) -> None:
 
 
 @pytest.mark.parametrize("extra", [
-    {"Host": "rebound.example"},
-    {"Host": "metadata.example"},
+    {"Host": "rebound.example"}, {"Host": "metadata.example"},
     {"Host": "metadata.google.internal.example"},
-    {"Host": "[::1].rebound.example"},
-    {"Origin": "http://127.0.0.1"},
+    {"Host": "[::1].rebound.example"}, {"Origin": "http://127.0.0.1"},
 ])  # fmt: skip
 def test_web_pages_are_refused(metadata: Metadata, extra: dict[str, str]) -> None:
     assert metadata.get("project/project-id", **{"Metadata-Flavor": "Google"} | extra)[0] == 403

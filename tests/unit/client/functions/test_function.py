@@ -125,7 +125,7 @@ def test_it_can_be_called_here_and_in_a_job_a_call_is_one_here(monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("text", "args", "kwargs", "value"), [
-    *(("def f(): pass", (), {}, None), ("def f(x, y=LR, *, z=(1, 2)): return x, y, z", (1,), {}, [1, 0.1, [1, 2]])),
+    ("def f(): pass", (), {}, None), ("def f(x, y=LR, *, z=(1, 2)): return x, y, z", (1,), {}, [1, 0.1, [1, 2]]),
     ("def f(x, y=LR, *, z=(1, 2)): return x, y, z", ((1, 2), 2), {"z": {"a": None}}, [[1, 2], 2, {"a": None}]),
     ("def f(*a, b, **c): return a, b, c", (1, 2), {"b": 3, "d": 4}, [[1, 2], 3, {"d": 4}]),
     ("def f(x, /, *, y): return x - y", (1,), {"y": 2}, -1),

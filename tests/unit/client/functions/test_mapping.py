@@ -55,7 +55,7 @@ def test_a_long_name_leaves_room_for_the_numbers() -> None:
 
 
 @pytest.mark.parametrize(("grid", "parallel", "words"), [
-    *(([(1,)], 0, "parallel=0: a number of slices from 1 to 64"), ([(1,)], 65, "parallel=65")),
+    ([(1,)], 0, "parallel=0: a number of slices from 1 to 64"), ([(1,)], 65, "parallel=65"),
     ([(n,) for n in range(201)], 1, "the grid has 201 calls, and 200 are the most"),
     ([({1},)], 1, "argument `lr` of `fit`"),
 ])  # fmt: skip

@@ -62,13 +62,13 @@ def test_a_function_inside_of_another_travels_with_its_indentation_so_that_its_t
 
 
 @pytest.mark.parametrize("body", [
-    *("return sum(range(3)), print, len, ValueError, __name__", "import math\n    return math.pi"),
+    "return sum(range(3)), print, len, ValueError, __name__", "import math\n    return math.pi",
     "from math import pi as p\n    return p",
     "return f(1)",  # itself
     "y = 1\n    def g():\n        nonlocal y\n        y += 1\n    g()\n    return [x + y for x in range(3)]",
     "class A:\n        b = 1\n        c = b + 1\n        def d(self):\n            return self.c\n    return A().d()",
     "def g(a: Unknown = 1) -> Unknown:\n        b: Unknown = a\n        return b\n    return g()",
-    *("try:\n        pass\n    except Exception as e:\n        return e", "return (lambda x: x + 1)(2)"),
+    "try:\n        pass\n    except Exception as e:\n        return e", "return (lambda x: x + 1)(2)",
 ])  # fmt: skip
 def test_builtins_itself_and_what_it_defines_are_no_names_from_outside(body: str) -> None:
     assert examine(cell(f"def f(x=1):\n    {body}\n")["f"]).source
@@ -116,12 +116,12 @@ def test_a_default_is_a_json_value_which_may_come_from_anywhere() -> None:
 
 @pytest.mark.parametrize(("text", "why"), [
     ("f = lambda: 1", "a lambda cannot be found by its name"),
-    *(("async def f(): pass", "`f` is async; write a plain `def`"), ("async def f(): yield", "`f` is async")),
-    *(("def f(): yield", "`f` is a generator"), ("class A:\n    def f(self): pass\nf = A.f", "`A.f` is a method")),
+    ("async def f(): pass", "`f` is async; write a plain `def`"), ("async def f(): yield", "`f` is async"),
+    ("def f(): yield", "`f` is a generator"), ("class A:\n    def f(self): pass\nf = A.f", "`A.f` is a method"),
     ("class A:\n    def f(self): pass\nf = A().f", "`f` is a method; what runs on a TPU is a function"),
     ("class f: pass", "`f` is a type; what runs on a TPU is a function"),
     ("f = len", "`len` is a builtin_function_or_method"),
-    *(("import functools\nf = functools.partial(print)", "`partial` is a partial"), ("f = 3", "`int` is a int")),
+    ("import functools\nf = functools.partial(print)", "`partial` is a partial"), ("f = 3", "`int` is a int"),
     ("import functools\n@functools.lru_cache\ndef f(): pass", "`f` is a _lru_cache_wrapper"),
     ("import functools\ndef d(g):\n    @functools.wraps(g)\n    def w(): return g()\n    return w\n@d\ndef f(): pass",
      "is wrapped by another decorator"),

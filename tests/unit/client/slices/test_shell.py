@@ -7,9 +7,9 @@ from orchestrator.errors import UserError
 
 
 @pytest.mark.parametrize(("option", "value"), [
-    *(("-L", "6006:localhost:6006"), ("-L", "127.0.0.1:6006:localhost:6006"), ("-L", "*:6006:localhost:6006")),
-    *(("-L", "[::1]:6006:[::1]:6006"), ("-L", "/tmp/here:/tmp/there"), ("-L", "6006:/tmp/there"), ("-R", "8080")),
-    *(("-R", "0.0.0.0:8080"), ("-D", "1080"), ("-D", "127.0.0.1:1080")),
+    ("-L", "6006:localhost:6006"), ("-L", "127.0.0.1:6006:localhost:6006"), ("-L", "*:6006:localhost:6006"),
+    ("-L", "[::1]:6006:[::1]:6006"), ("-L", "/tmp/here:/tmp/there"), ("-L", "6006:/tmp/there"), ("-R", "8080"),
+    ("-R", "0.0.0.0:8080"), ("-D", "1080"), ("-D", "127.0.0.1:1080"),
 ])  # fmt: skip
 def test_what_ssh_takes_for_a_forward_is_left_to_it(option: str, value: str) -> None:
     check_forwards(option, [value])

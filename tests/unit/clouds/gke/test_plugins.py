@@ -98,7 +98,7 @@ def test_a_plugin_knows_that_it_can_ask_for_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("script", "changes", "words"), [
     ("echo no login >&2; exit 3", {}, "plugin, which signs in .* ended with code 3: no login"),
     ("echo '{\"status\": {}}'", {}, "gave no token"),
-    *(('echo \'{"status": {"token": "a\\nb"}}\'', {}, "gave no token"), ("echo hello", {}, "gave no token")),
+    ('echo \'{"status": {"token": "a\\nb"}}\'', {}, "gave no token"), ("echo hello", {}, "gave no token"),
     ("", {"command": "no-such-plugin"}, "no-such-plugin, .* cannot be started: No such file"),
 ])  # fmt: skip
 def test_a_broken_plugin_is_named(tmp_path: Path, script: str, changes: dict[str, Any], words: str) -> None:

@@ -185,7 +185,7 @@ def test_kueue_admits_a_job_that_begins_suspended_and_keeps_its_time() -> None:
 
 
 @pytest.mark.parametrize(("kind", "selector", "tolerated"), [
-    *(("on-demand", {}, []), ("spot", {"cloud.google.com/gke-spot": "true"}, ["cloud.google.com/gke-spot"])),
+    ("on-demand", {}, []), ("spot", {"cloud.google.com/gke-spot": "true"}, ["cloud.google.com/gke-spot"]),
     ("flex-start", {"cloud.google.com/gke-flex-start": "true"}, []),
     ("flex-start together", {"cloud.google.com/gke-queued": "true"}, ["cloud.google.com/gke-queued"]),
     ("reserved", {"cloud.google.com/reservation-name": "r1", "cloud.google.com/reservation-project": "my-project"}, []),

@@ -99,7 +99,7 @@ PASSED = Passed("x", 9.0, run="run2", handle="job2", deadline=500.0, budget_usd=
     (DETACHED, Held("x", 9.0, 99.0, FAILURE),
      {"detached_at": None, "hold_until": 99.0, "held_for": FAILURE, "purpose": "hold"}),
     (READY, PASSED, {"run": "run2", "handle": "job2", "deadline": 500.0, "budget_usd": 3.0}),
-    *((READY, Extended("x", 9.0, 1e9), {"deadline": 1e9}), (HELD, Extended("x", 9.0, 99.0), {"hold_until": 99.0})),
+    (READY, Extended("x", 9.0, 1e9), {"deadline": 1e9}), (HELD, Extended("x", 9.0, 99.0), {"hold_until": 99.0}),
     (READY, Down("x", 9.0, "why"), {"state": LeaseState.DOWN, "down_at": 9.0, "reason": "why"}),
     (DOWN, Forgotten("x", 9.0, "seen"), {"state": LeaseState.FORGOTTEN, "gone_at": 9.0, "reason": "seen"}),
 ], ids=lambda value: type(value).__name__ if isinstance(value, LeaseChange) else None)  # fmt: skip

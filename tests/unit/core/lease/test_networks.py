@@ -31,8 +31,8 @@ PUBLIC = FirewallRule("public", "default", 1000, True, True, (IPv4Network("8.8.8
 
 
 @pytest.mark.parametrize(("rules", "source", "expected"), [
-    *(([], RELAY_RANGE, Entrance(False)), ([RELAY], RELAY_RANGE, Entrance(True, ("relay",)))),
-    *(([WIDE], RELAY_RANGE, Entrance(True, ("wide",))), ([PRIVATE, OFFICE], RELAY_RANGE, Entrance(False))),
+    ([], RELAY_RANGE, Entrance(False)), ([RELAY], RELAY_RANGE, Entrance(True, ("relay",))),
+    ([WIDE], RELAY_RANGE, Entrance(True, ("wide",))), ([PRIVATE, OFFICE], RELAY_RANGE, Entrance(False)),
     ([WIDE, BLOCK], RELAY_RANGE, Entrance(False, ("block",))),
     ([rule("first", RELAY_RANGE, priority=100), BLOCK], RELAY_RANGE, Entrance(True, ("first",))),
     ([WIDE, rule("same", ANYWHERE, allows=False)], RELAY_RANGE, Entrance(False, ("same",))),
@@ -43,7 +43,7 @@ PUBLIC = FirewallRule("public", "default", 1000, True, True, (IPv4Network("8.8.8
     ([rule("tagged", ANYWHERE, tags=("tpu",))], RELAY_RANGE, Entrance(True, ("tagged",))),
     ([rule("account", ANYWHERE, accounts=("vm@acme",))], RELAY_RANGE, Entrance(True, ("account",))),
     ([rule("account", ANYWHERE, accounts=("x@acme",))], RELAY_RANGE, Entrance(False)),
-    *(([WIDE], None, Entrance(True, ("wide",))), ([PUBLIC], None, Entrance(None, ("public",)))),
+    ([WIDE], None, Entrance(True, ("wide",))), ([PUBLIC], None, Entrance(None, ("public",))),
     ([PUBLIC, BLOCK], None, Entrance(False, ("block",))),
     ([rule("early", "8.8.8.0/24", priority=1), BLOCK], None, Entrance(None, ("early", "block"))),
     ([PRIVATE], None, Entrance(False)),
@@ -59,7 +59,7 @@ def test_an_address_inside_may_be_one_that_a_private_range_lets_in() -> None:
 
 
 @pytest.mark.parametrize(("wish", "expected"), [
-    *((AccessWish(), NetworkPlace("acme", "default")), (AccessWish(network="lab"), NetworkPlace("acme", "lab"))),
+    (AccessWish(), NetworkPlace("acme", "default")), (AccessWish(network="lab"), NetworkPlace("acme", "lab")),
     (AccessWish(network="projects/host/global/networks/lab"), NetworkPlace("host", "lab")),
     (AccessWish(subnetwork="small"), NetworkPlace("acme", None, "small")),
     (AccessWish(network="lab", subnetwork="small"), NetworkPlace("acme", "lab", "small")),

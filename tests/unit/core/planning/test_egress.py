@@ -14,8 +14,8 @@ def problem(reply: dict[str, Any], zone: str) -> str | None:
 
 
 @pytest.mark.parametrize(("reply", "zone"), [
-    *(({"location": "US-CENTRAL1"}, "us-central1-a"), ({"location": "US"}, "us-central1-a")),
-    *(({"location": "EU"}, "europe-west4-a"), ({"location": "NAM4"}, "us-east1-d")),
+    ({"location": "US-CENTRAL1"}, "us-central1-a"), ({"location": "US"}, "us-central1-a"),
+    ({"location": "EU"}, "europe-west4-a"), ({"location": "NAM4"}, "us-east1-d"),
     ({"location": "US", "customPlacementConfig": {"dataLocations": ["US-EAST1", "US-WEST1"]}}, "us-west1-c"),
 ])  # fmt: skip
 def test_a_bucket_in_the_region_or_a_multi_region_around_it_is_no_problem(reply: dict[str, Any], zone: str) -> None:

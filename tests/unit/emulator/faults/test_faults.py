@@ -35,9 +35,9 @@ def test_without_faults_no_call_meets_one() -> None:
 
 
 @pytest.mark.parametrize(("when", "met"), [
-    *(({}, [1, 2, 3, 4, 5, 6]), ({"calls": 2}, [2]), ({"calls": [1, 3]}, [1, 3])),
-    *(({"calls": "1,3-4,6-"}, [1, 3, 4, 6]), ({"first": 2}, [1, 2]), ({"probability": 0}, [])),
-    *(({"probability": 1}, [1, 2, 3, 4, 5, 6]), ({"probability": 1, "calls": "5-"}, [5, 6])),
+    ({}, [1, 2, 3, 4, 5, 6]), ({"calls": 2}, [2]), ({"calls": [1, 3]}, [1, 3]),
+    ({"calls": "1,3-4,6-"}, [1, 3, 4, 6]), ({"first": 2}, [1, 2]), ({"probability": 0}, []),
+    ({"probability": 1}, [1, 2, 3, 4, 5, 6]), ({"probability": 1, "calls": "5-"}, [5, 6]),
 ])  # fmt: skip
 def test_when_selects_calls_by_number(when: dict[str, Any], met: list[int]) -> None:
     output = kinds_met(having({"kind": "drop", "when": when}), 6)
@@ -103,10 +103,10 @@ def test_of_several_faults_the_first_one_decides_and_modifiers_add_up() -> None:
 
 
 @pytest.mark.parametrize(("fault", "takes_effect"), [
-    *(({"kind": "lost_reply"}, True), ({"kind": "drop"}, False), ({"kind": "status"}, False)),
-    *(({"kind": "status", "effect": True}, True), ({"kind": "hang"}, False)),
-    *(({"kind": "hang", "effect": True}, True), ({"kind": "garbage"}, True)),
-    *(({"kind": "garbage", "effect": False}, False), ({"kind": "slow"}, True), ({"kind": "late"}, True)),
+    ({"kind": "lost_reply"}, True), ({"kind": "drop"}, False), ({"kind": "status"}, False),
+    ({"kind": "status", "effect": True}, True), ({"kind": "hang"}, False),
+    ({"kind": "hang", "effect": True}, True), ({"kind": "garbage"}, True),
+    ({"kind": "garbage", "effect": False}, False), ({"kind": "slow"}, True), ({"kind": "late"}, True),
 ])  # fmt: skip
 def test_whether_a_call_takes_effect(fault: dict[str, Any], takes_effect: bool) -> None:
     assert having(fault).decide("nodes.create", "client", NODE, 100).takes_effect is takes_effect

@@ -118,8 +118,8 @@ def test_stop_and_start_take_their_delays_and_power_the_hosts(ready: Cloud) -> N
 
 
 @pytest.mark.parametrize(("steps", "verb", "state"), [
-    *(([], "stop", "CREATING"), ([10], "start", "READY"), ([10, "stop"], "stop", "STOPPING")),
-    *(([10, "stop", 3, "start"], "start", "STARTING"), ([10, "delete"], "stop", "DELETING")),
+    ([], "stop", "CREATING"), ([10], "start", "READY"), ([10, "stop"], "stop", "STOPPING"),
+    ([10, "stop", 3, "start"], "start", "STARTING"), ([10, "delete"], "stop", "DELETING"),
 ])  # fmt: skip
 def test_stop_and_start_are_refused_in_other_states(cloud: Cloud, steps: list[Any], verb: str, state: str) -> None:
     cloud.create()

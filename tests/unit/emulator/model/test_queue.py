@@ -110,7 +110,7 @@ def test_it_is_not_active_before_the_last_node_is_ready(cloud: QueueCloud) -> No
 
 
 @pytest.mark.parametrize("policy", [
-    *({"validUntilDuration": "30s"}, {"validUntilTime": "1970-01-01T00:17:10Z"}),
+    {"validUntilDuration": "30s"}, {"validUntilTime": "1970-01-01T00:17:10Z"},
     {"validInterval": {"startTime": "1970-01-01T00:00:00Z", "endTime": "1970-01-01T00:17:10.000000000Z"}},
 ])  # fmt: skip
 def test_a_request_that_is_not_fulfilled_in_time_fails_with_the_reason(
@@ -131,7 +131,7 @@ def test_a_request_that_is_not_fulfilled_in_time_fails_with_the_reason(
 
 
 @pytest.mark.parametrize("policy", [
-    *({"validAfterDuration": "60s"}, {"validAfterTime": "1970-01-01T00:17:40+00:00"}),
+    {"validAfterDuration": "60s"}, {"validAfterTime": "1970-01-01T00:17:40+00:00"},
     {"validInterval": {"startTime": "1970-01-01T00:17:40Z"}},
 ])  # fmt: skip
 def test_nodes_are_not_created_too_early(cloud: QueueCloud, policy: dict[str, Any]) -> None:
@@ -300,14 +300,14 @@ def test_the_names_of_nodes_must_be_free_at_the_request_and_when_they_are_create
 
 
 @pytest.mark.parametrize(("queue_id", "fields", "message"), [
-    *(("", {}, "Invalid queued resource ID"), ("a b", {}, "Invalid queued resource ID")),
+    ("", {}, "Invalid queued resource ID"), ("a b", {}, "Invalid queued resource ID"),
     ("q", {"tpu": {}}, "At least one node spec"),
     ("q", {"spot": {}, "guaranteed": {}}, "Only one tier is possible, not spot and guaranteed"),
     ("q", {"queueingPolicy": {"validUntilDuration": "5"}}, "a duration is expected"),
     ("q", {"queueingPolicy": {"validUntilTime": "tomorrow"}}, "a time is expected"),
     ("q", {"queueingPolicy": {"validUntilDuration": "5s", "validAfterDuration": "1s"}}, "Only one timing"),
     ("q", {"provisioningModel": "SPOT"}, 'Unknown name "provisioningModel"'),
-    *(("q", {"spec": {"nodeId": "Big"}}, 'Invalid node ID "Big"'), ("q", {"spec": {}}, 'Invalid node ID ""')),
+    ("q", {"spec": {"nodeId": "Big"}}, 'Invalid node ID "Big"'), ("q", {"spec": {}}, 'Invalid node ID ""'),
     ("q", {"spec": {"multisliceParams": {"nodeCount": 1}}}, "must be greater than 1"),
     ("q", {"spec": {"multisliceParams": {"nodeCount": 1000}}}, "at most 256 nodes"),
     ("q", {"spec": {"nodeId": "n", "multisliceParams": {"nodeCount": 2}}}, "exclude each other"),
@@ -324,9 +324,9 @@ def test_a_wrong_request_is_refused_and_creates_nothing(
 
 
 @pytest.mark.parametrize(("fields", "tier"), [
-    *(({"spot": {}}, "spot"), ({"bestEffort": {}}, "spot"), ({"provisioningModel": "SPOT"}, "spot")),
+    ({"spot": {}}, "spot"), ({"bestEffort": {}}, "spot"), ({"provisioningModel": "SPOT"}, "spot"),
     ({"provisioningModel": "STANDARD", "spot": {}}, "spot"),  # what gcloud alpha sends for --spot
-    *(({"provisioningModel": "STANDARD"}, "on-demand"), ({"guaranteed": {}}, "on-demand")),
+    ({"provisioningModel": "STANDARD"}, "on-demand"), ({"guaranteed": {}}, "on-demand"),
     ({"reservationName": "projects/p/locations/z/reservations/r"}, "reserved"),
     ({"provisioningModel": 3}, "reserved"),
     ({"node": NODE | {"schedulingConfig": {"preemptible": True}}}, "spot"),

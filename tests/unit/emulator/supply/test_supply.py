@@ -329,7 +329,7 @@ def test_a_rehearsal_survives_a_restart_and_is_shown_as_it_was_given() -> None:
 @pytest.mark.parametrize(("data", "expected"), [
     ([], "A rehearsal must be an object"),
     ({"capacities": []}, 'There is no field "capacities" in a rehearsal; there are settings, capacity,'),
-    *(({"capacity": {}}, "capacity must be a list"), ({"capacity": [[]]}, r"Capacity\[0\] must be an object")),
+    ({"capacity": {}}, "capacity must be a list"), ({"capacity": [[]]}, r"Capacity\[0\] must be an object"),
     ({"capacity": [{"zones": "a"}]}, r'no field "zones" in capacity\[0\]; there are zone, type, tier, chips, from_s'),
     ({"capacity": [{"chips": -1}]}, r"capacity\[0\].chips must be a whole number from 0 to 1000000000, not -1"),
     ({"capacity": [{"chips": True}]}, "must be a whole number"),

@@ -282,7 +282,7 @@ def test_pods_of_which_nothing_is_heard_at_the_limit_are_asked_again_once_the_cl
 
 
 @pytest.mark.parametrize(("end", "code"), [
-    *((PodEnd(200.0), 0), (PodEnd(200.0, 7), 7), (PodEnd(200.0, None, "Evicted"), 71)),
+    (PodEnd(200.0), 0), (PodEnd(200.0, 7), 7), (PodEnd(200.0, None, "Evicted"), 71),
     (PodEnd(MAX_S, 124, "deadline"), 124),
 ])  # fmt: skip
 def test_a_machine_that_sleeps_past_the_limit_asks_how_the_job_has_ended_before_it_says_so(

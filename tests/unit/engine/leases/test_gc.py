@@ -273,8 +273,7 @@ def request(native: str, state: SliceState, identity: str = "q2m4x1pzt7", *, lea
 
 @pytest.mark.parametrize(("native", "state"), [
     ("WAITING_FOR_RESOURCES", SliceState.QUEUED),
-    ("FAILED", SliceState.TOMBSTONE),
-    ("SUSPENDED", SliceState.TOMBSTONE),
+    ("FAILED", SliceState.TOMBSTONE), ("SUSPENDED", SliceState.TOMBSTONE),
 ])  # fmt: skip
 def test_a_request_is_judged_by_its_labels_whether_it_waits_or_is_dead(native: str, state: SliceState) -> None:
     over = request(native, state, lease_in=-MARGIN_S - 60)

@@ -174,11 +174,9 @@ def test_the_proof_for_a_plain_slice_lists_no_requests(world: VirtualWorld) -> N
     ("queuedResources/{}", "create", True, True),
     ("queuedResources/{}", "createQueuedResource", True, True),
     ("queuedResources/{}", "create", False, False),
-    ("nodes/{}", "create", True, True),
-    ("nodes/{}", "create", False, False),
+    ("nodes/{}", "create", True, True), ("nodes/{}", "create", False, False),
     # A verb that is not known counts as that of a create.
-    ("nodes/{}", "insert", False, False),
-    ("nodes/{}", "", False, False),
+    ("nodes/{}", "insert", False, False), ("nodes/{}", "", False, False),
     ("nodes/{}", "Provision", False, False),
     ("nodes/{}", "insert", True, True),
     ("nodes/{}", "deleteNode", False, True),

@@ -95,24 +95,20 @@ def test_a_job_that_ships_no_code_has_no_files_of_its_own(job: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [
-    *("command: python train.py", "command: python ./pkg/../train.py", "command: python pkg", "command: ./run.sh"),
-    *("command: python .", "command: bash plain.sh", "command: [my tool, x]", "command: python link/__main__.py"),
-    *("command: python /opt/missing.py", "command: rst2html.py x", "command: .py x", "command: ..sh", "train: {}"),
-    *("command: python missing.py\nsetup: git clone x .", "command: python -m x", "command: python x.py || true"),
-    *("command: train.py\nsetup: pip install .", "command: train.py\nrequirements: [.]", "command: train.py\non: gke"),
-    *("command: PATH=.:$PATH run.sh", "command: run.sh\nenv: {PATH: '.:/bin'}", "command: train.py\non: local"),
-    *(
-        "command: python build/lib/x.py\nrequirements: [.]",
-        "command: python build/lib/x.py\nsetup: pip install -r train.py",
-    ),
-    *("command: bash missing\nsetup: make", "command: bash gettext.sh\nrequirements: [x]", "command: bash pydoc3"),
-    *("command: [/opt/my prog/x, b]\nsetup: make", "command: [/opt/my prog/x, b]\non: gke", "command: '\"a b\" c'"),
-    *(
-        "command: [./my prog/x]\nsetup: make",
-        "command: [a-tool, b c]",
-        "command: python l/x.py\nsetup: pip install x\nenv: {PYTHONUSERBASE: l}",
-        "command: python l/x.py\nsetup: pip install x\nenv: {PIP_TARGET: l}",
-    ),
+    "command: python train.py", "command: python ./pkg/../train.py", "command: python pkg", "command: ./run.sh",
+    "command: python .", "command: bash plain.sh", "command: [my tool, x]", "command: python link/__main__.py",
+    "command: python /opt/missing.py", "command: rst2html.py x", "command: .py x", "command: ..sh", "train: {}",
+    "command: python missing.py\nsetup: git clone x .", "command: python -m x", "command: python x.py || true",
+    "command: train.py\nsetup: pip install .", "command: train.py\nrequirements: [.]", "command: train.py\non: gke",
+    "command: PATH=.:$PATH run.sh", "command: run.sh\nenv: {PATH: '.:/bin'}", "command: train.py\non: local",
+    "command: python build/lib/x.py\nrequirements: [.]",
+    "command: python build/lib/x.py\nsetup: pip install -r train.py",
+    "command: bash missing\nsetup: make", "command: bash gettext.sh\nrequirements: [x]", "command: bash pydoc3",
+    "command: [/opt/my prog/x, b]\nsetup: make", "command: [/opt/my prog/x, b]\non: gke", "command: '\"a b\" c'",
+    "command: [./my prog/x]\nsetup: make",
+    "command: [a-tool, b c]",
+    "command: python l/x.py\nsetup: pip install x\nenv: {PYTHONUSERBASE: l}",
+    "command: python l/x.py\nsetup: pip install x\nenv: {PIP_TARGET: l}",
 ])  # fmt: skip
 def test_what_is_there_or_may_be_there_is_not_refused(job: Path, text: str) -> None:
     assert problems(job, f"code: src\n{text}\n") == []

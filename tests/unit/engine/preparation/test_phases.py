@@ -105,7 +105,7 @@ def test_a_training_with_requirements_has_an_environment_as_on_a_slice(tmp_path:
 
 
 @pytest.mark.parametrize(("modules", "rank"), [
-    *((("torch_xla", "accelerate"), "0"), (("torch_xla",), ""), (("torch", "accelerate"), "")),
+    (("torch_xla", "accelerate"), "0"), (("torch_xla",), ""), (("torch", "accelerate"), ""),
     (("torch_xla", "accelerate", "lightning"), ""),
 ])  # fmt: skip
 def test_on_the_cpu_of_the_emulator_accelerate_alone_finds_its_rank_on_the_host(

@@ -94,8 +94,8 @@ def test_a_place_where_conda_built_a_package_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", [
-    *("-f /tmp", "--find-links=file:///tmp", "--find-links /usr/lib", "--global-option=/tmp", "--cert {}", "-i {}"),
-    *("x --config-settings=a={}", "x --global-option={}", f"foo @ file:///{'a' * 300}/x.whl", "-e /tmp/"),
+    "-f /tmp", "--find-links=file:///tmp", "--find-links /usr/lib", "--global-option=/tmp", "--cert {}", "-i {}",
+    "x --config-settings=a={}", "x --global-option={}", f"foo @ file:///{'a' * 300}/x.whl", "-e /tmp/",
 ])  # fmt: skip
 def test_a_path_that_a_worker_may_have_is_its_own(tmp_path: Path, line: str) -> None:
     (tmp_path / "requirements.txt").write_text(line.format(tmp_path))

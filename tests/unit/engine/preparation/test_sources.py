@@ -9,9 +9,7 @@ from orchestrator.engine.preparation.sources import survey
 
 
 @pytest.mark.parametrize(("train", "emulated", "shipped"), [
-    ("{}", False, False),
-    ("{}", True, True),
-    ("{fallback: sample}", False, True),
+    ("{}", False, False), ("{}", True, True), ("{fallback: sample}", False, True),
     ("{fallback: synthetic}", False, True),
     ("{dataset: fashion-mnist, fallback: synthetic}", True, False),
     ("{entry: 'my:main'}", True, False),

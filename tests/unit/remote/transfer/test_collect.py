@@ -55,11 +55,7 @@ def test_an_index_or_refusals_without_end_are_left(
 
 
 @pytest.mark.parametrize("bad", [
-    {},
-    {"path": "x"},
-    row(0, size_bytes="many"),
-    row(0, size_bytes=None),
-    row(0, size_bytes=float("inf")),
+    {}, {"path": "x"}, row(0, size_bytes="many"), row(0, size_bytes=None), row(0, size_bytes=float("inf")),
     {"hashed": []},
 ], ids=str)  # fmt: skip
 def test_a_row_that_makes_no_sense_is_an_error_of_the_worker(tmp_path: Path, bad: dict[str, Any]) -> None:

@@ -185,7 +185,7 @@ def test_an_emulated_run_says_that_its_figures_are_not_a_tpus(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("metrics", [
-    *("", "[]", "{" * 100_000),
+    "", "[]", "{" * 100_000,
     json.dumps({"seconds": [], "world": "x", "dataset": 3, "epochs": "many", "train_loss": [None]}),
     json.dumps(METRICS | {"test_accuracy": 7, "images_per_s": -1, "batch_size": "64", "peak_rss_bytes": 1.5}),
     json.dumps(METRICS | {"test_accuracy": "\x1b[2J", "model": ["a"], "images_per_s": 10**400}),
@@ -284,8 +284,8 @@ def test_csv_has_a_line_for_each_run_with_the_figures_as_measured_and_no_formula
 
 
 @pytest.mark.parametrize(("value", "shown"), [
-    *((0.0074123, "0.00741"), (0.0741, "0.0741"), (7.414, "7.41"), (74.14, "74.1"), (1234.5, "1,234.5")),
-    *((0, "0.0"), (None, "-")),
+    (0.0074123, "0.00741"), (0.0741, "0.0741"), (7.414, "7.41"), (74.14, "74.1"), (1234.5, "1,234.5"),
+    (0, "0.0"), (None, "-"),
 ])  # fmt: skip
 def test_seconds_are_shown_with_three_figures_that_mean_something(value: float | None, shown: str) -> None:
     assert compare.seconds(value) == shown

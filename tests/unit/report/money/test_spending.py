@@ -229,7 +229,7 @@ def test_a_run_on_this_machine_has_hours_and_no_price() -> None:
 
 @pytest.mark.parametrize(("by", "names"), [
     ("run", [("r1", "mnist"), ("r2", "mnist"), ("slice trainer", None)]),
-    *(("job", [("mnist", None), ("slice trainer", None)]), ("project", [("acme", None), ("other", None)])),
+    ("job", [("mnist", None), ("slice trainer", None)]), ("project", [("acme", None), ("other", None)]),
     ("accelerator", [("v5litepod-8", None), ("v6e-4", None)]),
 ])  # fmt: skip
 def test_rows_are_runs_jobs_projects_or_types_and_the_most_expensive_is_first(
