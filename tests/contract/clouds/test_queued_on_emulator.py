@@ -18,7 +18,7 @@ from orchestrator.clouds.tpu.client import TpuApi
 from orchestrator.clouds.tpu.connect import connect, connect_light
 from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.cloud_api import Operation, QueueTerms, SliceName, SliceRequest, SliceState, SliceView
-from orchestrator.core.lease.lease import Lease, Purpose
+from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.engine.provision.startup_script import startup_script, watchdog_config
 from orchestrator.errors import AuthError, BadRequest, CapacityError, WrongState
@@ -26,6 +26,7 @@ from orchestrator.remote.fleet.fleet import Fleet, StartRequest
 from orchestrator.remote.ssh.keys import create_key, ssh_keys_metadata
 from orchestrator.settings import Target
 from tests.emulator_fixture import Emulator
+from tests.leases import lease_on
 from tests.waiting import until
 
 T = TypeVar("T")
@@ -195,26 +196,14 @@ def test_what_is_refused_is_refused_in_our_terms(api: TpuApi) -> None:
         api.list("emulated", "asia-south9-a", queued=True)
 
 
-def lease_on(request: SliceRequest) -> Lease:
+def lease_of(request: SliceRequest) -> Lease:
     now = time.time()
-    return Lease(
-        id=request.labels["tpujob-lease-id"],
-        handle="x",
-        purpose=Purpose.RUN,
-        cloud="emulated",
-        name=request.name,
-        accelerator_type=request.accelerator_type,
-        runtime_version=request.runtime_version,
-        spot=request.spot,
-        owner="aaaaaa",
-        deadline=now + 600,
-        created_at=now,
-    )
+    return lease_on(request.name, now, accelerator_type=request.accelerator_type, deadline=now + 600)
 
 
 def test_a_watchdog_deletes_the_request_too(api: TpuApi, light: ApiCalls, quick: Emulator) -> None:
     request = wanted()
-    lease = lease_on(request)
+    lease = lease_of(request)
     labels = claim_labels.labels(lease, lease.created_at, GOOGLE)
     script = startup_script(watchdog_config(lease, labels, GOOGLE.scaled(600), idle_s=None))
     api.create(replace(request, labels=labels, metadata={"startup-script": script}))
@@ -227,7 +216,7 @@ def test_the_notice_of_preemption_reaches_a_job_in_time_for_its_checkpoint(
     api: TpuApi, quick: Emulator, tmp_path: Path
 ) -> None:
     request = replace(wanted(), spot=True)
-    lease, key = lease_on(request), create_key(tmp_path / "key")
+    lease, key = lease_of(request), create_key(tmp_path / "key")
     labels = claim_labels.labels(lease, lease.created_at, GOOGLE)
     script = startup_script(watchdog_config(lease, labels, GOOGLE.scaled(60), idle_s=None) | {"ttl_s": 3600})
     metadata = {"startup-script": script, "ssh-keys": ssh_keys_metadata("tpujob", key.public_line)}

@@ -16,25 +16,14 @@ from orchestrator.core.lease.claim_labels import (
 from orchestrator.core.lease.cloud_api import SliceName, SliceState, SliceView
 from orchestrator.core.lease.lease import Detached, Extended, Held, Lease, LeaseState, Mode, Purpose, apply
 from orchestrator.core.lease.timings import GOOGLE, emulated
+from tests.leases import lease_on
 
 NOW = 1_800_000_000.0
 
 
 def lease(**changes: object) -> Lease:
-    made = Lease(
-        id="0123456789",
-        handle="mnist",
-        purpose=Purpose.RUN,
-        cloud="google",
-        name=SliceName("p", "us-central1-a", "tpujob-owner0-0123456789"),
-        accelerator_type="v5litepod-8",
-        runtime_version="v2",
-        spot=False,
-        owner="owner0",
-        deadline=NOW + 86400,
-        created_at=NOW,
-    )
-    return replace(made, **changes)  # type: ignore[arg-type]
+    name = SliceName("p", "us-central1-a", "tpujob-owner0-0123456789")
+    return lease_on(name, NOW, **{"handle": "mnist", "cloud": "google", **changes})
 
 
 def view(labels: dict[str, str], created_at: float | None = NOW) -> SliceView:
