@@ -2,6 +2,7 @@
 
 import json
 import signal
+import subprocess
 from typing import Any
 
 import pytest
@@ -65,15 +66,18 @@ def test_six_jobs_run_over_two_slices_and_only_what_failed_is_run_again(tpujob: 
 SLOW = SWEEP.replace("command: ", "command: test ${params.lr} = 1e-4 || { echo waits; sleep 300; }; ")
 
 
-def test_ctrl_c_releases_every_slice_and_the_same_command_goes_on(tpujob: Tpujob) -> None:
-    tpujob.job(SLOW, "s.yaml")
-    process = tpujob.start("run", "s.yaml")
+def two_wait(tpujob: Tpujob) -> subprocess.Popen[str]:
+    """Start the sweep, and return its command once two of its jobs wait."""
+    process = tpujob.start("run", tpujob.job(SLOW, "s.yaml"))
     assert process.stderr is not None  # stdout is for the table
     waiting = 0
-    for line in process.stderr:
-        waiting += "worker0 | waits" in line
-        if waiting == 2:
-            break
+    while waiting < 2:
+        waiting += "worker0 | waits" in next(process.stderr)
+    return process
+
+
+def test_ctrl_c_releases_every_slice_and_the_same_command_goes_on(tpujob: Tpujob) -> None:
+    process = two_wait(tpujob)
     status = json.loads(tpujob("status", "--json").stdout)
     (sweep,) = status["sweeps"]
     assert [row["state"] for row in sweep["variants"]] == ["succeeded"] * 2 + ["running"] * 2 + ["queued"] * 2
@@ -103,13 +107,7 @@ def test_ctrl_c_releases_every_slice_and_the_same_command_goes_on(tpujob: Tpujob
 
 @pytest.mark.ci
 def test_a_sweep_is_canceled_from_another_terminal(tpujob: Tpujob) -> None:
-    process = tpujob.start("run", tpujob.job(SLOW, "s.yaml"))
-    assert process.stderr is not None
-    waiting = 0
-    for line in process.stderr:
-        waiting += "worker0 | waits" in line
-        if waiting == 2:
-            break
+    process = two_wait(tpujob)
     done = tpujob("cancel", "lr-sweep")
     assert done.returncode == 0, done.text
     (line,) = done.stdout.splitlines()

@@ -20,6 +20,7 @@ from orchestrator.remote.iap.dialer import Relay, dial
 from orchestrator.remote.iap.relay_session import RelayTarget
 from tests.contract.remote.fixture import NODES, USER, Slice, one  # noqa: F401
 from tests.emulator_fixture import Emulator
+from tests.ports import held_port
 from tests.waiting import HANG_S, until
 
 MEGABYTE = random.Random(15).randbytes(1 << 20)
@@ -108,9 +109,8 @@ def backend() -> Iterator[Callable[[Callable[[socket.socket], None]], Backend]]:
 @pytest.fixture
 def closed() -> Iterator[int]:
     """A port that refuses connections, and that no other program gets."""
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        yield holder.getsockname()[1]
+    with held_port() as number:
+        yield number
 
 
 def echo(near: socket.socket) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.vm import egress
+from tests.ports import held_port
 from tests.waiting import HANG_S
 
 RETRYING = "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError(': /simple/alpha/'\n"
@@ -17,9 +18,8 @@ RETRYING = "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewCo
 @pytest.fixture
 def closed() -> Iterator[int]:
     """A port that refuses connections, and that no other program gets."""
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        yield holder.getsockname()[1]
+    with held_port() as number:
+        yield number
 
 
 @pytest.fixture

@@ -18,10 +18,11 @@ import pytest
 from orchestrator import errors
 from orchestrator.clouds.tpu.client import TpuApi
 from orchestrator.clouds.tpu.connect import emulator_credentials
-from orchestrator.core.lease.cloud_api import Listing, Operation, SliceName, SliceRequest, SliceState, SliceView
+from orchestrator.core.lease.cloud_api import Listing, SliceName, SliceRequest, SliceState, SliceView
 from orchestrator.emulator.daemon import control
 from tests.cli_fixture import Tpujob
 from tests.contract.emulator.conftest import client_for, machines
+from tests.contract.operations import finish
 from tests.emulator_fixture import Emulator
 from tests.waiting import HANG_S, until
 
@@ -56,12 +57,6 @@ def request() -> SliceRequest:
     """Return a request with a new name."""
     name = SliceName("emulated", ZONE, f"{OURS}{next(numbers)}")
     return SliceRequest(name, "v5litepod-4", "v2-alpha-tpuv5-lite", labels={"tpujob": "1"})
-
-
-def finish(api: TpuApi, operation: Operation) -> Operation:
-    done = until(lambda: api.operation(operation.name), wanted=lambda now: now is not None and now.done)
-    assert done is not None
-    return done
 
 
 def ready(api: TpuApi) -> SliceName:

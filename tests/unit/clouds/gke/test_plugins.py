@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import psutil
 import pytest
 
 from orchestrator.clouds.gke import clusters, plugins
 from orchestrator.clouds.gke.kube_api import KubeApi
 from orchestrator.errors import AuthError, CloudUnavailable
 from tests.unit.clouds.gke.test_kubeconfig import written
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S, has_ended, until
 
 COUNT = 'echo x >> "$0.runs"; n=$(wc -l < "$0.runs" | tr -d " ")'
 
@@ -122,4 +121,4 @@ def test_a_plugin_that_does_not_end_is_ended_with_all_that_it_started(
     with pytest.raises(CloudUnavailable, match="did not end within 30 s"):
         ask(tmp_path, f"sleep 600 & echo $! > {started}.draft; mv {started}.draft {started}; wait")
     pid = int(started.read_text())
-    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, "its end")
+    until(lambda: has_ended(pid), "its end")
