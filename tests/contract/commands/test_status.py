@@ -4,8 +4,6 @@
 """
 
 import json
-import os
-import pty
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -283,12 +281,7 @@ def test_down_without_a_name_asks_on_a_terminal_which_other_slice_is_meant(
     tpujob: Tpujob, typed: str, left: int
 ) -> None:
     assert tpujob("up", "alice", "--zone", ZONE).returncode == 0
-    ours, terminal = pty.openpty()
-    process = tpujob.start("down", stdin=terminal)
-    os.write(ours, typed.encode())
-    out, err = process.communicate()
-    os.close(ours)
-    os.close(terminal)
-    assert process.returncode == 0, err
-    assert "Which one is to be deleted (Enter: none)" in out + err and len(tpujob.alive()) == left
-    assert err.count("cloud    EMULATED") == 1, "one command, one line about its cloud"
+    done = tpujob.answered(typed, "down")
+    assert done.returncode == 0, done.stderr
+    assert "Which one is to be deleted (Enter: none)" in done.text and len(tpujob.alive()) == left
+    assert done.stderr.count("cloud    EMULATED") == 1, "one command, one line about its cloud"

@@ -518,6 +518,11 @@ def job(
     )
 
 
+def attempt_of(world: VirtualWorld) -> Attempt:
+    ((_, attempt),) = world.ledger.runs()
+    return attempt
+
+
 def with_keep(job_run: JobRun, keep_s: float) -> JobRun:
     return replace(job_run, keep_s=keep_s)
 

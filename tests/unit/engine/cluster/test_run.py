@@ -24,7 +24,7 @@ from tests.unit.engine.cluster.virtual_cluster import (
     pods,
     taken_away,
 )
-from tests.unit.engine.virtual import VirtualWorld
+from tests.unit.engine.virtual import VirtualWorld, attempt_of
 
 Made = tuple[VirtualWorld, VirtualCluster]
 
@@ -36,11 +36,6 @@ def made(tmp_path: Path) -> Made:
 
 def play(world: VirtualWorld, **how: Any) -> Outcome:
     return world.drive(run_on_cluster(job(world), CAN), **how)
-
-
-def attempt_of(world: VirtualWorld) -> Any:
-    ((_, attempt),) = world.ledger.runs()
-    return attempt
 
 
 def nothing_is_left(world: VirtualWorld, cluster: VirtualCluster) -> bool:
