@@ -69,6 +69,16 @@ class Cli:
             **{"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe, "text": True, **options},
         )
 
+    def answered(self, typed: str, *words: str) -> Said:
+        """Run a command at whose terminal this is typed."""
+        ours, terminal = pty.openpty()
+        process = self.start(*words, stdin=terminal)
+        os.write(ours, typed.encode())
+        out, err = process.communicate()
+        os.close(ours)
+        os.close(terminal)
+        return Said(process.args, process.returncode, out, err)
+
     def on_80_columns(self, *words: str) -> list[str]:
         """Return the lines that a command that succeeds shows on a terminal."""
         ours, terminal = pty.openpty()

@@ -41,6 +41,12 @@ class Emulator:
         """The same daemon, asked as tpujob's own client: startup-scripts run."""
         return replace(self, endpoint=replace(self.endpoint, token=self.endpoint.tpujob_token))
 
+    def for_gcloud(self, home: Path) -> dict[str, str]:
+        """Return the environment of gcloud on this daemon: with files of its own, for scenarios run at the same time."""
+        path = f"{control.ssh_programs(self.state_dir)}{os.pathsep}{os.environ['PATH']}"
+        own = {"PATH": path, "HOME": str(home), "CLOUDSDK_CONFIG": str(home / "gcloud")}
+        return control.gcloud_environment(self.endpoint, self.state_dir) | own
+
     def request(self, method: str, path: str, body: Any = None) -> Any:
         return control.request(self.endpoint, method, path, body)
 

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+import psutil
+
 T = TypeVar("T")
 
 HANG_S = 180.0
@@ -21,3 +23,11 @@ def until(question: Callable[[], T], what: str = "it", wanted: Callable[[T], obj
         assert time.monotonic() < deadline, f"{what} did not come about in {HANG_S:.0f} s: {answer!r}"
         time.sleep(LOOK_S)
     return answer
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether the process has ended, also before the one that adopted it has read its exit status."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

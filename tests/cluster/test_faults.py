@@ -82,14 +82,10 @@ def removed(gke: Gke, pod: dict[str, Any]) -> None:
     gke.cluster.faults.play("node_removed", node=pod["spec"]["nodeName"])
 
 
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        *((evicted, ("low on resource: memory",)), (preempted, ("imminent node shutdown",))),
-        (removed, ("node no longer exists", "pods have no node")),  # as the pod is seen, or the Job without it
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
+@pytest.mark.parametrize(("fault", "words"), [
+    (evicted, ("low on resource: memory",)), (preempted, ("imminent node shutdown",)),
+    (removed, ("node no longer exists", "pods have no node")),  # as the pod is seen, or the Job without it
+], ids=lambda value: getattr(value, "__name__", ""))  # fmt: skip
 def test_a_pod_that_is_taken_away_ends_the_run_with_71_and_says_what_took_it(
     gke: Gke, fault: Callable[[Gke, dict[str, Any]], None], words: tuple[str, ...]
 ) -> None:

@@ -143,14 +143,11 @@ def test_one_worker_that_fails_stops_all(tpujob: Tpujob) -> None:
     assert tpujob.alive() == [] and tpujob.admin("GET", "processes")["nodes"] == []
 
 
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [
-        (signal.SIGINT, 130),
-        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.exhaustive),
-        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.exhaustive),
-    ],
-)
+@pytest.mark.parametrize(("number", "code"), [
+    (signal.SIGINT, 130),
+    pytest.param(signal.SIGTERM, 143, marks=pytest.mark.exhaustive),
+    pytest.param(signal.SIGHUP, 129, marks=pytest.mark.exhaustive),
+])  # fmt: skip
 def test_a_signal_while_the_job_runs_releases_the_slice(tpujob: Tpujob, number: int, code: int) -> None:
     process = tpujob.start("run", tpujob.job(SLEEP))
     tpujob.until("started", process)
@@ -282,16 +279,13 @@ def test_options_that_an_existing_slice_does_not_have_are_not_passed_over(tpujob
     assert tpujob("down", "alice").returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("command: ls\ncode: nowhere\n", "3: code: nowhere is not a directory"),
-        ("command: python3 missing.py\n", "2: command: `missing.py` is not on the workers: the job ships no code"),
-        ("command: [set -e, python3 train.py]\n", "2: command: `set -e` is no program: a list is the words of one program"),
-        ("command: ls\nrequirements: [x @ file:///croot/x]\n", "3: requirements: `x @ file:///croot/x` names /croot/x, where"),
-        ("command: ls\nenv:\n  BIG: '${env:BIG}'\n", "4: env.BIG: has 131,077 bytes, and Linux takes 131,072"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "why"), [
+    ("command: ls\ncode: nowhere\n", "3: code: nowhere is not a directory"),
+    ("command: python3 missing.py\n", "2: command: `missing.py` is not on the workers: the job ships no code"),
+    ("command: [set -e, python3 train.py]\n", "2: command: `set -e` is no program: a list is the words of one program"),
+    ("command: ls\nrequirements: [x @ file:///croot/x]\n", "3: requirements: `x @ file:///croot/x` names /croot/x, where"),
+    ("command: ls\nenv:\n  BIG: '${env:BIG}'\n", "4: env.BIG: has 131,077 bytes, and Linux takes 131,072"),
+])  # fmt: skip
 def test_what_cannot_run_is_named_by_its_line_in_plan_and_run(tpujob: Tpujob, text: str, why: str) -> None:
     job = tpujob.job(f"tpu: {{zone: us-central1-a}}\n{text}")
     for command in ("plan", "run"):

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from tests.cli_fixture import Tpujob, press
-from tests.waiting import until
+from tests.waiting import has_ended, until
 
 SLEEPER = """
 name: sleeper
@@ -152,14 +152,6 @@ def workers_of(tpujob: Tpujob) -> list[psutil.Process]:
 
 def is_gone(directory: Path) -> bool:
     return has_ended(int((directory / "child.pid").read_text()))
-
-
-def has_ended(pid: int) -> bool:
-    try:
-        # The process that adopted it has yet to hear of its end.
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 @pytest.mark.parametrize("words", [["--detach"], ["--keep", "10m"], ["--cloud", "emulated"], ["--project", "acme-123"]])

@@ -32,20 +32,17 @@ def zones_asked(tpujob: Tpujob) -> list[str]:
     return [re.search(r"/locations/([^/]+)/", row["path"])[1] for row in creates]  # type: ignore[index]
 
 
-@pytest.mark.parametrize(
-    ("name", "zones", "code", "said"),
-    [
-        ("tpu-stockout-queue-hint", [FIRST, SECOND], 69, FULL),
-        ("tpu-reservation-not-found", [FIRST, SECOND], 69, FULL),
-        ("tpu-type-notfound-v4-128", [FIRST, SECOND], 69, f"no capacity in {SECOND}; refused: "),
-        ("tpu-flex-not-supported", [FIRST, SECOND], 69, f"no capacity in {SECOND}; refused: "),
-        ("tpu-quota-zone-429", [FIRST, SECOND], 69, f"no capacity in {SECOND}; quota: Quota 'TPUV5sLitepodServingPer"),
-        ("tpu-location-policy", [FIRST, SECOND], 69, f"no capacity in {SECOND}; no permission: "),
-        ("tpu-shielded-policy", [FIRST], 77, "constraints/compute.requireShieldedVm requires secure boot"),
-        ("tpu-free-trial", [FIRST], 77, "console.cloud.google.com/billing/linkedaccount?project=emulated"),
-        ("tpu-node-arch-denied", [FIRST], 64, "the old TPU Node architecture"),
-    ],
-)
+@pytest.mark.parametrize(("name", "zones", "code", "said"), [
+    ("tpu-stockout-queue-hint", [FIRST, SECOND], 69, FULL),
+    ("tpu-reservation-not-found", [FIRST, SECOND], 69, FULL),
+    ("tpu-type-notfound-v4-128", [FIRST, SECOND], 69, f"no capacity in {SECOND}; refused: "),
+    ("tpu-flex-not-supported", [FIRST, SECOND], 69, f"no capacity in {SECOND}; refused: "),
+    ("tpu-quota-zone-429", [FIRST, SECOND], 69, f"no capacity in {SECOND}; quota: Quota 'TPUV5sLitepodServingPer"),
+    ("tpu-location-policy", [FIRST, SECOND], 69, f"no capacity in {SECOND}; no permission: "),
+    ("tpu-shielded-policy", [FIRST], 77, "constraints/compute.requireShieldedVm requires secure boot"),
+    ("tpu-free-trial", [FIRST], 77, "console.cloud.google.com/billing/linkedaccount?project=emulated"),
+    ("tpu-node-arch-denied", [FIRST], 64, "the old TPU Node architecture"),
+])  # fmt: skip
 def test_a_refusal_of_a_place_leads_to_the_next_and_one_of_the_project_ends_the_search(
     tpujob: Tpujob, name: str, zones: list[str], code: int, said: str
 ) -> None:

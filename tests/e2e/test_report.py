@@ -170,14 +170,11 @@ def test_a_page_that_lies_elsewhere_links_to_the_files_of_the_run(tpujob: Tpujob
     assert len(links) >= 2 and all((tpujob.directory / "out" / link).is_file() for link in links)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("report", "nothing"), "nothing"),
-        (("report", "fit", "--out", "no/such/place.html"), "no/such/place.html cannot be written: No such file"),
-        (("report", "fit", "--csv", "--open"), "--csv writes no page"),
-    ],
-)
+@pytest.mark.parametrize(("words", "said"), [
+    (("report", "nothing"), "nothing"),
+    (("report", "fit", "--out", "no/such/place.html"), "no/such/place.html cannot be written: No such file"),
+    (("report", "fit", "--csv", "--open"), "--csv writes no page"),
+])  # fmt: skip
 def test_what_cannot_be_reported_is_one_clear_line(tpujob: Tpujob, words: tuple[str, ...], said: str) -> None:
     local = JOB.replace("tpu: {zone: us-central1-a}", "on: local")
     tpujob("run", tpujob.job(local))

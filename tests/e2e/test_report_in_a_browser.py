@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.report.page import pages
 from tests.cli_fixture import Tpujob
-from tests.unit.report.page.test_page import HOSTILE
-from tests.unit.report.page.world import World, plain_run, preempted_twice
+from tests.unit.report.page.test_page import HOSTILE, hostile_run
+from tests.unit.report.page.world import plain_run, preempted_twice
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -148,12 +147,7 @@ def test_a_page_of_400_pixels_needs_no_scrolling_sideways(browser: Browser, tmp_
 
 
 def test_nothing_hostile_comes_to_life(browser: Browser, tmp_path: Path) -> None:
-    world = World(tmp_path / "a", name=HOSTILE, spec={"params": {HOSTILE: HOSTILE}, "command": HOSTILE})
-    attempt = world.begin()
-    world.refused(attempt, HOSTILE)
-    world.end(attempt, world.work(attempt, 3), AttemptState.FAILED, HOSTILE)
-    name = HOSTILE.replace("\u2028", "")[:60]
-    world.metrics([{"step": 1, name: 1.0}, {"step": 2, name: 2.0}])
+    world = hostile_run(tmp_path / "a")
     world.write("logs/worker0.log", HOSTILE + "\n<meta http-equiv=refresh content='0;url=http://127.0.0.1:9/'>")
     world.write("worker0/artifacts/javascript:window.owned=1", "x")
     with opened(browser, written(tmp_path / "page.html", world.page())) as seen:

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import subprocess
 from typing import Any
 
 import pytest
@@ -65,15 +66,18 @@ def test_six_jobs_run_over_two_slices_and_only_what_failed_is_run_again(tpujob: 
 SLOW = SWEEP.replace("command: ", "command: test ${params.lr} = 1e-4 || { echo waits; sleep 300; }; ")
 
 
-def test_ctrl_c_releases_every_slice_and_the_same_command_goes_on(tpujob: Tpujob) -> None:
-    tpujob.job(SLOW, "s.yaml")
-    process = tpujob.start("run", "s.yaml")
+def two_wait(tpujob: Tpujob) -> subprocess.Popen[str]:
+    """Start the sweep, and return its command once two of its jobs wait."""
+    process = tpujob.start("run", tpujob.job(SLOW, "s.yaml"))
     assert process.stderr is not None  # stdout is for the table
     waiting = 0
-    for line in process.stderr:
-        waiting += "worker0 | waits" in line
-        if waiting == 2:
-            break
+    while waiting < 2:
+        waiting += "worker0 | waits" in next(process.stderr)
+    return process
+
+
+def test_ctrl_c_releases_every_slice_and_the_same_command_goes_on(tpujob: Tpujob) -> None:
+    process = two_wait(tpujob)
     status = json.loads(tpujob("status", "--json").stdout)
     (sweep,) = status["sweeps"]
     assert [row["state"] for row in sweep["variants"]] == ["succeeded"] * 2 + ["running"] * 2 + ["queued"] * 2
@@ -103,13 +107,7 @@ def test_ctrl_c_releases_every_slice_and_the_same_command_goes_on(tpujob: Tpujob
 
 @pytest.mark.ci
 def test_a_sweep_is_canceled_from_another_terminal(tpujob: Tpujob) -> None:
-    process = tpujob.start("run", tpujob.job(SLOW, "s.yaml"))
-    assert process.stderr is not None
-    waiting = 0
-    for line in process.stderr:
-        waiting += "worker0 | waits" in line
-        if waiting == 2:
-            break
+    process = two_wait(tpujob)
     done = tpujob("cancel", "lr-sweep")
     assert done.returncode == 0, done.text
     (line,) = done.stdout.splitlines()
@@ -163,17 +161,14 @@ def test_jobs_on_this_machine_run_one_at_a_time_and_a_failure_is_its_own(tpujob:
     assert found["mixed-second"] == ("failed", "mixed", "second") and found["mixed-third"][0] == "succeeded"
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("run", "s.yaml", "--keep", "30m"), "neither kept nor detached"),
-        (("submit", "s.yaml"), "neither kept nor detached"),
-        (("run", "one.yaml", "--again"), "--again is for a sweep"),
-        (("run", "s.yaml", "--set", "matrix.lr=[]"), "--set matrix.lr=[]: is an empty list"),
-        (("run", "late.yaml"), "late.yaml:4: code: nowhere is not a directory"),
-        (("plan", "late.yaml"), "late.yaml:4: code: nowhere is not a directory"),
-    ],
-)
+@pytest.mark.parametrize(("words", "told"), [
+    (("run", "s.yaml", "--keep", "30m"), "neither kept nor detached"),
+    (("submit", "s.yaml"), "neither kept nor detached"),
+    (("run", "one.yaml", "--again"), "--again is for a sweep"),
+    (("run", "s.yaml", "--set", "matrix.lr=[]"), "--set matrix.lr=[]: is an empty list"),
+    (("run", "late.yaml"), "late.yaml:4: code: nowhere is not a directory"),
+    (("plan", "late.yaml"), "late.yaml:4: code: nowhere is not a directory"),
+])  # fmt: skip
 def test_what_cannot_be_run_is_told_before_the_first_job(tpujob: Tpujob, words: tuple[str, ...], told: str) -> None:
     tpujob.job(SWEEP, "s.yaml")
     tpujob.job("command: ls\n", "one.yaml")

@@ -141,13 +141,10 @@ def test_a_sparse_checkpoint_of_seven_gigabytes_is_collected_and_stays_sparse(re
     assert reader.cli.alive() == []
 
 
-@pytest.mark.parametrize(
-    ("example", "module", "package", "script", "longer"),
-    [
-        ("jax", "jax", "jax-0.9", "jax/train_jax.py", "--steps 400"),
-        ("keras-tpustrategy", "tensorflow", "tensorflow_tpu-2.19.1", "keras/train_keras.py", "--epochs 4"),
-    ],
-)
+@pytest.mark.parametrize(("example", "module", "package", "script", "longer"), [
+    ("jax", "jax", "jax-0.9", "jax/train_jax.py", "--steps 400"),
+    ("keras-tpustrategy", "tensorflow", "tensorflow_tpu-2.19.1", "keras/train_keras.py", "--epochs 4"),
+])  # fmt: skip
 def test_the_examples_of_other_frameworks_run_have_figures_and_resume(
     reader: Reader, example: str, module: str, package: str, script: str, longer: str
 ) -> None:

@@ -1,11 +1,12 @@
 """The data of these trainings, and the port where those of two hosts meet."""
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.ports import held_port
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +30,5 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def port() -> Iterator[int]:
     """Yield a port that is assigned to no other socket while bound; with SO_REUSEADDR, a test can still listen on it."""
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
+    with held_port() as number:
+        yield number

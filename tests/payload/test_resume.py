@@ -83,15 +83,12 @@ def weights(run: Run) -> str:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(
-    ("backend", "processes"),
-    [
-        pytest.param("cpu", 1, marks=pytest.mark.exhaustive),
-        ("cpu", 2),
-        pytest.param("xla", 1, marks=[needs_xla]),
-        pytest.param("xla", 2, marks=[needs_xla, pytest.mark.exhaustive]),
-    ],
-)
+@pytest.mark.parametrize(("backend", "processes"), [
+    pytest.param("cpu", 1, marks=pytest.mark.exhaustive),
+    ("cpu", 2),
+    pytest.param("xla", 1, marks=[needs_xla]),
+    pytest.param("xla", 2, marks=[needs_xla, pytest.mark.exhaustive]),
+])  # fmt: skip
 def test_a_training_killed_again_and_again_ends_like_one_that_was_not(
     tmp_path: Path, data: Path, undisturbed: Undisturbed, backend: str, processes: int
 ) -> None:

@@ -159,23 +159,14 @@ def test_22_what_comes_after_the_last_file_is_left_alone(tpujob: Tpujob) -> None
     assert (code, kept) == (0, {"first.txt": b"first", "last.txt": b"last"}), err
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        pytest.param('write(b"x" * (64 << 20))', id="noise-without-end"),
-        pytest.param('write(PREFIX + b"[" * 100000 + b"\\n")', id="deep-json", marks=pytest.mark.exhaustive),
-        pytest.param(
-            'write(PREFIX + b"{\\"path\\": 7, \\"size_bytes\\": {}}\\n")',
-            id="wrong-shape",
-            marks=pytest.mark.exhaustive,
-        ),
-        pytest.param(
-            'reply({"path": "a", "size_bytes": 1e999, "sha256": ""})',
-            id="infinite",
-            marks=pytest.mark.exhaustive,
-        ),
-    ],
-)
+@pytest.mark.parametrize("answer", [
+    pytest.param('write(b"x" * (64 << 20))', id="noise-without-end"),
+    pytest.param('write(PREFIX + b"[" * 100000 + b"\\n")', id="deep-json", marks=pytest.mark.exhaustive),
+    pytest.param('write(PREFIX + b"{\\"path\\": 7, \\"size_bytes\\": {}}\\n")', id="wrong-shape",
+                 marks=pytest.mark.exhaustive),
+    pytest.param('reply({"path": "a", "size_bytes": 1e999, "sha256": ""})', id="infinite",
+                 marks=pytest.mark.exhaustive),
+])  # fmt: skip
 def test_23_an_answer_that_is_none_is_an_error_of_the_worker_and_the_slice_goes(tpujob: Tpujob, answer: str) -> None:
     setting = f"\ndef pack():\n    {answer}\n"
     code, err, kept = run(tpujob, setting)
@@ -184,19 +175,13 @@ def test_23_an_answer_that_is_none_is_an_error_of_the_worker_and_the_slice_goes(
     assert len(err) < 20_000
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        pytest.param('reply({"error": "\\x1b]52;c;eA==\\x07" + "x" * 10000})', id="error-with-escapes"),
-        pytest.param("pass", id="silence", marks=pytest.mark.exhaustive),
-        pytest.param(
-            'reply({"path": "\\x1b]0;t\\x07", "why": "\\x1b[2J"}); reply({"end": 0}); write(bytes(1024))', id="escapes"
-        ),
-        pytest.param(
-            'reply({"path": "artifacts/x", "size_bytes": 1 << 60, "sha256": ""}); reply({"end": 1})', id="a-lie"
-        ),
-    ],
-)
+@pytest.mark.parametrize("answer", [
+    pytest.param('reply({"error": "\\x1b]52;c;eA==\\x07" + "x" * 10000})', id="error-with-escapes"),
+    pytest.param("pass", id="silence", marks=pytest.mark.exhaustive),
+    pytest.param('reply({"path": "\\x1b]0;t\\x07", "why": "\\x1b[2J"}); reply({"end": 0}); write(bytes(1024))',
+                 id="escapes"),
+    pytest.param('reply({"path": "artifacts/x", "size_bytes": 1 << 60, "sha256": ""}); reply({"end": 1})', id="a-lie"),
+])  # fmt: skip
 def test_23_a_packer_that_fails_may_do_better_the_next_time_and_holds_the_slice_no_longer_than_that(
     tpujob: Tpujob, answer: str
 ) -> None:
@@ -228,14 +213,11 @@ command: python3 plant.py receive.py
 """
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        pytest.param("[[0, 100]]", id="more than there is"),
-        pytest.param('["../../.ssh/id_rsa"]', id="a path"),
-        pytest.param("[[-1, 0]]", id="before the first", marks=pytest.mark.exhaustive),
-    ],
-)
+@pytest.mark.parametrize("asked", [
+    pytest.param("[[0, 100]]", id="more than there is"),
+    pytest.param('["../../.ssh/id_rsa"]', id="a path"),
+    pytest.param("[[-1, 0]]", id="before the first", marks=pytest.mark.exhaustive),
+])  # fmt: skip
 def test_a_worker_is_sent_nothing_that_it_was_not_offered(tpujob: Tpujob, asked: str) -> None:
     code = tpujob.directory / "code"
     code.mkdir()

@@ -77,18 +77,10 @@ def test_what_looks_like_a_secret_is_hidden_though_nobody_named_it(secret: str) 
     assert hidden == f"before ({MASK}) after"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "task-1 disk-usage high",
-        "Bearer of news",
-        "loss=0.123 step 12",
-        "-----BEGIN CERTIFICATE-----",
-        "eyJ",
-        "ünïcödé ✓",
-        "",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "task-1 disk-usage high", "Bearer of news", "loss=0.123 step 12", "-----BEGIN CERTIFICATE-----", "eyJ", "ünïcödé ✓",
+    "",
+])  # fmt: skip
 def test_what_only_resembles_a_secret_is_left_alone(text: str) -> None:
     assert Redactor([SECRET]).hide(text) == text
 
@@ -276,13 +268,10 @@ def test_the_request_that_a_dry_run_prints_is_not_torn_by_the_search_for_secrets
     assert MASK not in said.stdout
 
 
-@pytest.mark.parametrize(
-    ("names", "are_of_secrets"),
-    [
-        ("TOKEN WANDB_API_KEY db_password AWS_SECRET_ACCESS_KEY X_PRIVATE_KEY", True),
-        ("TOKENIZERS_PARALLELISM KEYBOARD SECRETARY EPOCHS", False),
-    ],
-)
+@pytest.mark.parametrize(("names", "are_of_secrets"), [
+    ("TOKEN WANDB_API_KEY db_password AWS_SECRET_ACCESS_KEY X_PRIVATE_KEY", True),
+    ("TOKENIZERS_PARALLELISM KEYBOARD SECRETARY EPOCHS", False),
+])  # fmt: skip
 def test_names_of_secrets_are_known(names: str, are_of_secrets: bool) -> None:
     assert {*map(redaction.is_secret_name, names.split())} == {are_of_secrets}
 

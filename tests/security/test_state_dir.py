@@ -41,13 +41,10 @@ def _link(place: Path) -> None:
     place.symlink_to("moved")
 
 
-@pytest.mark.parametrize(
-    ("spoil", "words"),
-    [
-        pytest.param(_shared, "other users can write to the state directory", id="28-group"),
-        pytest.param(_link, "is a symbolic link", id="28-symlink", marks=EXHAUSTIVE),
-    ],
-)
+@pytest.mark.parametrize(("spoil", "words"), [
+    pytest.param(_shared, "other users can write to the state directory", id="28-group"),
+    pytest.param(_link, "is a symbolic link", id="28-symlink", marks=EXHAUSTIVE),
+])  # fmt: skip
 def test_28_in_a_state_directory_that_others_could_change_nothing_is_created_and_everything_ended(
     tpujob: Tpujob, elsewhere: Path, spoil: object, words: str
 ) -> None:
@@ -209,13 +206,10 @@ sshfs /data fuse.sshfs rw 0 0
 """
 
 
-@pytest.mark.parametrize(
-    ("path", "network"),
-    [
-        *(("/var/x", False), ("/home/me/x", True), ("/homeward/x", False), ("/home/me/local disk/x", False)),
-        ("/data/x", True),
-    ],
-)
+@pytest.mark.parametrize(("path", "network"), [
+    ("/var/x", False), ("/home/me/x", True), ("/homeward/x", False), ("/home/me/local disk/x", False),
+    ("/data/x", True),
+])  # fmt: skip
 def test_28_a_disk_of_another_machine_is_noticed(tmp_path: Path, path: str, network: bool) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(MOUNTS)

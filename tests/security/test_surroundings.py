@@ -33,14 +33,10 @@ def assert_refused(said: Said, why: str) -> None:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(
-    ("setting", "why"),
-    [
-        ("ulimit -n 24", "open files here, and this process may open 24"),
-        ("ulimit -v 200000", "MiB of memory here, and this process may use 195"),
-    ],
-    ids=["open files", "memory"],
-)
+@pytest.mark.parametrize(("setting", "why"), [
+    ("ulimit -n 24", "open files here, and this process may open 24"),
+    ("ulimit -v 200000", "MiB of memory here, and this process may use 195"),
+], ids=["open files", "memory"])  # fmt: skip
 def test_what_a_limit_of_the_process_rules_out_is_known_before_the_create(
     tpujob: Tpujob, setting: str, why: str
 ) -> None:
@@ -99,19 +95,15 @@ def test_on_a_disk_without_file_locks_nothing_is_created_and_what_exists_is_torn
     assert tpujob("down", "alice").returncode == 0 and tpujob.alive() == []
 
 
-@pytest.mark.parametrize(
-    ("error", "why"),
-    [
-        (OSError(errno.EMFILE, "Too many open files"), "may open no more files"),
-        (OSError(errno.ENOLCK, "No locks available"), "has no file locks"),
-        (OSError(errno.ENOMEM, "Cannot allocate memory"), "gets no more memory"),
-        *((MemoryError(), "gets no more memory"), (RuntimeError("can't start new thread"), "gets no more memory")),
-        (ImportError("x.so: failed to map segment from shared object"), "gets no more memory"),
-        (FileNotFoundError(errno.ENOENT, "No such file or directory", "x"), "a bug in tpujob"),
-        (RuntimeError("another"), "a bug in tpujob"),
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize(("error", "why"), [
+    (OSError(errno.EMFILE, "Too many open files"), "may open no more files"),
+    (OSError(errno.ENOLCK, "No locks available"), "has no file locks"),
+    (OSError(errno.ENOMEM, "Cannot allocate memory"), "gets no more memory"),
+    (MemoryError(), "gets no more memory"), (RuntimeError("can't start new thread"), "gets no more memory"),
+    (ImportError("x.so: failed to map segment from shared object"), "gets no more memory"),
+    (FileNotFoundError(errno.ENOENT, "No such file or directory", "x"), "a bug in tpujob"),
+    (RuntimeError("another"), "a bug in tpujob"),
+], ids=repr)  # fmt: skip
 def test_wherever_the_machine_refuses_something_it_is_said_and_a_bug_stays_a_bug(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str], error: Exception, why: str
 ) -> None:

@@ -137,14 +137,11 @@ def test_23_an_index_that_lies_about_sizes_is_an_error_of_the_worker_and_not_of_
         Collector(CollectRequest("", Path("runs"), ("*",)))._index(ArchivePart(0), lambda: row)
 
 
-@pytest.mark.parametrize(
-    "metrics",
-    [
-        "[" * 100_000,
-        pytest.param('{"test_accuracy": ' + "9" * 1000 + "}", marks=pytest.mark.exhaustive),
-        pytest.param('{"test_accuracy": NaN, "images_per_s": 1e999}', marks=pytest.mark.exhaustive),
-    ],
-)
+@pytest.mark.parametrize("metrics", [
+    "[" * 100_000,
+    pytest.param('{"test_accuracy": ' + "9" * 1000 + "}", marks=pytest.mark.exhaustive),
+    pytest.param('{"test_accuracy": NaN, "images_per_s": 1e999}', marks=pytest.mark.exhaustive),
+])  # fmt: skip
 def test_metrics_made_to_confuse_cost_neither_the_result_nor_the_release(tpujob: Tpujob, metrics: str) -> None:
     (tpujob.directory / "code").mkdir()
     (tpujob.directory / "code" / "metrics.json").write_text(metrics)

@@ -22,20 +22,17 @@ def everything(at: float) -> dict[str, Any]:
     return {"crashes": [(None, at, "machine")]}
 
 
-@pytest.mark.parametrize(
-    ("promise", "workload", "layers", "plan"),
-    [
-        ("command", Workload("run", lasts_s=5.0), Layers(), {}),
-        ("guardian", RUN, GUARDIAN_ONLY, {"crashes": [(None, 12.0, "cli")]}),
-        ("watchdog", RUN, WATCHDOG_ONLY, everything(12.0)),
-        ("watchdog of a create", RUN, WATCHDOG_ONLY, everything(2.0)),
-        ("watchdog of a create", UP, WATCHDOG_ONLY, everything(2.0)),
-        ("watchdog of a create", UP, WATCHDOG_ONLY, everything(0.5)),
-        ("watchdog of a held slice", UP, WATCHDOG_ONLY, everything(20.0)),
-        ("gc", Workload("run", lasts_s=60.0, gc_every_s=GC_EVERY_S), GC_ONLY, everything(12.0)),
-        ("gc", Workload("up", hold_s=60.0, gc_every_s=GC_EVERY_S), GC_ONLY, everything(2.0)),
-    ],
-)
+@pytest.mark.parametrize(("promise", "workload", "layers", "plan"), [
+    ("command", Workload("run", lasts_s=5.0), Layers(), {}),
+    ("guardian", RUN, GUARDIAN_ONLY, {"crashes": [(None, 12.0, "cli")]}),
+    ("watchdog", RUN, WATCHDOG_ONLY, everything(12.0)),
+    ("watchdog of a create", RUN, WATCHDOG_ONLY, everything(2.0)),
+    ("watchdog of a create", UP, WATCHDOG_ONLY, everything(2.0)),
+    ("watchdog of a create", UP, WATCHDOG_ONLY, everything(0.5)),
+    ("watchdog of a held slice", UP, WATCHDOG_ONLY, everything(20.0)),
+    ("gc", Workload("run", lasts_s=60.0, gc_every_s=GC_EVERY_S), GC_ONLY, everything(12.0)),
+    ("gc", Workload("up", hold_s=60.0, gc_every_s=GC_EVERY_S), GC_ONLY, everything(2.0)),
+])  # fmt: skip
 def test_a_world_with_one_death_is_held_to_the_table_of_promises(
     promise: str, workload: Workload, layers: Layers, plan: dict[str, Any]
 ) -> None:

@@ -131,15 +131,12 @@ def test_a_request_with_a_node_is_deleted_with_force_in_one_call() -> None:
     assert [record.target.split("/")[-2] for record in deletes] == ["queuedResources"]
 
 
-@pytest.mark.parametrize(
-    ("words", "plan"),
-    [
-        ("FAILED at once", {"closed": ZONES[:1]}),
-        ("FAILED when its time was over", {"full": [(ZONES[0], 0.0, FOREVER)]}),
-        ("SUSPENDED with its node", {"preemptions": [(10.0, 0.0)]}),
-        ("SUSPENDED while PROVISIONING", {"preemptions": [(4.0, 0.0)]}),
-    ],
-)
+@pytest.mark.parametrize(("words", "plan"), [
+    ("FAILED at once", {"closed": ZONES[:1]}),
+    ("FAILED when its time was over", {"full": [(ZONES[0], 0.0, FOREVER)]}),
+    ("SUSPENDED with its node", {"preemptions": [(10.0, 0.0)]}),
+    ("SUSPENDED while PROVISIONING", {"preemptions": [(4.0, 0.0)]}),
+])  # fmt: skip
 def test_a_dead_request_is_deleted(words: str, plan: dict[str, Any]) -> None:
     world = play(replace(QUEUED, candidates=Candidates(ZONES[:1], 1, 20.0)), **plan)
     asked = requests(world)

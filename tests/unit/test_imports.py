@@ -207,49 +207,43 @@ def test_the_payload_knows_neither_orchestrator_nor_any_cloud() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize(
-    ("source", "package", "names"),
-    [
-        ("import os.path, json", "a.b", ["os.path", "json"]),
-        ("from orchestrator import catalog, errors", "a", ["orchestrator.catalog", "orchestrator.errors"]),
-        ("from . import process_tree", "orchestrator.vm", ["orchestrator.vm.process_tree"]),
-        ("from .frames import reply", "orchestrator.vm", ["orchestrator.vm.frames.reply"]),
-        ("from ..clouds.tpu import transport", "orchestrator.vm", ["orchestrator.clouds.tpu.transport"]),
-        ("def f():\n    import socket", "a", ["socket"]),
-        ("if TYPE_CHECKING:\n    from a.b import C", "a", ["a.b.C"]),
-        ("import_module('orchestrator.clouds.x')", "a", ["orchestrator.clouds.x"]),
-    ],
-)
+@pytest.mark.parametrize(("source", "package", "names"), [
+    ("import os.path, json", "a.b", ["os.path", "json"]),
+    ("from orchestrator import catalog, errors", "a", ["orchestrator.catalog", "orchestrator.errors"]),
+    ("from . import process_tree", "orchestrator.vm", ["orchestrator.vm.process_tree"]),
+    ("from .frames import reply", "orchestrator.vm", ["orchestrator.vm.frames.reply"]),
+    ("from ..clouds.tpu import transport", "orchestrator.vm", ["orchestrator.clouds.tpu.transport"]),
+    ("def f():\n    import socket", "a", ["socket"]),
+    ("if TYPE_CHECKING:\n    from a.b import C", "a", ["a.b.C"]),
+    ("import_module('orchestrator.clouds.x')", "a", ["orchestrator.clouds.x"]),
+])  # fmt: skip
 def test_every_way_to_import_is_seen(source: str, package: str, names: list[str]) -> None:
     assert list(imports(source, package)) == names
 
 
-@pytest.mark.parametrize(
-    ("part", "name", "fine"),
-    [
-        ("ledger", "orchestrator.core.lease.lease.Lease", True),
-        *(("ledger", "orchestrator.clouds.tpu.transport", False), ("core", "orchestrator.ledger.ledger", False)),
-        *(("core", "orchestrator.settings", False), ("engine", "orchestrator.remote.fleet.fleet", True)),
-        *(("engine", "orchestrator.report.messages", False), ("emulator", "orchestrator.catalog", True)),
-        *(("emulator", "orchestrator.core.text.names", False), ("cli", "orchestrator.emulator.daemon.control", False)),
-        ("cli.commands.emulator", "orchestrator.emulator.daemon.control", True),
-        ("cli.commands.emulator", "orchestrator.client.session", True),
-        ("cli.commands.jobs", "orchestrator.emulator.daemon.control", False),
-        ("cli.commands.guarantee.drill", "orchestrator.drill.runner", True),
-        ("cli.commands.guarantee.gc", "orchestrator.drill.runner", False),
-        *(("cli", "orchestrator.engine.leases.release", False), ("cli", "orchestrator.ledger.ledger", False)),
-        *(("cli", "orchestrator.clouds.tpu.client", False), ("cli", "orchestrator.remote.fleet.fleet", False)),
-        *(("client", "orchestrator.cli.console", False), ("client", "orchestrator.engine.leases.release", True)),
-        *(("cli", "orchestrator.emulator.daemon.daemon", False), ("cli", "orchestrator.report.messages", True)),
-        ("report", "orchestrator.emulator.daemon.control", False),
-        ("drill", "orchestrator.emulator.daemon.control", True),
-        *(("drill", "orchestrator.engine.leases.release", False), ("drill", "orchestrator.promises", True)),
-        *(("cli", "orchestrator.promises", False), ("core", "orchestrator.promises", False)),
-        *(("engine", "orchestrator.promises", False), ("vm", "orchestrator.promises", False)),
-        *(("emulator", "orchestrator.promises", False), ("promises", "orchestrator.core.lease.timings", False)),
-        *(("promises", "orchestrator.emulator.model.records", False), ("core", "json", True)),
-    ],
-)
+@pytest.mark.parametrize(("part", "name", "fine"), [
+    ("ledger", "orchestrator.core.lease.lease.Lease", True),
+    ("ledger", "orchestrator.clouds.tpu.transport", False), ("core", "orchestrator.ledger.ledger", False),
+    ("core", "orchestrator.settings", False), ("engine", "orchestrator.remote.fleet.fleet", True),
+    ("engine", "orchestrator.report.messages", False), ("emulator", "orchestrator.catalog", True),
+    ("emulator", "orchestrator.core.text.names", False), ("cli", "orchestrator.emulator.daemon.control", False),
+    ("cli.commands.emulator", "orchestrator.emulator.daemon.control", True),
+    ("cli.commands.emulator", "orchestrator.client.session", True),
+    ("cli.commands.jobs", "orchestrator.emulator.daemon.control", False),
+    ("cli.commands.guarantee.drill", "orchestrator.drill.runner", True),
+    ("cli.commands.guarantee.gc", "orchestrator.drill.runner", False),
+    ("cli", "orchestrator.engine.leases.release", False), ("cli", "orchestrator.ledger.ledger", False),
+    ("cli", "orchestrator.clouds.tpu.client", False), ("cli", "orchestrator.remote.fleet.fleet", False),
+    ("client", "orchestrator.cli.console", False), ("client", "orchestrator.engine.leases.release", True),
+    ("cli", "orchestrator.emulator.daemon.daemon", False), ("cli", "orchestrator.report.messages", True),
+    ("report", "orchestrator.emulator.daemon.control", False),
+    ("drill", "orchestrator.emulator.daemon.control", True),
+    ("drill", "orchestrator.engine.leases.release", False), ("drill", "orchestrator.promises", True),
+    ("cli", "orchestrator.promises", False), ("core", "orchestrator.promises", False),
+    ("engine", "orchestrator.promises", False), ("vm", "orchestrator.promises", False),
+    ("emulator", "orchestrator.promises", False), ("promises", "orchestrator.core.lease.timings", False),
+    ("promises", "orchestrator.emulator.model.records", False), ("core", "json", True),
+])  # fmt: skip
 def test_the_table_says_what_the_page_says(part: str, name: str, fine: bool) -> None:
     assert may_import(part, name) is fine
 

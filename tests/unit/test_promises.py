@@ -65,16 +65,13 @@ def test_the_page_has_the_sum_of_each_formula(promise: PromisedBound) -> None:
     assert symbolic(bound(promise, EMULATED)) == promise.emulated
 
 
-@pytest.mark.parametrize(
-    ("name", "seconds"),
-    [
-        *(("command", 10 + 1.5), ("guardian", 5 + 1.5), ("guardian of a create", 5 + 6 + 1.5 + 1.5)),
-        *(("watchdog", 9 + 1.8 + 3.2 + 1.5), ("watchdog of a create", 6 + 6 + 9 + 1.8 + 3.2 + 1.5)),
-        ("watchdog of a detached run", 36 + 1.8 + 1.8 + 3.2 + 1.5),
-        ("gc", 96 + 1.2 + 18 + 5 + 1.5),  # here the first label reaches furthest
-        ("gc of a detached run", 1.2 + 18 + 5 + 1.5),  # from its deadline, to which its label reaches
-    ],
-)
+@pytest.mark.parametrize(("name", "seconds"), [
+    ("command", 10 + 1.5), ("guardian", 5 + 1.5), ("guardian of a create", 5 + 6 + 1.5 + 1.5),
+    ("watchdog", 9 + 1.8 + 3.2 + 1.5), ("watchdog of a create", 6 + 6 + 9 + 1.8 + 3.2 + 1.5),
+    ("watchdog of a detached run", 36 + 1.8 + 1.8 + 3.2 + 1.5),
+    ("gc", 96 + 1.2 + 18 + 5 + 1.5),  # here the first label reaches furthest
+    ("gc of a detached run", 1.2 + 18 + 5 + 1.5),  # from its deadline, to which its label reaches
+])  # fmt: skip
 def test_the_bounds_on_a_faster_emulator_are_these(name: str, seconds: float) -> None:
     assert bound(PROMISES[name], HERE).seconds == pytest.approx(seconds)
 

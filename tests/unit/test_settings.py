@@ -201,33 +201,28 @@ def test_an_empty_settings_file_sets_nothing(home: Home) -> None:
     assert home.resolve().gke == ClusterWish()
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("project: my-project\nproyect: x\n", ":2: proyect: unknown setting | the settings are project, zone"),
-        *(("zone: us-central1-a\nzone: us-east5-b\n", ":2: zone: set twice"), ("- project\n", "lines of the form")),
-        *(("just words\n", "lines of the form"), ("project: [a, b]\n", ":1: project: needs one plain value")),
-        *(("project:\n", ":1: project: needs one plain value"), ("project: 'my-project\n", "not valid YAML")),
-        *(("a: &a [*a]\n", ":1: a: "), ("project: my-project\n---\nproject: my-project\n", "not valid YAML")),
-        *(("emulated_cores: 0\n", "whole number from 1 to 64"), ("emulated_cores: ²\n", "whole number from 1 to 64")),
-        *(("emulated_cores: 2.5\n", "whole number from 1 to 64"), ("runs_dir: runs\n", "relative")),
-        ("service_account: '-x'\n", "not a name"),
-        ("access: {network: 'a b'}\n", "access.network: `a b` is not a name"),
-        ("access:\n  via: ipa\n", ":2: access.via: must be"),
-        ("access:\n  vai: iap\n", ":2: access.vai: unknown key; did you mean `via`?"),
-        ("access: iap\n", "access: expected a mapping"),
-        ("access: {via: iap, ssh_proxy_command: nc %h %p}\n", "`via: iap` uses none"),
-        ("access: {ssh_proxy_command: 'nc %q'}\n", "`%q` means nothing here"),
-        ("access: {tags: [A]}\n", "not a network tag"),
-        ("gke: {image: 'a b'}\n", "gke.image: `a b` is not a container image"),
-        ("gke:\n  imgae: a\n", ":2: gke.imgae: unknown key; did you mean `image`?"),
-        (
-            "gke:\n  context: a\n  cluster: projects/p-123/locations/us-east5/clusters/c\n",
-            ":3: gke.cluster: and `context` both",
-        ),
-        ("gke: {machine_type: ct6e-standard-4t}\n", "write it in the job file"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("project: my-project\nproyect: x\n", ":2: proyect: unknown setting | the settings are project, zone"),
+    ("zone: us-central1-a\nzone: us-east5-b\n", ":2: zone: set twice"), ("- project\n", "lines of the form"),
+    ("just words\n", "lines of the form"), ("project: [a, b]\n", ":1: project: needs one plain value"),
+    ("project:\n", ":1: project: needs one plain value"), ("project: 'my-project\n", "not valid YAML"),
+    ("a: &a [*a]\n", ":1: a: "), ("project: my-project\n---\nproject: my-project\n", "not valid YAML"),
+    ("emulated_cores: 0\n", "whole number from 1 to 64"), ("emulated_cores: ²\n", "whole number from 1 to 64"),
+    ("emulated_cores: 2.5\n", "whole number from 1 to 64"), ("runs_dir: runs\n", "relative"),
+    ("service_account: '-x'\n", "not a name"),
+    ("access: {network: 'a b'}\n", "access.network: `a b` is not a name"),
+    ("access:\n  via: ipa\n", ":2: access.via: must be"),
+    ("access:\n  vai: iap\n", ":2: access.vai: unknown key; did you mean `via`?"),
+    ("access: iap\n", "access: expected a mapping"),
+    ("access: {via: iap, ssh_proxy_command: nc %h %p}\n", "`via: iap` uses none"),
+    ("access: {ssh_proxy_command: 'nc %q'}\n", "`%q` means nothing here"),
+    ("access: {tags: [A]}\n", "not a network tag"),
+    ("gke: {image: 'a b'}\n", "gke.image: `a b` is not a container image"),
+    ("gke:\n  imgae: a\n", ":2: gke.imgae: unknown key; did you mean `image`?"),
+    ("gke:\n  context: a\n  cluster: projects/p-123/locations/us-east5/clusters/c\n",
+     ":3: gke.cluster: and `context` both"),
+    ("gke: {machine_type: ct6e-standard-4t}\n", "write it in the job file"),
+])  # fmt: skip
 def test_a_mistake_in_the_settings_file_is_reported_with_its_place(home: Home, text: str, message: str) -> None:
     path = home.own(text)
     refusal = home.refusal()
@@ -261,14 +256,11 @@ def test_xdg_moves_the_settings_file_and_a_relative_base_does_not_count(home: Ho
     assert home.resolve(XDG_CONFIG_HOME="xdg").kind == "emulated"
 
 
-@pytest.mark.parametrize(
-    "endpoint",
-    [
-        *("http://evil:80", "http://169.254.169.254", "http://127.0.0.1@evil.com:80", "https://tpu.googleapis.com"),
-        *("http://user:word@127.0.0.1:80", "http://0.0.0.0:80", "http://127.0.0.1:99999", "http://127.0.0.1"),
-        *("127.0.0.1:80", "file:///etc/passwd", "http://127.0.0.1:80/path", "http://localhost.evil.com:80"),
-    ],
-)
+@pytest.mark.parametrize("endpoint", [
+    "http://evil:80", "http://169.254.169.254", "http://127.0.0.1@evil.com:80", "https://tpu.googleapis.com",
+    "http://user:word@127.0.0.1:80", "http://0.0.0.0:80", "http://127.0.0.1:99999", "http://127.0.0.1",
+    "127.0.0.1:80", "file:///etc/passwd", "http://127.0.0.1:80/path", "http://localhost.evil.com:80",
+])  # fmt: skip
 def test_an_endpoint_that_is_not_loopback_is_refused(home: Home, endpoint: str) -> None:
     assert "is not an address on this machine's loopback" in home.refusal(TPUJOB_ENDPOINT=endpoint)
 

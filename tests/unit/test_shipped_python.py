@@ -71,13 +71,10 @@ def test_every_module_of_the_payload_loads_on_python_3_10_as_far_as_torch_is_the
     assert not {"payload.__main__", "payload.launch.placement", "payload.config", "payload.failures"} & set(missing)
 
 
-@pytest.mark.parametrize(
-    ("backend", "words"),
-    [
-        ("tpu", "error: backend: tpu needs Python 3.11 or newer, and this is 3.10."),
-        ("cpu", "error: numpy is not installed: pip install 'torch==2.9.0' 'torch_xla==2.9.0'"),
-    ],
-)
+@pytest.mark.parametrize(("backend", "words"), [
+    ("tpu", "error: backend: tpu needs Python 3.11 or newer, and this is 3.10."),
+    ("cpu", "error: numpy is not installed: pip install 'torch==2.9.0' 'torch_xla==2.9.0'"),
+])  # fmt: skip
 def test_what_python_3_10_lacks_for_a_training_is_one_line(
     python310: str, tmp_path: Path, backend: str, words: str
 ) -> None:

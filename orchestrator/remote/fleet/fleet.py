@@ -22,7 +22,7 @@ from orchestrator.remote.fleet.follow import Follower, WorkerState, WorkerStatus
 from orchestrator.remote.fleet.forward import Forwarded, PortForward
 from orchestrator.remote.fleet.heartbeats import Heartbeats
 from orchestrator.remote.fleet.side_by_side import Output, SideBySide
-from orchestrator.remote.fleet.steps import FleetStatus, Following, StartRequest, WorkerFacts
+from orchestrator.remote.fleet.steps import FleetStatus, Following, Sink, StartRequest, WorkerFacts, locked
 from orchestrator.remote.shipping.sending import PushResult, Sending
 from orchestrator.remote.shipping.shipment import OnProgress, Shipment
 from orchestrator.remote.ssh.call import Completed, WorkerCall, run
@@ -38,7 +38,6 @@ from orchestrator.remote.transfer.collection import Collection, packer_of
 __all__ = ["Fleet", "FleetStatus", "PushResult", "StartRequest", "WorkerFacts", "WorkerState", "WorkerStatus"]
 
 T = TypeVar("T")
-Sink = Callable[[int, bytes], None]  # the worker, and the next piece of its output
 
 PERSIST_S = 60.0  # how long a step goes on trying new connections
 START_S = 300.0  # a large shipment is unpacked
@@ -194,24 +193,18 @@ class Fleet:
 
         `metrics` receives what worker 0 writes to metrics.jsonl in phase `main`; b"" says that the file begins anew.
         """
-
-        def locked(receive: Sink) -> Sink:
-            def deliver(index: int, piece: bytes) -> None:
-                with self._callback_lock:
-                    receive(index, piece)
-
-            return deliver
+        deliver = locked(self._callback_lock, sink)
+        figures = locked(self._callback_lock, metrics) if metrics is not None and self._phase == "main" else None
 
         def follower(connection: Connection) -> Follower:
             opened = self._streams.pop(connection.index, None)
-            measured = metrics is not None and connection.index == 0 and self._phase == "main"
             return Follower(
                 connection,
                 self._attempt,
                 self._phase,
                 opened=opened,
-                deliver=locked(sink),
-                metrics=locked(metrics) if metrics is not None and measured else None,
+                deliver=deliver,
+                metrics=figures if connection.index == 0 else None,
                 wakeup=self._wakeup,
                 now=self._now,
             )

@@ -5,13 +5,11 @@ from typing import Protocol
 
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.remote.fleet.forward import Forwarded
-from orchestrator.remote.fleet.steps import FleetStatus, StartRequest, WorkerFacts
+from orchestrator.remote.fleet.steps import FleetStatus, Sink, StartRequest, WorkerFacts
 from orchestrator.remote.shipping.sending import PushResult
 from orchestrator.remote.shipping.shipment import OnProgress, Shipment
 from orchestrator.remote.transfer.collect import CollectRequest
 from orchestrator.remote.transfer.collection import Collection
-
-Sink = Callable[[int, bytes], None]  # the worker, and the next piece of its output
 
 
 class FleetPort(Protocol):

@@ -1,12 +1,25 @@
 """Arguments and results of the steps of a fleet."""
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from orchestrator.core.cluster.pod_api import OWN_ENDS
 from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
 from orchestrator.remote.ssh.fan_out import Wakeup
+
+Sink = Callable[[int, bytes], None]  # the worker, and the next piece of its output
+
+
+def locked(lock: threading.Lock, receive: Sink) -> Sink:
+    """Return a sink for several threads: each holds `lock` while `receive` gets its piece."""
+
+    def deliver(index: int, piece: bytes) -> None:
+        with lock:
+            receive(index, piece)
+
+    return deliver
 
 
 @dataclass(frozen=True, slots=True)

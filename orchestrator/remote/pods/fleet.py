@@ -15,7 +15,7 @@ from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.core.text.alike import worker_names
 from orchestrator.errors import CloudError, RemoteError, Unreachable
 from orchestrator.remote.fleet.forward import Forwarded
-from orchestrator.remote.fleet.steps import FleetStatus, Following, StartRequest
+from orchestrator.remote.fleet.steps import FleetStatus, Following, Sink, StartRequest, locked
 from orchestrator.remote.pods.collection import PodPacker, ResultStore
 from orchestrator.remote.pods.follower import Follower
 from orchestrator.remote.pods.pod_views import PodViews
@@ -30,8 +30,6 @@ SETTLE_S = 10.0  # for the last of a log after its pod has ended, before the con
 SILENT_S = 300.0  # without a word: the connection is made again, in case it is dead
 
 ALONE = "a pod gets what it runs with its manifest; nothing can be sent to it"
-
-Sink = Callable[[int, bytes], None]  # the worker, and the next piece of its output
 
 
 class PodFleet:
@@ -99,14 +97,8 @@ class PodFleet:
         `metrics` receives what worker 0 writes to metrics.jsonl in phase `main`; b"" says that the file begins anew. Phases
         that are attached one after the other come from the same connections.
         """
-
-        def locked(receive: Sink) -> Sink:
-            def deliver(index: int, piece: bytes) -> None:
-                with self._callback_lock:
-                    receive(index, piece)
-
-            return deliver
-
+        deliver = locked(self._callback_lock, sink)
+        figures = locked(self._callback_lock, metrics) if metrics is not None and self._phase == "main" else None
         followers = self._following.followers
         fresh = not followers or not all(each.can_attach(self._phase) for each in followers)
         if fresh:
@@ -115,8 +107,7 @@ class PodFleet:
             followers = [self._follower(worker) for worker in self.workers]
         self._following = Following(followers)
         for each in followers:
-            measured = metrics is not None and each.index == 0 and self._phase == "main"
-            each.attach(self._phase, locked(sink), locked(metrics) if metrics is not None and measured else None)
+            each.attach(self._phase, deliver, figures if each.index == 0 else None)
             if fresh:
                 each.thread.start()
         if not self._watching:

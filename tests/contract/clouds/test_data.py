@@ -96,19 +96,16 @@ def bucket(shared_emulator: Emulator, tmp_path: Path, request: pytest.FixtureReq
 WANTED = {name: content for name, content in FILES.items() if name.startswith("d/")}
 
 
-@pytest.mark.parametrize(
-    ("kind", "operation", "how"),
-    [
-        pytest.param("status", "*", {"status": 503, "when": {"probability": 0.3, "seed": 3}}, id="a storm of 503"),
-        pytest.param("hang", "*", {"seconds": 1.0, "when": {"calls": "1,3"}}, id="it hangs"),
-        pytest.param("slow", "*", {"seconds": 0.3}, id="it answers late"),
-        pytest.param("lost_reply", "list", {"when": {"first": 2}}, id="it loses a page"),
-        pytest.param("garbage", "list", {"form": "html", "when": {"first": 1}}, id="a sign-in page"),
-        pytest.param("garbage", "list", {"form": "types", "when": {"first": 1}}, id="a list of something else"),
-        pytest.param("content_cut", "get", {"after_bytes": 700_000, "when": {"calls": "2-9"}}, id="contents are cut"),
-        pytest.param("content_wrong", "get", {"when": {"calls": "2-3"}}, id="wrong contents of the right size"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "operation", "how"), [
+    pytest.param("status", "*", {"status": 503, "when": {"probability": 0.3, "seed": 3}}, id="a storm of 503"),
+    pytest.param("hang", "*", {"seconds": 1.0, "when": {"calls": "1,3"}}, id="it hangs"),
+    pytest.param("slow", "*", {"seconds": 0.3}, id="it answers late"),
+    pytest.param("lost_reply", "list", {"when": {"first": 2}}, id="it loses a page"),
+    pytest.param("garbage", "list", {"form": "html", "when": {"first": 1}}, id="a sign-in page"),
+    pytest.param("garbage", "list", {"form": "types", "when": {"first": 1}}, id="a list of something else"),
+    pytest.param("content_cut", "get", {"after_bytes": 700_000, "when": {"calls": "2-9"}}, id="contents are cut"),
+    pytest.param("content_wrong", "get", {"when": {"calls": "2-3"}}, id="wrong contents of the right size"),
+])  # fmt: skip
 def test_every_file_arrives_as_it_is_whatever_the_bucket_does(
     bucket: Bucket, kind: str, operation: str, how: dict[str, Any]
 ) -> None:
@@ -175,17 +172,14 @@ def test_an_object_that_changes_while_it_is_fetched_is_fetched_as_it_is_then(
     assert bucket.found() == wanted and ("was deleted meanwhile" in said) == (then is None), said
 
 
-@pytest.mark.parametrize(
-    ("path", "fault", "why"),
-    [
-        ("none", None, "has no object 'none', and none below it"),
-        ("d/su", None, "has no object 'd/su', and none below it"),
-        ("twice", None, "objects that cannot be files: `twice/a` is a file and a directory at once; rename them"),
-        ("d", ("status", "list", {"status": 403}), "the account of this worker may not read gs://"),
-        ("d", ("page_loop", "list", {}), "does not end: a page names an earlier one as the next"),
-        ("d", ("content_wrong", "get", {"when": {"calls": "2-"}}), "came with another content than its CRC32C says, 5 times"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("path", "fault", "why"), [
+    ("none", None, "has no object 'none', and none below it"),
+    ("d/su", None, "has no object 'd/su', and none below it"),
+    ("twice", None, "objects that cannot be files: `twice/a` is a file and a directory at once; rename them"),
+    ("d", ("status", "list", {"status": 403}), "the account of this worker may not read gs://"),
+    ("d", ("page_loop", "list", {}), "does not end: a page names an earlier one as the next"),
+    ("d", ("content_wrong", "get", {"when": {"calls": "2-"}}), "came with another content than its CRC32C says, 5 times"),
+])  # fmt: skip
 def test_what_cannot_be_fetched_ends_the_setup_with_a_line_that_says_why(
     bucket: Bucket, path: str, fault: tuple[str, str, dict[str, Any]] | None, why: str
 ) -> None:

@@ -14,8 +14,9 @@ from orchestrator.clouds.tpu.calls import ApiCalls
 from orchestrator.clouds.tpu.client import TpuApi
 from orchestrator.clouds.tpu.connect import EmulatorToken, connect, connect_light, emulator_credentials
 from orchestrator.clouds.tpu.light_client import LightApi
-from orchestrator.core.lease.cloud_api import Cloud, Operation, SliceName, SliceRequest, SliceState
+from orchestrator.core.lease.cloud_api import Cloud, SliceName, SliceRequest, SliceState
 from orchestrator.settings import Target
+from tests.contract.operations import finish
 from tests.emulator_fixture import Emulator
 from tests.waiting import HANG_S, until
 
@@ -44,12 +45,6 @@ def request(accelerator_type: str = "v5litepod-4", zone: str = ZONE, project: st
     return SliceRequest(
         name, accelerator_type, "v2-alpha-tpuv5-lite", labels=labels, metadata={"some-key": "some value"}
     )
-
-
-def finish(api: Cloud | ApiCalls, operation: Operation) -> Operation:
-    done = until(lambda: api.operation(operation.name), wanted=lambda now: now is not None and now.done)
-    assert done is not None
-    return done
 
 
 def delete(api: Cloud | ApiCalls, name: SliceName) -> None:

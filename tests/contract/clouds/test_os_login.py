@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import time
@@ -221,10 +220,7 @@ with_gcloud = [
 
 @pytest.fixture
 def gcloud(shared_emulator: Emulator, tmp_path: Path) -> Callable[..., str]:
-    path = f"{control.ssh_programs(shared_emulator.state_dir)}{os.pathsep}{os.environ['PATH']}"
-    environment = {"PATH": path, "HOME": str(tmp_path)}
-    environment |= control.gcloud_environment(shared_emulator.endpoint, shared_emulator.state_dir)
-    environment |= {"CLOUDSDK_CONFIG": str(tmp_path / "gcloud")}
+    environment = shared_emulator.for_gcloud(tmp_path)
 
     def run(*words: str) -> str:
         argv = ["gcloud", "compute", *words]

@@ -64,14 +64,11 @@ def test_apis_permissions_and_os_login_of_the_project(emulator: Emulator, setup:
     assert setup.permissions(asked) == set()
 
 
-@pytest.mark.parametrize(
-    ("service", "ask"),
-    [
-        ("compute.googleapis.com", ProjectSetup.firewall_rules),
-        ("serviceusage.googleapis.com", lambda setup: setup.is_enabled("x.googleapis.com")),
-        ("cloudresourcemanager.googleapis.com", lambda setup: setup.permissions(("a.b.c",))),
-    ],
-)
+@pytest.mark.parametrize(("service", "ask"), [
+    ("compute.googleapis.com", ProjectSetup.firewall_rules),
+    ("serviceusage.googleapis.com", lambda setup: setup.is_enabled("x.googleapis.com")),
+    ("cloudresourcemanager.googleapis.com", lambda setup: setup.permissions(("a.b.c",))),
+])  # fmt: skip
 def test_an_api_that_is_not_enabled_is_named(
     emulator: Emulator, setup: ProjectSetup, service: str, ask: Callable[[ProjectSetup], object]
 ) -> None:

@@ -214,17 +214,14 @@ def test_every_state_of_the_queue_has_a_meaning(cloud: Api, asking: ApiCalls) ->
     assert (view.state, view.native_state) == (SliceState.UNKNOWN, "HIBERNATING")
 
 
-@pytest.mark.parametrize(
-    ("said", "kind"),
-    [
-        ({"code": 4, "message": "The request could not be fulfilled in time."}, errors.CapacityError),
-        ({"code": 9, "message": "The valid_until_time has passed."}, errors.CapacityError),
-        ({"code": 8, "message": 'There is no more capacity in the zone "us-central1-a"'}, errors.CapacityError),
-        ({"code": 7, "message": "permission to submit requests into this queue is denied"}, errors.AuthError),
-        ({"code": 3, "message": "FLEX_START provisioning model is not supported"}, errors.BadRequest),
-        (None, errors.UnexpectedReply),
-    ],
-)
+@pytest.mark.parametrize(("said", "kind"), [
+    ({"code": 4, "message": "The request could not be fulfilled in time."}, errors.CapacityError),
+    ({"code": 9, "message": "The valid_until_time has passed."}, errors.CapacityError),
+    ({"code": 8, "message": 'There is no more capacity in the zone "us-central1-a"'}, errors.CapacityError),
+    ({"code": 7, "message": "permission to submit requests into this queue is denied"}, errors.AuthError),
+    ({"code": 3, "message": "FLEX_START provisioning model is not supported"}, errors.BadRequest),
+    (None, errors.UnexpectedReply),
+])  # fmt: skip
 def test_why_a_request_failed_is_said_in_our_terms(
     cloud: Api, asking: ApiCalls, said: dict[str, Any] | None, kind: type[errors.CloudError]
 ) -> None:

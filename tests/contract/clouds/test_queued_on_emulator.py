@@ -17,15 +17,17 @@ from orchestrator.clouds.tpu.calls import ApiCalls
 from orchestrator.clouds.tpu.client import TpuApi
 from orchestrator.clouds.tpu.connect import connect, connect_light
 from orchestrator.core.lease import claim_labels
-from orchestrator.core.lease.cloud_api import Operation, QueueTerms, SliceName, SliceRequest, SliceState, SliceView
-from orchestrator.core.lease.lease import Lease, Purpose
+from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceRequest, SliceState, SliceView
+from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.engine.provision.startup_script import startup_script, watchdog_config
 from orchestrator.errors import AuthError, BadRequest, CapacityError, WrongState
 from orchestrator.remote.fleet.fleet import Fleet, StartRequest
 from orchestrator.remote.ssh.keys import create_key, ssh_keys_metadata
 from orchestrator.settings import Target
+from tests.contract.operations import finish
 from tests.emulator_fixture import Emulator
+from tests.leases import lease_on
 from tests.waiting import until
 
 T = TypeVar("T")
@@ -71,19 +73,12 @@ def seen(api: ApiCalls, name: SliceName, *states: SliceState) -> SliceView:
     return view
 
 
-def finished(api: ApiCalls, operation: Operation | None) -> Operation:
-    assert operation is not None
-    done = until(lambda: api.operation(operation.name), wanted=lambda now: now is not None and now.done)
-    assert done is not None
-    return done
-
-
 def delete(api: ApiCalls, name: SliceName) -> None:
     """One that is refused, as of a request that is provisioning, is asked for again."""
 
     def asked() -> bool:
         operation = api.delete(name)
-        return operation is None or finished(api, operation).error is None
+        return operation is None or finish(api, operation).error is None
 
     until(asked)
 
@@ -104,7 +99,7 @@ def test_the_life_of_a_queued_slice(api: TpuApi, light: ApiCalls, quick: Emulato
     created = api.create(request)
     assert created.target.endswith(f"/queuedResources/{name.node}")
     assert api.create(request).name == created.name, "the same request, sent again, has no second effect"
-    assert finished(light, created).error is None, "accepted is not there"
+    assert finish(light, created).error is None, "accepted is not there"
 
     waiting = seen(light, name, SliceState.QUEUED)
     assert (waiting.name, dict(waiting.labels), waiting.accelerator_type) == (name, request.labels, "v5litepod-4")
@@ -121,7 +116,7 @@ def test_the_life_of_a_queued_slice(api: TpuApi, light: ApiCalls, quick: Emulato
         assert asking.list("emulated", ZONE).rows == asking.list("emulated", ZONE, queued=True).rows == (ready,)
 
     deleted = light.delete(name)
-    assert finished(light, deleted).error is None
+    assert finish(light, deleted).error is None
     for asking in both(api, light):
         assert asking.get(name) is None and asking.delete(name) is None
         listing = asking.list("emulated", ZONE, queued=True)
@@ -135,7 +130,7 @@ def test_a_request_whose_time_is_over_failed_for_want_of_capacity(api: TpuApi, q
     view = seen(api, request.name, SliceState.TOMBSTONE)
     assert view.native_state == "FAILED" and isinstance(view.error, CapacityError)
     quick.patch_settings(no_capacity=[])
-    finished(api, api.delete(request.name))
+    finish(api, api.delete(request.name))
     assert api.get(request.name) is None
 
 
@@ -144,10 +139,10 @@ def test_a_request_that_is_provisioning_takes_a_delete_and_fails_it(api: TpuApi,
     request = wanted()
     api.create(request)
     seen(api, request.name, SliceState.CREATING)
-    assert isinstance(finished(api, api.delete(request.name)).error, WrongState)
+    assert isinstance(finish(api, api.delete(request.name)).error, WrongState)
     quick.request("POST", f"/_emulator/nodes/{request.name.node}:put", {"state": "READY"})
     seen(api, request.name, SliceState.READY)
-    assert finished(api, api.delete(request.name)).error is None
+    assert finish(api, api.delete(request.name)).error is None
     assert api.get(request.name) is None
 
 
@@ -155,11 +150,11 @@ def test_a_node_that_was_deleted_alone_leaves_its_request_to_be_deleted(api: Tpu
     request = wanted()
     api.create(request)
     seen(api, request.name, SliceState.READY)
-    finished(api, api.delete(replace(request.name, queued=False)))
+    finish(api, api.delete(replace(request.name, queued=False)))
     left = seen(light, request.name, SliceState.TOMBSTONE)
     assert left.native_state == "SUSPENDED"
     assert light.list("emulated", ZONE, queued=True).rows == (left,)
-    finished(light, light.delete(request.name))
+    finish(light, light.delete(request.name))
     assert light.get(request.name) is None
 
 
@@ -185,7 +180,7 @@ def test_each_way_of_provisioning_is_understood(api: TpuApi, quick: Emulator) ->
         view = seen(api, request.name, SliceState.QUEUED, SliceState.READY)  # a reservation has room of its own
         assert view.spot is (way == "spot")
         assert said.items() <= quick.request("GET", path).items(), way
-        finished(api, api.delete(request.name))
+        finish(api, api.delete(request.name))
 
 
 def test_what_is_refused_is_refused_in_our_terms(api: TpuApi) -> None:
@@ -195,26 +190,15 @@ def test_what_is_refused_is_refused_in_our_terms(api: TpuApi) -> None:
         api.list("emulated", "asia-south9-a", queued=True)
 
 
-def lease_on(request: SliceRequest) -> Lease:
+def lease_of(request: SliceRequest) -> Lease:
     now = time.time()
-    return Lease(
-        id=request.labels["tpujob-lease-id"],
-        handle="x",
-        purpose=Purpose.RUN,
-        cloud="emulated",
-        name=request.name,
-        accelerator_type=request.accelerator_type,
-        runtime_version=request.runtime_version,
-        spot=request.spot,
-        owner="aaaaaa",
-        deadline=now + 600,
-        created_at=now,
-    )
+    fields = {"accelerator_type": request.accelerator_type, "spot": request.spot, "deadline": now + 600}
+    return lease_on(request.name, now, **fields)
 
 
 def test_a_watchdog_deletes_the_request_too(api: TpuApi, light: ApiCalls, quick: Emulator) -> None:
     request = wanted()
-    lease = lease_on(request)
+    lease = lease_of(request)
     labels = claim_labels.labels(lease, lease.created_at, GOOGLE)
     script = startup_script(watchdog_config(lease, labels, GOOGLE.scaled(600), idle_s=None))
     api.create(replace(request, labels=labels, metadata={"startup-script": script}))
@@ -227,7 +211,7 @@ def test_the_notice_of_preemption_reaches_a_job_in_time_for_its_checkpoint(
     api: TpuApi, quick: Emulator, tmp_path: Path
 ) -> None:
     request = replace(wanted(), spot=True)
-    lease, key = lease_on(request), create_key(tmp_path / "key")
+    lease, key = lease_of(request), create_key(tmp_path / "key")
     labels = claim_labels.labels(lease, lease.created_at, GOOGLE)
     script = startup_script(watchdog_config(lease, labels, GOOGLE.scaled(60), idle_s=None) | {"ttl_s": 3600})
     metadata = {"startup-script": script, "ssh-keys": ssh_keys_metadata("tpujob", key.public_line)}
@@ -251,5 +235,5 @@ def test_the_notice_of_preemption_reaches_a_job_in_time_for_its_checkpoint(
     quick.request("POST", f"/_emulator/nodes/{request.name.node}:preempt")
     gone = seen(api, request.name, SliceState.TOMBSTONE)
     assert gone.native_state == "PREEMPTED"
-    finished(api, api.delete(request.name))
+    finish(api, api.delete(request.name))
     assert api.get(request.name) is None

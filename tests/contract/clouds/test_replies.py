@@ -169,22 +169,16 @@ def test_a_create_answered_by_something_else_is_an_unexpected_reply(stub: StubAp
         api.create(REQUEST)
 
 
-@pytest.mark.parametrize(
-    ("reply", "kind"),
-    [
-        (failure(409, "ALREADY_EXISTS", f"Resource '{PATH}' already exists"), errors.AlreadyExists),
-        (failure(403, "PERMISSION_DENIED", "Permission denied on 'locations/us-central1-a'."), errors.AuthError),
-        (failure(404, "NOT_FOUND", "Project 'acme-project' not found or deleted."), errors.BadRequest),
-        (failure(503, "UNAVAILABLE", "try later"), errors.CloudUnavailable),
-        (StubReply(502, "<html><title>502 Bad Gateway</title></html>"), errors.CloudUnavailable),
-        (StubReply(500, '{"error": {"code": 500, "mess'), errors.CloudUnavailable),
-        (StubReply(403, '{"error": {"code": 403, "mess'), errors.UnexpectedReply),
-        *(
-            (StubReply(200, "[" * 200_000), errors.UnexpectedReply),
-            (StubReply(403, "[" * 200_000), errors.UnexpectedReply),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("reply", "kind"), [
+    (failure(409, "ALREADY_EXISTS", f"Resource '{PATH}' already exists"), errors.AlreadyExists),
+    (failure(403, "PERMISSION_DENIED", "Permission denied on 'locations/us-central1-a'."), errors.AuthError),
+    (failure(404, "NOT_FOUND", "Project 'acme-project' not found or deleted."), errors.BadRequest),
+    (failure(503, "UNAVAILABLE", "try later"), errors.CloudUnavailable),
+    (StubReply(502, "<html><title>502 Bad Gateway</title></html>"), errors.CloudUnavailable),
+    (StubReply(500, '{"error": {"code": 500, "mess'), errors.CloudUnavailable),
+    (StubReply(403, '{"error": {"code": 403, "mess'), errors.UnexpectedReply),
+    (StubReply(200, "[" * 200_000), errors.UnexpectedReply), (StubReply(403, "[" * 200_000), errors.UnexpectedReply),
+])  # fmt: skip
 def test_a_refused_create_was_sent_once(
     stub: StubApi, api: TpuApi, reply: StubReply, kind: type[errors.CloudError]
 ) -> None:
@@ -220,33 +214,23 @@ def test_only_a_404_of_the_resource_itself_means_absent(stub: StubApi, asking: A
     assert asking.operation(OPERATION["name"]) is None
 
 
-@pytest.mark.parametrize(
-    ("reply", "kind"),
-    [
-        *((HTML_404, errors.UnexpectedReply), (StubReply(404, ""), errors.UnexpectedReply)),
-        (StubReply(404, {"error": {"code": 404, "message": "no status"}}), errors.UnexpectedReply),
-        (StubReply(404, {"error": "not_found"}), errors.UnexpectedReply),
-        (failure(404, "NOT_FOUND", "Location us-east1-d is not found or access is unauthorized."), errors.AuthError),
-        (
-            failure(403, "PERMISSION_DENIED", "Permission 'tpu.nodes.get' denied on 'x' (or it may not exist)."),
-            errors.AuthError,
-        ),
-        (failure(403, "NOT_FOUND", "odd"), errors.UnexpectedReply),
-        (failure(503, "UNAVAILABLE", "try later"), errors.CloudUnavailable),
-        *((failure(410, "NOT_FOUND", "odd"), errors.UnexpectedReply), (StubReply(200, ""), errors.UnexpectedReply)),
-        *(
-            (StubReply(200, "[" * 200_000), errors.UnexpectedReply),
-            (StubReply(404, "[" * 200_000), errors.UnexpectedReply),
-        ),
-        (StubReply(200, "<html>Welcome to the airport's wireless network</html>"), errors.UnexpectedReply),
-        *(
-            (StubReply(200, {}), errors.UnexpectedReply),
-            (StubReply(200, node(name=f"{ZONE}/nodes/another")), errors.UnexpectedReply),
-        ),
-        (StubReply(204, ""), errors.UnexpectedReply),
-        (StubReply(302, "", (("Location", "http://127.0.0.1:1/"),)), errors.UnexpectedReply),
-    ],
-)
+@pytest.mark.parametrize(("reply", "kind"), [
+    (HTML_404, errors.UnexpectedReply), (StubReply(404, ""), errors.UnexpectedReply),
+    (StubReply(404, {"error": {"code": 404, "message": "no status"}}), errors.UnexpectedReply),
+    (StubReply(404, {"error": "not_found"}), errors.UnexpectedReply),
+    (failure(404, "NOT_FOUND", "Location us-east1-d is not found or access is unauthorized."), errors.AuthError),
+    (failure(403, "PERMISSION_DENIED", "Permission 'tpu.nodes.get' denied on 'x' (or it may not exist)."),
+     errors.AuthError),
+    (failure(403, "NOT_FOUND", "odd"), errors.UnexpectedReply),
+    (failure(503, "UNAVAILABLE", "try later"), errors.CloudUnavailable),
+    (failure(410, "NOT_FOUND", "odd"), errors.UnexpectedReply), (StubReply(200, ""), errors.UnexpectedReply),
+    (StubReply(200, "[" * 200_000), errors.UnexpectedReply), (StubReply(404, "[" * 200_000), errors.UnexpectedReply),
+    (StubReply(200, "<html>Welcome to the airport's wireless network</html>"), errors.UnexpectedReply),
+    (StubReply(200, {}), errors.UnexpectedReply),
+    (StubReply(200, node(name=f"{ZONE}/nodes/another")), errors.UnexpectedReply),
+    (StubReply(204, ""), errors.UnexpectedReply),
+    (StubReply(302, "", (("Location", "http://127.0.0.1:1/"),)), errors.UnexpectedReply),
+])  # fmt: skip
 def test_nothing_else_does(stub: StubApi, asking: ApiCalls, reply: StubReply, kind: type[errors.CloudError]) -> None:
     stub.answers(reply)
     with pytest.raises(kind) as caught:
@@ -523,15 +507,11 @@ def test_a_port_that_a_real_worker_publishes_is_not_believed(stub: StubApi, goog
     assert google_like.workers(NAME) == (WorkerAddress(0, "34.1.2.3", 22, f"ssh-ed25519 {KEY}", "10.0.0.9"),)
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        attributes(),
-        attributes(published(key=KEY)),
-        failure(404, "NOT_FOUND", "no guest attributes"),
-        failure(403, "PERMISSION_DENIED", "Permission 'tpu.nodes.getGuestAttributes' denied on 'x'"),
-    ],
-)
+@pytest.mark.parametrize("reply", [
+    attributes(), attributes(published(key=KEY)),
+    failure(404, "NOT_FOUND", "no guest attributes"),
+    failure(403, "PERMISSION_DENIED", "Permission 'tpu.nodes.getGuestAttributes' denied on 'x'"),
+])  # fmt: skip
 def test_workers_of_google_that_publish_no_keys_have_none(stub: StubApi, google_like: TpuApi, reply: StubReply) -> None:
     stub.answers(StubReply(200, node(**endpoints("34.1.2.3", "34.1.2.4"))), reply)
     assert [worker.host_key for worker in google_like.workers(NAME)] == [None, None]

@@ -113,13 +113,10 @@ def test_what_is_missing_is_named_with_the_command_that_adds_it(
     assert not others, "one thing is missing"
 
 
-@pytest.mark.parametrize(
-    ("name", "permission"),
-    [
-        *(("firewall", "compute.firewalls.list"), ("private-google-access", "compute.subnetworks.list")),
-        ("cloud-nat", "compute.routers.list"),
-    ],
-)
+@pytest.mark.parametrize(("name", "permission"), [
+    ("firewall", "compute.firewalls.list"), ("private-google-access", "compute.subnetworks.list"),
+    ("cloud-nat", "compute.routers.list"),
+])  # fmt: skip
 def test_what_the_user_may_not_read_is_not_known_and_no_failure(tpujob: Tpujob, name: str, permission: str) -> None:
     configure(tpujob, IAP)
     tpujob.settings(missing_permissions=[permission])

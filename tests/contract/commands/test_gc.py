@@ -229,13 +229,10 @@ def test_local_closes_the_lease_of_a_slice_that_deleted_itself(tpujob: Tpujob) -
     assert (done.returncode, done.stdout) == (0, "1 released, 0 not proven, 0 claimed\n")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        *(("--local", "--zone", ZONE), ("--local", "--dry-run"), ("--local", "--json")),
-        *(("--zone", ZONE, "--all-zones"), ("--zone", "us-centrall1"), ("--zone", "-oProxyCommand=x")),
-    ],
-)
+@pytest.mark.parametrize("words", [
+    ("--local", "--zone", ZONE), ("--local", "--dry-run"), ("--local", "--json"),
+    ("--zone", ZONE, "--all-zones"), ("--zone", "us-centrall1"), ("--zone", "-oProxyCommand=x"),
+])  # fmt: skip
 def test_what_does_not_go_together_is_refused_before_anything_is_asked(tpujob: Tpujob, words: tuple[str, ...]) -> None:
     with tpujob.starting_no_emulator():
         assert tpujob("gc", *words).returncode == 64

@@ -4,8 +4,6 @@
 """
 
 import json
-import os
-import pty
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -126,30 +124,15 @@ def test_what_a_complete_list_leaves_out_is_looked_for_by_name(tpujob: Tpujob) -
 # -- how completely ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("fault", "code", "words"),
-    [
-        ({"kind": "status", "operation": "*", "status": 403}, 77, "NOT ASKED: "),
-        ({"kind": "status", "operation": "*", "status": 503}, 75, "NOT ASKED: "),
-        (
-            {"kind": "hang", "operation": "*", "seconds": 60},
-            75,
-            "NOT ASKED: the API gave no complete answer within 0 s",
-        ),
-        ({"kind": "garbage", "operation": "*", "form": "html"}, 75, "NOT ASKED: "),
-        (
-            {"kind": "unreachable", "operation": "nodes.list", "zones": [ZONE]},
-            75,
-            f"NOT COMPLETE: no answer from {ZONE}",
-        ),
-        (
-            {"kind": "status", "operation": "queuedResources.list", "status": 403},
-            77,
-            "NOT COMPLETE: its queued requests cannot be listed: ",
-        ),
-    ],
-    ids=["no permission", "no answer", "silence", "no sense", "a zone is missing", "no queue"],
-)
+@pytest.mark.parametrize(("fault", "code", "words"), [
+    ({"kind": "status", "operation": "*", "status": 403}, 77, "NOT ASKED: "),
+    ({"kind": "status", "operation": "*", "status": 503}, 75, "NOT ASKED: "),
+    ({"kind": "hang", "operation": "*", "seconds": 60}, 75, "NOT ASKED: the API gave no complete answer within 0 s"),
+    ({"kind": "garbage", "operation": "*", "form": "html"}, 75, "NOT ASKED: "),
+    ({"kind": "unreachable", "operation": "nodes.list", "zones": [ZONE]}, 75, f"NOT COMPLETE: no answer from {ZONE}"),
+    ({"kind": "status", "operation": "queuedResources.list", "status": 403}, 77,
+     "NOT COMPLETE: its queued requests cannot be listed: "),
+], ids=["no permission", "no answer", "silence", "no sense", "a zone is missing", "no queue"])  # fmt: skip
 def test_what_could_not_be_asked_is_said_and_ends_with_a_code_of_its_own(
     tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch, fault: dict[str, Any], code: int, words: str
 ) -> None:
@@ -298,12 +281,7 @@ def test_down_without_a_name_asks_on_a_terminal_which_other_slice_is_meant(
     tpujob: Tpujob, typed: str, left: int
 ) -> None:
     assert tpujob("up", "alice", "--zone", ZONE).returncode == 0
-    ours, terminal = pty.openpty()
-    process = tpujob.start("down", stdin=terminal)
-    os.write(ours, typed.encode())
-    out, err = process.communicate()
-    os.close(ours)
-    os.close(terminal)
-    assert process.returncode == 0, err
-    assert "Which one is to be deleted (Enter: none)" in out + err and len(tpujob.alive()) == left
-    assert err.count("cloud    EMULATED") == 1, "one command, one line about its cloud"
+    done = tpujob.answered(typed, "down")
+    assert done.returncode == 0, done.stderr
+    assert "Which one is to be deleted (Enter: none)" in done.text and len(tpujob.alive()) == left
+    assert done.stderr.count("cloud    EMULATED") == 1, "one command, one line about its cloud"

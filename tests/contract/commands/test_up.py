@@ -1,8 +1,6 @@
 """Held slices: one that only deleting would help, one that is stopped, one that is to end in another way."""
 
 import json
-import os
-import pty
 
 import pytest
 
@@ -38,15 +36,10 @@ def test_without_a_terminal_a_preempted_slice_is_recreated_only_with_yes(tpujob:
 @pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("n\n", 64)])
 def test_on_a_terminal_it_asks_before_a_preempted_slice_is_recreated(tpujob: Tpujob, typed: str, code: int) -> None:
     node = preempted(tpujob)
-    ours, terminal = pty.openpty()
-    process = tpujob.start("up", "alice", stdin=terminal)
-    os.write(ours, typed.encode())
-    out, err = process.communicate()
-    os.close(ours)
-    os.close(terminal)
-    assert process.returncode == code, err
-    assert "Delete it and create a new one?" in out + err
-    assert err.count("cloud    EMULATED") == 1, "one command, one line about its cloud"
+    done = tpujob.answered(typed, "up", "alice")
+    assert done.returncode == code, done.stderr
+    assert "Delete it and create a new one?" in done.text
+    assert done.stderr.count("cloud    EMULATED") == 1, "one command, one line about its cloud"
     (row,) = json.loads(tpujob("status", "--json").stdout)["slices"]
     assert (row["node"] == node) is (code == 64)
 

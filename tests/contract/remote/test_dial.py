@@ -33,7 +33,7 @@ from orchestrator.remote.ssh.waves import Patience
 from orchestrator.remote.transfer.collect import CollectRequest
 from tests.contract.remote.fixture import USER, Road, Slice, four, one, until_ended
 from tests.contract.remote.test_iap import Fault, FixedToken, fault
-from tests.contract.remote.test_remote import OTHER_KEY, Log, request, shipment
+from tests.contract.remote.test_remote import OTHER_KEY, request, shipment, started
 from tests.emulator_fixture import Emulator
 from tests.unit.engine.virtual import lease_and_request
 from tests.waiting import HANG_S, until
@@ -94,9 +94,7 @@ def test_a_job_runs_through_the_relay_from_its_code_to_its_artifacts_while_tunne
     code = shipment(tmp_path, {"code/noise": content})
     fleet.push(code)
     script = "sha256sum < code/noise; seq 1 50000; cp code/noise $TPUJOB_ARTIFACTS/noise"
-    fleet.start(replace(request("relayed", script, 4), manifest=code.id))
-    log = Log()
-    fleet.follow(log)
+    log = started(fleet, replace(request("relayed", script, 4), manifest=code.id))
     assert until_ended(fleet).all_succeeded
     assert {len(text.splitlines()) for text in log.of.values()} == {50_001}
     collected = fleet.collect(CollectRequest("", tmp_path / "run", ())).within(HANG_S)
@@ -111,9 +109,7 @@ def test_a_tunnel_that_cannot_be_resumed_is_a_new_tunnel_and_the_log_is_byte_exa
     fault("relay_cut", operation="relay.connect", after_bytes=12_000, when={"calls": "1-3"})
     fault("relay_refuse", operation="relay.reconnect", close_code=4001)
     fleet = one.fleet(known_hosts="relay_hosts", dialer=relayed)
-    fleet.start(request("newtunnel", "for i in $(seq 4000); do echo line $i; done; exit 5"))
-    log = Log()
-    fleet.follow(log)
+    log = started(fleet, request("newtunnel", "for i in $(seq 4000); do echo line $i; done; exit 5"))
     assert until_ended(fleet).first_failure == (0, 5)
     assert log.of[0] == "".join(f"line {number}\n" for number in range(1, 4001)).encode()
 
@@ -183,9 +179,7 @@ def test_a_job_runs_through_a_command(four: Slice, proxy: str, tmp_path: Path) -
     fleet.connect(HANG_S)
     code = shipment(tmp_path, {"code/noise": os.urandom(1 << 20)})
     fleet.push(code)
-    fleet.start(replace(request("piped", "seq 1 20000; exit $TPUJOB_WORKER", 4), manifest=code.id))
-    log = Log()
-    fleet.follow(log)
+    log = started(fleet, replace(request("piped", "seq 1 20000; exit $TPUJOB_WORKER", 4), manifest=code.id))
     status = until_ended(fleet)
     assert [worker.rc for worker in status.workers] == [0, 1, 2, 3]
     assert {len(text.splitlines()) for text in log.of.values()} == {20_000}
@@ -341,15 +335,12 @@ def test_a_worker_without_an_internal_address_says_so(one: Slice) -> None:
 # -- no way -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("way", "told", "cause"),
-    [
-        ("external", "by their external addresses", "a firewall rule of the slices' network let this machine reach"),
-        ("internal", "by their internal addresses", "is this machine in the slices' network"),
-        ("command", "through `ssh_proxy_command`", "does `ssh_proxy_command` work by hand"),
-        ("relay", "through Identity-Aware Proxy", "let 35.235.240.0/20 reach tcp:22"),
-    ],
-)
+@pytest.mark.parametrize(("way", "told", "cause"), [
+    ("external", "by their external addresses", "a firewall rule of the slices' network let this machine reach"),
+    ("internal", "by their internal addresses", "is this machine in the slices' network"),
+    ("command", "through `ssh_proxy_command`", "does `ssh_proxy_command` work by hand"),
+    ("relay", "through Identity-Aware Proxy", "let 35.235.240.0/20 reach tcp:22"),
+])  # fmt: skip
 def test_workers_that_cannot_be_reached_are_named_with_the_way_its_likely_cause_and_the_doctor(
     one: Slice, relayed: Relayed, way: str, told: str, cause: str
 ) -> None:

@@ -92,14 +92,10 @@ def test_a_relay_that_never_becomes_ssh_is_left_in_time(
 # -- commands ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        *(("sleep 1000", "no answer in time"), ("cat /dev/zero", NO_SERVER)),
-        *(("sh -c 'while :; do printf x; sleep 0.05; done'", NO_SERVER), ("yes", "worker0")),
-    ],
-    ids=["silent", "garbage", "drip", "lines"],
-)
+@pytest.mark.parametrize(("command", "words"), [
+    ("sleep 1000", "no answer in time"), ("cat /dev/zero", NO_SERVER),
+    ("sh -c 'while :; do printf x; sleep 0.05; done'", NO_SERVER), ("yes", "worker0"),
+], ids=["silent", "garbage", "drip", "lines"])  # fmt: skip
 def test_a_command_that_never_becomes_ssh_is_ended_in_time(
     one: Slice,  # noqa: F811
     command: str,

@@ -20,6 +20,7 @@ from orchestrator.remote.iap.dialer import Relay, dial
 from orchestrator.remote.iap.relay_session import RelayTarget
 from tests.contract.remote.fixture import NODES, USER, Slice, one  # noqa: F401
 from tests.emulator_fixture import Emulator
+from tests.ports import held_port
 from tests.waiting import HANG_S, until
 
 MEGABYTE = random.Random(15).randbytes(1 << 20)
@@ -108,9 +109,8 @@ def backend() -> Iterator[Callable[[Callable[[socket.socket], None]], Backend]]:
 @pytest.fixture
 def closed() -> Iterator[int]:
     """A port that refuses connections, and that no other program gets."""
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        yield holder.getsockname()[1]
+    with held_port() as number:
+        yield number
 
 
 def echo(near: socket.socket) -> None:
@@ -238,13 +238,10 @@ def test_a_relay_that_is_not_there_is_named(relay: Relay, closed: int) -> None:
         dial(gone, target("x"))
 
 
-@pytest.mark.parametrize(
-    ("url", "emulated"),
-    [
-        *(("wss://tunnel.example.com/v4", False), ("ws://tunnel.cloudproxy.app/v4", False)),
-        *(("ws://127.0.0.1:1/v4", False), ("wss://tunnel.cloudproxy.app/v4", True), ("ws://192.0.2.1:1/v4", True)),
-    ],
-)
+@pytest.mark.parametrize(("url", "emulated"), [
+    ("wss://tunnel.example.com/v4", False), ("ws://tunnel.cloudproxy.app/v4", False),
+    ("ws://127.0.0.1:1/v4", False), ("wss://tunnel.cloudproxy.app/v4", True), ("ws://192.0.2.1:1/v4", True),
+])  # fmt: skip
 def test_a_token_goes_to_googles_relay_or_to_loopback_and_nowhere_else(url: str, emulated: bool) -> None:
     with pytest.raises(ConfigError, match="gets no token"):
         Relay(FixedToken("t"), url, emulated=emulated)

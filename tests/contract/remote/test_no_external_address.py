@@ -139,13 +139,10 @@ def test_a_bastion_that_refuses_the_key_is_quoted(hidden: Slice, tmp_path: Path)
         hidden.fleet(hidden.workers[:1], dialer=Piped(command, USER)).connect(0.0)
 
 
-@pytest.mark.parametrize(
-    ("setting", "body", "constraint"),
-    [
-        ("forbid_external_ips", node(enableExternalIps=True), "constraints/compute.vmExternalIpAccess"),
-        ("require_os_login", node(enableExternalIps=False), "constraints/compute.requireOsLogin"),
-    ],
-)
+@pytest.mark.parametrize(("setting", "body", "constraint"), [
+    ("forbid_external_ips", node(enableExternalIps=True), "constraints/compute.vmExternalIpAccess"),
+    ("require_os_login", node(enableExternalIps=False), "constraints/compute.requireOsLogin"),
+])  # fmt: skip
 def test_a_create_that_a_policy_forbids_names_the_constraint(
     shared_emulator: Emulator, setting: str, body: dict[str, Any], constraint: str
 ) -> None:
@@ -162,13 +159,10 @@ def test_a_create_that_a_policy_forbids_names_the_constraint(
     assert all("forbidden" not in row["name"] for row in shared_emulator.status()["nodes"])
 
 
-@pytest.mark.parametrize(
-    ("setting", "body"),
-    [
-        ("forbid_external_ips", node(enableExternalIps=False)),
-        ("require_os_login", node() | {"metadata": {"enable-oslogin": "TRUE"}}),
-    ],
-)
+@pytest.mark.parametrize(("setting", "body"), [
+    ("forbid_external_ips", node(enableExternalIps=False)),
+    ("require_os_login", node() | {"metadata": {"enable-oslogin": "TRUE"}}),
+])  # fmt: skip
 def test_a_create_that_a_policy_allows_is_accepted(
     shared_emulator: Emulator, setting: str, body: dict[str, Any]
 ) -> None:

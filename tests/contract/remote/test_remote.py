@@ -52,6 +52,14 @@ class Log:
         self.of[worker] = self.of.get(worker, b"") + piece
 
 
+def started(fleet: Fleet, order: StartRequest) -> Log:
+    """Start a phase and follow it; return what its workers print."""
+    fleet.start(order)
+    log = Log()
+    fleet.follow(log)
+    return log
+
+
 def request(attempt: str, script: str, workers: int = 1, **env: str) -> StartRequest:
     return StartRequest(attempt, "main", script, [{**env, "TPUJOB_WORKER": str(index)} for index in range(workers)])
 
@@ -74,9 +82,7 @@ def test_a_job_on_four_workers_from_its_code_to_its_artifacts(four: Slice, tmp_p
     """
     start = replace(request("whole", script, 4), manifest=code.id)
     fleet.start(start)
-    fleet.start(start)
-    log = Log()
-    fleet.follow(log)
+    log = started(fleet, start)
     status = until_ended(fleet)
     assert status.all_succeeded
     assert not status.failed
@@ -93,8 +99,7 @@ def test_a_job_on_four_workers_from_its_code_to_its_artifacts(four: Slice, tmp_p
 
 def test_one_worker_fails_and_stop_ends_the_others(four: Slice) -> None:
     fleet = four.fleet()
-    fleet.start(request("fails", "echo up; if [ $TPUJOB_WORKER = 2 ]; then exit 7; fi; setsid sleep 3600", 4))
-    fleet.follow(Log())
+    started(fleet, request("fails", "echo up; if [ $TPUJOB_WORKER = 2 ]; then exit 7; fi; setsid sleep 3600", 4))
     while not (status := fleet.wait(5)).failed:
         assert not status.ended
     assert status.first_failure == (2, 7)
@@ -174,9 +179,7 @@ def test_metrics_cut_at_random_moments_arrive_whole(one: Slice, road: Callable[[
 
 def test_a_later_process_follows_what_an_earlier_one_started(one: Slice) -> None:
     first = one.fleet()
-    first.start(request("resume", "echo one; sleep 0.4; echo two"))
-    log = Log()
-    first.follow(log)
+    log = started(first, request("resume", "echo one; sleep 0.4; echo two"))
     until(lambda: log.of)
     first.cancel()
     later = one.fleet()
@@ -190,8 +193,7 @@ def test_a_later_process_follows_what_an_earlier_one_started(one: Slice) -> None
 def test_the_end_of_the_connection_is_not_the_end_of_the_job(one: Slice, road: Callable[[WorkerAddress], Road]) -> None:
     way = road(one.workers[0])
     fleet = one.fleet([way.worker], "gone_hosts")
-    fleet.start(request("gone", "sleep 3600"))
-    fleet.follow(Log())
+    started(fleet, request("gone", "sleep 3600"))
     until(lambda: fleet.wait(1).workers[0].state is WorkerState.RUNNING)
     way.close()
     while (status := fleet.wait(5)).workers[0].state is not WorkerState.UNREACHABLE:
@@ -207,8 +209,7 @@ def test_the_end_of_the_connection_is_not_the_end_of_the_job(one: Slice, road: C
 
 def test_a_supervisor_that_was_killed_is_a_lost_worker(one: Slice) -> None:
     fleet = one.fleet()
-    fleet.start(request("lost", "sleep 3600.0625"))
-    fleet.follow(Log())
+    started(fleet, request("lost", "sleep 3600.0625"))
     kill_holder = "for p in /proc/[0-9]*; do ls -l $p/fd 2>&1 | grep -q $PWD/$0 && kill -9 ${p#/proc/}; done; true"
     assert fleet.run(0, ["bash", "-c", kill_holder, "tpujob/runs/lost/main/lock"]).rc == 0
     status = until_ended(fleet)
@@ -322,8 +323,7 @@ def test_cancel_ends_every_wait(one: Slice, road: Callable[[WorkerAddress], Road
 
 def test_cancel_ends_a_wait_for_the_job(one: Slice) -> None:
     fleet = one.fleet()
-    fleet.start(request("wait", "sleep 3600"))
-    fleet.follow(Log())
+    started(fleet, request("wait", "sleep 3600"))
     until(lambda: fleet.wait(1).workers[0].state is WorkerState.RUNNING)
     threading.Timer(0.2, fleet.cancel).start()
     with pytest.raises(FanOutAbandoned):
@@ -336,8 +336,7 @@ def test_cancel_ends_a_wait_for_the_job(one: Slice) -> None:
 
 def test_wait_returns_early_when_something_changes_and_in_time_when_nothing_does(one: Slice) -> None:
     fleet = one.fleet()
-    fleet.start(request("early", "until test -e ../go; do sleep 0.02; done"))
-    fleet.follow(Log())
+    started(fleet, request("early", "until test -e ../go; do sleep 0.02; done"))
     until(lambda: fleet.wait(1).workers[0].state is WorkerState.RUNNING)
     assert not fleet.wait(0.1).ended
     assert fleet.run(0, ["touch", "tpujob/runs/early/go"]).rc == 0
@@ -430,8 +429,7 @@ def test_hostile_artifacts_are_refused_and_the_others_come(one: Slice, tmp_path:
         echo "{\"schema\": 1, \"files\": [$rows]}" > manifest.json
     """
     fleet = one.fleet()
-    fleet.start(request("hostile", script))
-    fleet.follow(Log())
+    started(fleet, request("hostile", script))
     until_ended(fleet)
     collected = fleet.collect(CollectRequest("", tmp_path / "run", ("linked",))).within(HANG_S)
     artifacts = tmp_path / "run" / "worker0" / "artifacts"
@@ -456,8 +454,7 @@ def test_artifacts_of_a_worker_that_is_gone_do_not_cost_those_of_the_others(
     four: Slice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = four.fleet()
-    whole.start(request("partly", "echo $TPUJOB_WORKER > $TPUJOB_ARTIFACTS/who", 4))
-    whole.follow(Log())
+    started(whole, request("partly", "echo $TPUJOB_WORKER > $TPUJOB_ARTIFACTS/who", 4))
     until_ended(whole)
     monkeypatch.setattr("orchestrator.remote.transfer.collection.STALL_S", 1.0)
     with held_port() as port:
@@ -471,8 +468,7 @@ def test_artifacts_of_a_worker_that_is_gone_do_not_cost_those_of_the_others(
 
 def made(fleet: Fleet, attempt: str, script: str) -> None:
     """The job of this attempt has run, and ended."""
-    fleet.start(request(attempt, script))
-    fleet.follow(Log())
+    started(fleet, request(attempt, script))
     assert until_ended(fleet).all_succeeded
 
 
@@ -506,8 +502,7 @@ def test_what_lies_beside_the_artifacts_comes_once_within_its_bounds_and_the_res
     four: Slice, tmp_path: Path
 ) -> None:
     fleet, run = four.fleet(), tmp_path / "run"
-    fleet.start(request("beside", BESIDE, 4))
-    fleet.follow(Log())
+    started(fleet, request("beside", BESIDE, 4))
     assert until_ended(fleet).all_succeeded
     order = CollectRequest("beside", run, ("nothing", "own"), beside=Beside(most_bytes=7000))
     first = fleet.collect(order).within(HANG_S)
@@ -679,8 +674,7 @@ def test_closed_fleets_leave_no_open_socket(one: Slice) -> None:
     before = open_files()
     for _ in range(5):
         fleet = one.fleet()
-        fleet.start(request("files", "true"))
-        fleet.follow(Log())
+        started(fleet, request("files", "true"))
         until_ended(fleet)
         fleet.cancel()
     until(open_files, f"as few open files as before, {before}", wanted=lambda number: number <= before)
@@ -695,13 +689,8 @@ def test_a_road_that_swallows_everything_is_noticed_and_left_for_a_new_one(
     monkeypatch.setattr("orchestrator.remote.ssh.connection.HANDSHAKE_S", 5.0)
     way = road(one.workers[0])
     fleet = one.fleet([way.worker], "dead_hosts")
-    fleet.start(
-        request(
-            "dead", "echo line 1; until [ -e ~/go ]; do sleep 0.1; done; for i in $(seq 2 40); do echo line $i; done"
-        )
-    )
-    log = Log()
-    fleet.follow(log)
+    script = "echo line 1; until [ -e ~/go ]; do sleep 0.1; done; for i in $(seq 2 40); do echo line $i; done"
+    log = started(fleet, request("dead", script))
     until(lambda: log.of)
     way.blocked.set()
     (one.home() / "go").touch()
@@ -774,9 +763,7 @@ def test_two_fleets_never_beat_the_same(alone: Slice) -> None:
 def test_beats_and_other_calls_do_not_disturb_each_other(alone: Slice) -> None:
     fleet = alone.fleet()
     fleet.send_heartbeats(0.02)
-    fleet.start(request("beaten", "for i in $(seq 200); do echo line $i; sleep 0.005; done"))
-    log = Log()
-    fleet.follow(log)
+    log = started(fleet, request("beaten", "for i in $(seq 200); do echo line $i; sleep 0.005; done"))
     assert until_ended(fleet).all_succeeded
     assert log.of[0].count(b"\n") == 200
     assert fleet.run(0, ["echo", "fine"]).stdout == b"fine\n"
@@ -842,8 +829,7 @@ def test_what_one_attempt_made_so_far_is_there_when_the_next_one_begins(four: Sl
     fleet = four.fleet()
     fleet.connect(HANG_S)
     script = 'echo "step $TPUJOB_WORKER" > $TPUJOB_ARTIFACTS/checkpoint; mkdir out; echo x > out/a.png; echo y > b; sleep 3600'
-    fleet.start(request("first", script, 4))
-    fleet.follow(Log())
+    started(fleet, request("first", script, 4))
     saved_work = SavedWork(tmp_path / "saved", ("out/**",))
 
     def save() -> int:
@@ -859,8 +845,6 @@ def test_what_one_attempt_made_so_far_is_there_when_the_next_one_begins(four: Sl
     fleet.push(code)
     carried = [each.id if each else None for each in saved]
     show = 'cat "$TPUJOB_ARTIFACTS/checkpoint" out/a.png; ls'
-    fleet.start(replace(request("second", show, 4), manifest=code.id, saved_by_worker=carried))
-    log = Log()
-    fleet.follow(log)
+    log = started(fleet, replace(request("second", show, 4), manifest=code.id, saved_by_worker=carried))
     assert until_ended(fleet).all_succeeded
     assert log.of == {worker: f"step {worker}\nx\nb\nout\nrun.sh\n".encode() for worker in range(4)}

@@ -142,13 +142,10 @@ finally:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(
-    ("inside", "code", "error"),
-    [
-        *(("pass", 0, ""), ("1 / 0", 1, "ZeroDivisionError"), ("sys.exit(7)", 7, "")),
-        *(("s.exec('exit 4', check=True)", 1, "CommandFailed"), ("raise KeyboardInterrupt", -2, "KeyboardInterrupt")),
-    ],
-)
+@pytest.mark.parametrize(("inside", "code", "error"), [
+    ("pass", 0, ""), ("1 / 0", 1, "ZeroDivisionError"), ("sys.exit(7)", 7, ""),
+    ("s.exec('exit 4', check=True)", 1, "CommandFailed"), ("raise KeyboardInterrupt", -2, "KeyboardInterrupt"),
+])  # fmt: skip
 def test_a_slice_is_absent_however_its_block_ends(tpujob: Tpujob, inside: str, code: int, error: str) -> None:
     process = python(tpujob, BLOCK.format(inside=inside))
     out, err = process.communicate(timeout=HANG_S)

@@ -113,13 +113,10 @@ def test_hosts_meet_at_the_first_and_are_numbered_by_the_places_of_their_chips(
     ] * 3
 
 
-@pytest.mark.parametrize(
-    ("worker", "given", "words"),
-    [
-        ("0", {}, "torch_tpu counts worker 0 as node 1, but all processes meet on worker 0"),
-        ("1", {"NODE_RANK": ""}, "torch_tpu gave worker 1 no NODE_RANK"),
-    ],
-)
+@pytest.mark.parametrize(("worker", "given", "words"), [
+    ("0", {}, "torch_tpu counts worker 0 as node 1, but all processes meet on worker 0"),
+    ("1", {"NODE_RANK": ""}, "torch_tpu gave worker 1 no NODE_RANK"),
+])  # fmt: skip
 def test_a_worker_that_gets_no_node_or_not_that_of_the_meeting_point_is_one_line(
     tmp_path: Path, data: Path, port: int, worker: str, given: dict[str, str], words: str
 ) -> None:
@@ -138,14 +135,11 @@ def test_below_python_3_11_it_is_one_line_before_anything_is_fetched(tmp_path: P
     )
 
 
-@pytest.mark.parametrize(
-    ("tpu", "chips", "cores", "words"),
-    [
-        ("v5e", 4, 2, "cores: 2 is 2 processes, but on a v5e host backend tpu starts 1, 4 or 8; backend xla takes all"),
-        ("v7", 4, 1, "cores: 1 is 1 process, but on a v7 host backend tpu starts 2, 4 or 8"),
-        ("v2 or v3", 4, "all", "torch_tpu does not support this TPU (v2 or v3); backend xla does"),
-    ],
-)
+@pytest.mark.parametrize(("tpu", "chips", "cores", "words"), [
+    ("v5e", 4, 2, "cores: 2 is 2 processes, but on a v5e host backend tpu starts 1, 4 or 8; backend xla takes all"),
+    ("v7", 4, 1, "cores: 1 is 1 process, but on a v7 host backend tpu starts 2, 4 or 8"),
+    ("v2 or v3", 4, "all", "torch_tpu does not support this TPU (v2 or v3); backend xla does"),
+])  # fmt: skip
 def test_only_numbers_of_processes_that_torch_tpu_can_start_are_tried(
     tmp_path: Path, data: Path, tpu: str, chips: int, cores: str | int, words: str
 ) -> None:

@@ -36,18 +36,15 @@ def test_examples_takes_the_first_training_images_and_all_test_images(tmp_path: 
     assert np.array_equal(data.train_images, IMAGES[:2])
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"", "truncated: 0 bytes are less than an IDX header"),
-        (bytes.fromhex("00000803 00000001 0000001c 0000001c") + bytes(783), "truncated: 783 bytes, but"),
-        (bytes.fromhex("00000803 00000001 0000001c 0000001c") + bytes(785), "too long: 785 bytes, but"),
-        (bytes.fromhex("00000801 00000010") + bytes(16), "not an IDX file of bytes with 3 dimensions"),
-        (bytes.fromhex("00000d03 00000001 00000001 00000001") + bytes(4), "not an IDX file of bytes"),
-        (b"<!DOCTYPE html><html>", "not an IDX file of bytes"),
-        (bytes.fromhex("00000803 ffffffff ffffffff ffffffff"), "truncated"),
-    ],
-)
+@pytest.mark.parametrize(("content", "words"), [
+    (b"", "truncated: 0 bytes are less than an IDX header"),
+    (bytes.fromhex("00000803 00000001 0000001c 0000001c") + bytes(783), "truncated: 783 bytes, but"),
+    (bytes.fromhex("00000803 00000001 0000001c 0000001c") + bytes(785), "too long: 785 bytes, but"),
+    (bytes.fromhex("00000801 00000010") + bytes(16), "not an IDX file of bytes with 3 dimensions"),
+    (bytes.fromhex("00000d03 00000001 00000001 00000001") + bytes(4), "not an IDX file of bytes"),
+    (b"<!DOCTYPE html><html>", "not an IDX file of bytes"),
+    (bytes.fromhex("00000803 ffffffff ffffffff ffffffff"), "truncated"),
+])  # fmt: skip
 def test_a_wrong_file_is_refused_by_name(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "images"
     path.write_bytes(content)

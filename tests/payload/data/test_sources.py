@@ -137,13 +137,10 @@ def test_without_a_network_a_tpu_trains_on_nothing_that_the_job_does_not_allow(
         sources.resolve(Config(examples=50), lambda _: None, cache=tmp_path, published=unreachable)
 
 
-@pytest.mark.parametrize(
-    ("config", "emulated"),
-    [
-        *((Config(fallback="sample"), False), (Config(fallback="sample", examples=20_000), False)),
-        *((Config(fallback="synthetic", examples=6_000), False), (Config(), True)),
-    ],
-)
+@pytest.mark.parametrize(("config", "emulated"), [
+    (Config(fallback="sample"), False), (Config(fallback="sample", examples=20_000), False),
+    (Config(fallback="synthetic", examples=6_000), False), (Config(), True),
+])  # fmt: skip
 def test_the_sample_of_mnist_replaces_a_download_and_says_what_it_is(
     tmp_path: Path, unreachable: PublishedFile, config: Config, emulated: bool
 ) -> None:

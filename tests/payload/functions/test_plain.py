@@ -120,14 +120,11 @@ def test_a_signal_ends_it_as_it_ends_any_program(tmp_path: Path) -> None:
     assert process.returncode == -signal.SIGTERM
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (config(entry=None), 'backend: "none" is for an entry: the built-in training needs PyTorch'),
-        (config(entry="mine:other"), "entry: mine:other: mine has no function other"),
-        (config(entry="lost:main"), "entry: lost:main: there is no module lost here"),
-    ],
-)
+@pytest.mark.parametrize(("given", "words"), [
+    (config(entry=None), 'backend: "none" is for an entry: the built-in training needs PyTorch'),
+    (config(entry="mine:other"), "entry: mine:other: mine has no function other"),
+    (config(entry="lost:main"), "entry: lost:main: there is no module lost here"),
+])  # fmt: skip
 def test_what_cannot_run_is_one_line(tmp_path: Path, given: dict[str, Any], words: str) -> None:
     (tmp_path / "mine.py").write_text("def main(b, run): return 3\n")
     code, out, err = play(tmp_path, given)

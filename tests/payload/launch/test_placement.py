@@ -46,14 +46,11 @@ def test_the_smaller_slice_is_ignored_where_nothing_is_emulated() -> None:
     assert (config, placement.notes) == (asked, ())
 
 
-@pytest.mark.parametrize(
-    ("cores", "declared", "given", "processes", "words"),
-    [
-        ("all", None, "2", 2, "all cores of this host stand as 2 processes"),
-        ("all", 4, "2", 2, "all cores of this host stand as 2 processes"),
-        *((1, 2, "2", 1, "1 core stands as 1 process"), (4, None, "2", 2, "4 cores stand as 2 processes")),
-    ],
-)
+@pytest.mark.parametrize(("cores", "declared", "given", "processes", "words"), [
+    ("all", None, "2", 2, "all cores of this host stand as 2 processes"),
+    ("all", 4, "2", 2, "all cores of this host stand as 2 processes"),
+    (1, 2, "2", 1, "1 core stands as 1 process"), (4, None, "2", 2, "4 cores stand as 2 processes"),
+])  # fmt: skip
 def test_emulated_processes_never_exceed_what_the_host_was_given(
     cores: str | int, declared: int | None, given: str, processes: int, words: str
 ) -> None:
@@ -69,19 +66,16 @@ def test_several_hosts_meet_at_the_coordinator() -> None:
     assert (placement.worker, placement.workers, placement.coordinator) == (1, 4, ("10.0.0.2", 8476))
 
 
-@pytest.mark.parametrize(
-    ("environ", "words"),
-    [
-        ({"TPUJOB_WORKER": "x"}, "TPUJOB_WORKER is 'x'"),
-        ({"TPUJOB_WORKERS": "0"}, "TPUJOB_WORKERS is '0'; it must be a whole number of at least 1"),
-        ({"TPUJOB_WORKER": "2", "TPUJOB_WORKERS": "2"}, "TPUJOB_WORKER is 2, but TPUJOB_WORKERS is 2"),
-        ({"TPUJOB_WORKERS": "2"}, "TPUJOB_COORDINATOR is not set"),
-        ({"TPUJOB_COORDINATOR": "nowhere"}, "TPUJOB_COORDINATOR is 'nowhere'; it must be host:port"),
-        ({"TPUJOB_EMULATED_CORES": "0"}, "TPUJOB_EMULATED_CORES is '0'"),
-        ({"PJRT_DEVICE": "CUDA"}, "PJRT_DEVICE is CUDA"),
-        ({"PJRT_DEVICE": "TPU", "TPUJOB_EMULATED_CORES": "2"}, "is set: the TPU is emulated"),
-    ],
-)
+@pytest.mark.parametrize(("environ", "words"), [
+    ({"TPUJOB_WORKER": "x"}, "TPUJOB_WORKER is 'x'"),
+    ({"TPUJOB_WORKERS": "0"}, "TPUJOB_WORKERS is '0'; it must be a whole number of at least 1"),
+    ({"TPUJOB_WORKER": "2", "TPUJOB_WORKERS": "2"}, "TPUJOB_WORKER is 2, but TPUJOB_WORKERS is 2"),
+    ({"TPUJOB_WORKERS": "2"}, "TPUJOB_COORDINATOR is not set"),
+    ({"TPUJOB_COORDINATOR": "nowhere"}, "TPUJOB_COORDINATOR is 'nowhere'; it must be host:port"),
+    ({"TPUJOB_EMULATED_CORES": "0"}, "TPUJOB_EMULATED_CORES is '0'"),
+    ({"PJRT_DEVICE": "CUDA"}, "PJRT_DEVICE is CUDA"),
+    ({"PJRT_DEVICE": "TPU", "TPUJOB_EMULATED_CORES": "2"}, "is set: the TPU is emulated"),
+])  # fmt: skip
 def test_a_contradictory_environment_is_refused(environ: dict[str, str], words: str) -> None:
     with pytest.raises(BadConfig) as caught:
         place(Config(), environ, host=NOTHING, backend="xla")
@@ -125,13 +119,10 @@ def test_gpus_are_counted_as_far_as_they_may_be_used(
     assert look(tmp_path / "nothing", environ).gpus == count
 
 
-@pytest.mark.parametrize(
-    ("host", "environ", "chosen"),
-    [
-        *((TPU, {}, "xla"), (GPUS, {}, "cuda"), (NOTHING, {}, "cpu"), (GPUS, {"TPUJOB_EMULATED_CORES": "2"}, "xla")),
-        (NOTHING, {"PJRT_DEVICE": "CPU"}, "xla"),
-    ],
-)
+@pytest.mark.parametrize(("host", "environ", "chosen"), [
+    (TPU, {}, "xla"), (GPUS, {}, "cuda"), (NOTHING, {}, "cpu"), (GPUS, {"TPUJOB_EMULATED_CORES": "2"}, "xla"),
+    (NOTHING, {"PJRT_DEVICE": "CPU"}, "xla"),
+])  # fmt: skip
 def test_auto_selects_the_available_device(host: HostPlace, environ: dict[str, str], chosen: str) -> None:
     assert choose_backend("auto", environ, host) == chosen
     assert choose_backend("cpu", environ, host) == "cpu"
@@ -169,19 +160,16 @@ SLICE = {
 }
 
 
-@pytest.mark.parametrize(
-    ("cores", "changes", "words"),
-    [
-        (1, {}, "cores: 1 is one core of one host, but this slice has 2 hosts"),
-        ("all", {"TPUJOB_COORDINATOR": ""}, "TPUJOB_COORDINATOR is not set"),
-        ("all", {"TPUJOB_HOSTS": ""}, "TPUJOB_HOSTS is ''; backend tpu needs the addresses of all 2 hosts"),
-        ("all", {"TPUJOB_HOSTS": "10.0.0.2"}, "TPUJOB_HOSTS is '10.0.0.2'"),
-        ("all", {"TPUJOB_HOSTS": "10.0.0.2,"}, "TPUJOB_HOSTS is '10.0.0.2,'"),
-        ("all", {"TPUJOB_TOPOLOGY": ""}, "TPUJOB_TOPOLOGY is ''; backend tpu needs the topology of the whole slice"),
-        ("all", {"TPUJOB_TOPOLOGY": "4by2"}, "TPUJOB_TOPOLOGY is '4by2'"),
-        ("all", {"TPUJOB_TOPOLOGY": "4x4"}, "4x4, which is 16 chips, but 2 hosts with 4 chips each are 8"),
-    ],
-)
+@pytest.mark.parametrize(("cores", "changes", "words"), [
+    (1, {}, "cores: 1 is one core of one host, but this slice has 2 hosts"),
+    ("all", {"TPUJOB_COORDINATOR": ""}, "TPUJOB_COORDINATOR is not set"),
+    ("all", {"TPUJOB_HOSTS": ""}, "TPUJOB_HOSTS is ''; backend tpu needs the addresses of all 2 hosts"),
+    ("all", {"TPUJOB_HOSTS": "10.0.0.2"}, "TPUJOB_HOSTS is '10.0.0.2'"),
+    ("all", {"TPUJOB_HOSTS": "10.0.0.2,"}, "TPUJOB_HOSTS is '10.0.0.2,'"),
+    ("all", {"TPUJOB_TOPOLOGY": ""}, "TPUJOB_TOPOLOGY is ''; backend tpu needs the topology of the whole slice"),
+    ("all", {"TPUJOB_TOPOLOGY": "4by2"}, "TPUJOB_TOPOLOGY is '4by2'"),
+    ("all", {"TPUJOB_TOPOLOGY": "4x4"}, "4x4, which is 16 chips, but 2 hosts with 4 chips each are 8"),
+])  # fmt: skip
 def test_several_hosts_of_torch_tpu_are_named_and_wired_and_used_whole(
     cores: str | int, changes: dict[str, str], words: str
 ) -> None:

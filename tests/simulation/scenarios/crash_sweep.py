@@ -79,13 +79,11 @@ SCENARIOS = (
     Scenario("no capacity in the first zone", rest={"stockouts": ZONES[:1]}),
     Scenario("the create's reply is lost", rest={"lost_creates": 1}),
     Scenario("a late create", rest={"create_effects": [cloud_fault("late", "nodes.create", seconds=6.0)]}),
-    Scenario(
-        "a create that is visible late", rest={"create_effects": [cloud_fault("hidden", "nodes.create", seconds=7.0)]}
-    ),
+    Scenario("a create that is visible late",
+             rest={"create_effects": [cloud_fault("hidden", "nodes.create", seconds=7.0)]}),
     Scenario("deletes while CREATING are dropped", rest=_dropped(hidden=True)),
-    Scenario(
-        "the delete's operation fails", rest={"delete_effects": [cloud_fault("operation_fails", "nodes.delete")] * 2}
-    ),
+    Scenario("the delete's operation fails",
+             rest={"delete_effects": [cloud_fault("operation_fails", "nodes.delete")] * 2}),
     Scenario("a run that is kept", Workload("keep", lasts_s=3.0, hold_s=30.0, boot_s=0.5)),
     Scenario("a job that fails and keeps its slice", FAILED),
     Scenario("the next run on that slice", replace(FAILED, again_at=20.0), victim="again"),
@@ -95,18 +93,10 @@ SCENARIOS = (
     Scenario("the end of a hold", HELD, victim="down"),
     Scenario("a detached run", Workload("detached", lasts_s=6.0, boot_s=0.5)),
     Scenario("the collector of a detached run", Workload("detached", lasts_s=6.0, boot_s=0.5), victim="collector"),
-    Scenario(
-        "the recovery after a kill",
-        replace(JOB, timer_s=10.0),
-        victim="recovery by the guardian of run",
-        rest={"crashes": [("run", 60, "cli")]},
-    ),
-    Scenario(
-        "the recovery of a create in flight",
-        replace(JOB, timer_s=10.0),
-        victim="recovery by the guardian of run",
-        rest={"crashes": [("run", 44, "cli")], "lost_creates": 1, **_dropped(hidden=True)},
-    ),
+    Scenario("the recovery after a kill", replace(JOB, timer_s=10.0), victim="recovery by the guardian of run",
+             rest={"crashes": [("run", 60, "cli")]}),
+    Scenario("the recovery of a create in flight", replace(JOB, timer_s=10.0), victim="recovery by the guardian of run",
+             rest={"crashes": [("run", 44, "cli")], "lost_creates": 1, **_dropped(hidden=True)}),
     Scenario("two jobs of a sweep on one slice", SWEEP),
     Scenario("two jobs of a sweep, of which the first fails", replace(SWEEP, rc=7)),
     Scenario("a sweep whose slice is preempted between its jobs", SWEEP, rest={"preemptions": [(7.5, 0.0)]}),
@@ -121,38 +111,23 @@ SCENARIOS = (
         },
     ),
     Scenario("detached race of three", replace(RACE, kind="detached", lasts_s=6.0), rest=LATER),
-    Scenario(
-        "the recovery of a race",
-        replace(RACE, timer_s=10.0),
-        victim="recovery by the guardian of run",
-        rest={"crashes": [("run", 170, "cli")], **LATER},
-    ),
-    Scenario(
-        "wait out a stockout",
-        replace(JOB, candidates=Candidates(ZONES[:2], 0, 60.0)),
-        rest={"full": [(zone, 0.0, 8.0) for zone in ZONES[:2]]},
-    ),
-    Scenario(
-        "a queued request that gets nothing in time",
-        replace(JOB, candidates=Candidates(ZONES[:1], 1, 6.0)),
-        rest={"full": [(ZONES[0], 0.0, 60.0)]},
-    ),
-    Scenario(
-        "preempted and restarted",
-        replace(JOB, lasts_s=5.0, candidates=Candidates(ZONES[:1], spot=True, restarts=2)),
-        rest={"preemptions": [(5.5, 1.0), (12.0, 0.0)]},
-    ),
-    Scenario(
-        "preempted and restarted from a queue",
-        replace(JOB, lasts_s=5.0, candidates=Candidates(ZONES[:1], 1, 30.0, spot=True, restarts=1)),
-        rest={"preemptions": [(8.0, 0.0)]},
-    ),
+    Scenario("the recovery of a race", replace(RACE, timer_s=10.0), victim="recovery by the guardian of run",
+             rest={"crashes": [("run", 170, "cli")], **LATER}),
+    Scenario("wait out a stockout", replace(JOB, candidates=Candidates(ZONES[:2], 0, 60.0)),
+             rest={"full": [(zone, 0.0, 8.0) for zone in ZONES[:2]]}),
+    Scenario("a queued request that gets nothing in time", replace(JOB, candidates=Candidates(ZONES[:1], 1, 6.0)),
+             rest={"full": [(ZONES[0], 0.0, 60.0)]}),
+    Scenario("preempted and restarted",
+             replace(JOB, lasts_s=5.0, candidates=Candidates(ZONES[:1], spot=True, restarts=2)),
+             rest={"preemptions": [(5.5, 1.0), (12.0, 0.0)]}),
+    Scenario("preempted and restarted from a queue",
+             replace(JOB, lasts_s=5.0, candidates=Candidates(ZONES[:1], 1, 30.0, spot=True, restarts=1)),
+             rest={"preemptions": [(8.0, 0.0)]}),
     Scenario("no disk space for results", replace(JOB, no_room_until=1e6)),
     Scenario("collecting afterwards", replace(JOB, no_room_until=20.0, collect_at=25.0), victim="collect"),
     Scenario("a run with OS Login", WITH_KEY),
-    Scenario(
-        "a run with OS Login whose import is slow", WITH_KEY, rest={"login_rates": {"slow": 1.0}, "rates_until": 0.25}
-    ),
+    Scenario("a run with OS Login whose import is slow", WITH_KEY,
+             rest={"login_rates": {"slow": 1.0}, "rates_until": 0.25}),
     Scenario("a held slice with OS Login", replace(HELD, wish=OS_LOGIN, extend_at=10.0), victim="down"),
     Scenario("both policies refuse", rest=REFUSED),
     Scenario("a policy refuses, and the node exists all the same", rest={**REFUSED, "policy_says": "in spite"}),
@@ -167,14 +142,12 @@ SCENARIOS = (
     ClusterScenario("a detached run on a cluster", on_cluster=SUBMITTED),
     ClusterScenario("the one who attaches on a cluster", on_cluster=SUBMITTED, victim="attach"),
     ClusterScenario("cancel on a cluster", on_cluster=replace(SUBMITTED, cancel_at=7.5), victim="cancel"),
-    ClusterScenario(
-        "the recovery of a run on a cluster",
-        on_cluster=replace(ON_CLUSTER, job=replace(ON_CLUSTER.job, timer_s=60.0)),
-        victim="recovery by the guardian of run",
-        rest={"crashes": [("run", 40, "cli")], "lost_posts": {"jobsets": 1}, "pod_stop_s": 10.0},
-    ),
+    ClusterScenario("the recovery of a run on a cluster",
+                    on_cluster=replace(ON_CLUSTER, job=replace(ON_CLUSTER.job, timer_s=60.0)),
+                    victim="recovery by the guardian of run",
+                    rest={"crashes": [("run", 40, "cli")], "lost_posts": {"jobsets": 1}, "pod_stop_s": 10.0}),
     Scenario("only the watchdog", rest={"guardian": "off", "cut": {"laptop-api": [(4.0, FOREVER)]}}),
-)
+)  # fmt: skip
 
 
 def kinds_of(scenario: Scenario) -> tuple[str, ...]:

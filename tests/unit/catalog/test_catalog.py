@@ -9,28 +9,25 @@ import pytest
 from orchestrator import catalog
 
 
-@pytest.mark.parametrize(
-    ("name", "chips", "cores", "hosts", "topology", "api_type", "runtime"),
-    [
-        ("v2-8", 4, 8, 1, "2x2", "V2", "tpu-ubuntu2204-base"),
-        ("v2-32", 16, 32, 4, "4x4", "V2", "tpu-ubuntu2204-base"),
-        ("v3-8", 4, 8, 1, "2x2", "V3", "tpu-ubuntu2204-base"),
-        ("v3-2048", 1024, 2048, 256, "32x32", "V3", "tpu-ubuntu2204-base"),
-        ("v4-8", 4, 8, 1, "2x2x1", "V4", "tpu-ubuntu2204-base"),
-        ("v4-512", 256, 512, 64, "4x8x8", "V4", "tpu-ubuntu2204-base"),
-        ("v5litepod-1", 1, 1, 1, "1x1", "V5LITE_POD", "v2-alpha-tpuv5-lite"),
-        ("v5litepod-4", 4, 4, 1, "2x2", "V5LITE_POD", "v2-alpha-tpuv5-lite"),
-        ("v5litepod-8", 8, 8, 1, "2x4", "V5LITE_POD", "v2-alpha-tpuv5-lite"),
-        ("v5litepod-16", 16, 16, 4, "4x4", "V5LITE_POD", "v2-alpha-tpuv5-lite"),
-        ("v5litepod-256", 256, 256, 64, "16x16", "V5LITE_POD", "v2-alpha-tpuv5-lite"),
-        ("v5p-8", 4, 8, 1, "2x2x1", "V5P", "v2-alpha-tpuv5"),
-        ("v5p-384", 192, 384, 48, "4x4x12", "V5P", "v2-alpha-tpuv5"),
-        ("v5p-12288", 6144, 12288, 1536, "16x16x24", "V5P", "v2-alpha-tpuv5"),
-        *(("v6e-8", 8, 8, 1, "2x4", "V6E", "v2-alpha-tpuv6e"), ("v6e-64", 64, 64, 16, "8x8", "V6E", "v2-alpha-tpuv6e")),
-        *(("tpu7x-2", 1, 2, 1, "1x1x1", "", ""), ("tpu7x-8", 4, 8, 1, "2x2x1", "", "")),
-        *(("tpu7x-16", 8, 16, 2, "2x2x2", "", ""), ("tpu7x-18432", 9216, 18432, 2304, "16x24x24", "", "")),
-    ],
-)
+@pytest.mark.parametrize(("name", "chips", "cores", "hosts", "topology", "api_type", "runtime"), [
+    ("v2-8", 4, 8, 1, "2x2", "V2", "tpu-ubuntu2204-base"),
+    ("v2-32", 16, 32, 4, "4x4", "V2", "tpu-ubuntu2204-base"),
+    ("v3-8", 4, 8, 1, "2x2", "V3", "tpu-ubuntu2204-base"),
+    ("v3-2048", 1024, 2048, 256, "32x32", "V3", "tpu-ubuntu2204-base"),
+    ("v4-8", 4, 8, 1, "2x2x1", "V4", "tpu-ubuntu2204-base"),
+    ("v4-512", 256, 512, 64, "4x8x8", "V4", "tpu-ubuntu2204-base"),
+    ("v5litepod-1", 1, 1, 1, "1x1", "V5LITE_POD", "v2-alpha-tpuv5-lite"),
+    ("v5litepod-4", 4, 4, 1, "2x2", "V5LITE_POD", "v2-alpha-tpuv5-lite"),
+    ("v5litepod-8", 8, 8, 1, "2x4", "V5LITE_POD", "v2-alpha-tpuv5-lite"),
+    ("v5litepod-16", 16, 16, 4, "4x4", "V5LITE_POD", "v2-alpha-tpuv5-lite"),
+    ("v5litepod-256", 256, 256, 64, "16x16", "V5LITE_POD", "v2-alpha-tpuv5-lite"),
+    ("v5p-8", 4, 8, 1, "2x2x1", "V5P", "v2-alpha-tpuv5"),
+    ("v5p-384", 192, 384, 48, "4x4x12", "V5P", "v2-alpha-tpuv5"),
+    ("v5p-12288", 6144, 12288, 1536, "16x16x24", "V5P", "v2-alpha-tpuv5"),
+    ("v6e-8", 8, 8, 1, "2x4", "V6E", "v2-alpha-tpuv6e"), ("v6e-64", 64, 64, 16, "8x8", "V6E", "v2-alpha-tpuv6e"),
+    ("tpu7x-2", 1, 2, 1, "1x1x1", "", ""), ("tpu7x-8", 4, 8, 1, "2x2x1", "", ""),
+    ("tpu7x-16", 8, 16, 2, "2x2x2", "", ""), ("tpu7x-18432", 9216, 18432, 2304, "16x24x24", "", ""),
+])  # fmt: skip
 def test_the_shape_of_a_type(
     name: str, chips: int, cores: int, hosts: int, topology: str, api_type: str, runtime: str
 ) -> None:
@@ -64,38 +61,32 @@ def test_only_tpu7x_is_in_no_zone_of_the_cloud_tpu_api() -> None:
     assert not any(offer.generation == "tpu7x" for offer in catalog.offers())
 
 
-@pytest.mark.parametrize(
-    ("written", "name"),
-    [
-        *((name, "v5litepod-8") for name in ("v5e-8", "tpu-v5e-8", "v5litepod-8", "tpu-v5litepod-8")),
-        *((name, "tpu7x-8") for name in ("TPU7x-8", "tpu-7x-8", "v7x-8")),
-        *((" V5E-16 ", "v5litepod-16"), ("tpu-v6e-8", "v6e-8"), ("tpu-v5p-8", "v5p-8"), ("tpu-v4-8", "v4-8")),
-        *(("v5e8", "v5litepod-8"), ("V5LITE_POD-8", "v5litepod-8"), ("tpuv6e8", "v6e-8"), ("trillium-4", "v6e-4")),
-        *(("v5e-4x4", "v5litepod-16"), ("v4-2x2x1", "v4-8"), ("v4-2x2", "v4-8"), ("v5p-2x2x2", "v5p-16")),
-        *(("tpu-v5-lite-podslice-2x4", "v5litepod-8"), ("tpu-v4-podslice-2x2x4", "v4-32"), ("tpu7x-2x2x1", "tpu7x-8")),
-        *(("ct6e-standard-4t", "v6e-4"), ("ct5lp-hightpu-8t", "v5litepod-8"), ("ct5p-hightpu-4t-tpu", "v5p-8")),
-        *(("ct5l-hightpu-1t", "v5litepod-1"), ("ct5l-hightpu-8t", "v5litepod-8"), ("tpu7-standard-4t", "tpu7x-8")),
-        *(("tpu7-8", "tpu7x-8"), ("v7-8", "tpu7x-8"), ("tpu-7-8", "tpu7x-8"), ("v6-8", "v6e-8"), ("v5-8", "v5-8")),
-        *(("ct3p-hightpu-4t", "v3-8"), ("ct4p-hightpu-4t", "v4-8"), ("tpu7x-standard-4t", "tpu7x-8")),
-        *((name, name) for name in ("v4-4x4x16", "v5e-8x2x2", "ct6e-standard-3t", "tpu-v6e-slice", "v5e", "v5ex-8")),
-        *((name, name) for name in ("v5e-٨", "v5e-7", "tpu-v9z-8", "tpu-", "", f"v4-{'1x' * 40}1", f"v4-{9**60}")),
-    ],
-)
+@pytest.mark.parametrize(("written", "name"), [
+    *((name, "v5litepod-8") for name in ("v5e-8", "tpu-v5e-8", "v5litepod-8", "tpu-v5litepod-8")),
+    *((name, "tpu7x-8") for name in ("TPU7x-8", "tpu-7x-8", "v7x-8")),
+    (" V5E-16 ", "v5litepod-16"), ("tpu-v6e-8", "v6e-8"), ("tpu-v5p-8", "v5p-8"), ("tpu-v4-8", "v4-8"),
+    ("v5e8", "v5litepod-8"), ("V5LITE_POD-8", "v5litepod-8"), ("tpuv6e8", "v6e-8"), ("trillium-4", "v6e-4"),
+    ("v5e-4x4", "v5litepod-16"), ("v4-2x2x1", "v4-8"), ("v4-2x2", "v4-8"), ("v5p-2x2x2", "v5p-16"),
+    ("tpu-v5-lite-podslice-2x4", "v5litepod-8"), ("tpu-v4-podslice-2x2x4", "v4-32"), ("tpu7x-2x2x1", "tpu7x-8"),
+    ("ct6e-standard-4t", "v6e-4"), ("ct5lp-hightpu-8t", "v5litepod-8"), ("ct5p-hightpu-4t-tpu", "v5p-8"),
+    ("ct5l-hightpu-1t", "v5litepod-1"), ("ct5l-hightpu-8t", "v5litepod-8"), ("tpu7-standard-4t", "tpu7x-8"),
+    ("tpu7-8", "tpu7x-8"), ("v7-8", "tpu7x-8"), ("tpu-7-8", "tpu7x-8"), ("v6-8", "v6e-8"), ("v5-8", "v5-8"),
+    ("ct3p-hightpu-4t", "v3-8"), ("ct4p-hightpu-4t", "v4-8"), ("tpu7x-standard-4t", "tpu7x-8"),
+    *((name, name) for name in ("v4-4x4x16", "v5e-8x2x2", "ct6e-standard-3t", "tpu-v6e-slice", "v5e", "v5ex-8")),
+    *((name, name) for name in ("v5e-٨", "v5e-7", "tpu-v9z-8", "tpu-", "", f"v4-{'1x' * 40}1", f"v4-{9**60}")),
+])  # fmt: skip
 def test_common_names_of_a_type_map_to_the_name_of_the_api(written: str, name: str) -> None:
     assert catalog.canonical(written) == name
 
 
-@pytest.mark.parametrize(
-    ("written", "generation", "whole"),
-    [
-        *((name, "v5e", False) for name in ("tpu-v5e-7", "v5e7", "v5lite-7", "v5e-3x3", "ct5lp-hightpu-3t")),
-        *((name, "v5e", True) for name in ("v5e", "v5litepod", "tpu-v5-lite-podslice")),
-        *(("ct6e-standard-3t", "v6e", False), ("tpu-v6e-slice", "v6e", True), ("ct5p-hightpu-1t", "v5p", False)),
-        *(("tpu-v4-podslice", "v4", True), ("tpu7x-9", "tpu7x", False), ("ironwood", "tpu7x", True)),
-        *(("v2-alpha-tpuv6e", "v6e", False), ("v2-alpha-tpuv5-lite", "v5e", False)),
-        *(("my-v5e-pool", "v5e", False), ("v5lietpod-8", "v5e", False), ("v6x", "v6e", False), ("v7", "tpu7x", True)),
-    ],
-)
+@pytest.mark.parametrize(("written", "generation", "whole"), [
+    *((name, "v5e", False) for name in ("tpu-v5e-7", "v5e7", "v5lite-7", "v5e-3x3", "ct5lp-hightpu-3t")),
+    *((name, "v5e", True) for name in ("v5e", "v5litepod", "tpu-v5-lite-podslice")),
+    ("ct6e-standard-3t", "v6e", False), ("tpu-v6e-slice", "v6e", True), ("ct5p-hightpu-1t", "v5p", False),
+    ("tpu-v4-podslice", "v4", True), ("tpu7x-9", "tpu7x", False), ("ironwood", "tpu7x", True),
+    ("v2-alpha-tpuv6e", "v6e", False), ("v2-alpha-tpuv5-lite", "v5e", False),
+    ("my-v5e-pool", "v5e", False), ("v5lietpod-8", "v5e", False), ("v6x", "v6e", False), ("v7", "tpu7x", True),
+])  # fmt: skip
 def test_the_types_nearest_to_a_size_that_does_not_exist_are_of_the_same_chip(
     written: str, generation: str, whole: bool
 ) -> None:
@@ -147,17 +138,14 @@ def test_zones_are_found_by_region_and_by_type_in_the_order_of_the_table() -> No
     assert {zone.rpartition("-")[0] for zone in catalog.zones()} == set(catalog.regions())
 
 
-@pytest.mark.parametrize(
-    ("name", "zone", "spot", "usd"),
-    [
-        *(("v5litepod-8", "us-central1-a", False, 9.6), ("v5litepod-8", "us-central1-a", True, 2.38168)),
-        ("v5p-8", "us-east5-a", False, 16.8),  # four chips at 4.20, not eight
-        ("v2-8", "europe-west4-a", False, 4.95),  # the price of one host, not of a pod
-        *(("v2-32", "europe-west4-a", False, 24.0), ("v6e-8", "southamerica-west1-a", True, None)),
-        *(("v6e-8", "us-central2-b", False, None), ("v5litepod-8", "us-central1-b", False, None)),
-        ("v99-8", "us-central1-a", False, None),
-    ],
-)
+@pytest.mark.parametrize(("name", "zone", "spot", "usd"), [
+    ("v5litepod-8", "us-central1-a", False, 9.6), ("v5litepod-8", "us-central1-a", True, 2.38168),
+    ("v5p-8", "us-east5-a", False, 16.8),  # four chips at 4.20, not eight
+    ("v2-8", "europe-west4-a", False, 4.95),  # the price of one host, not of a pod
+    ("v2-32", "europe-west4-a", False, 24.0), ("v6e-8", "southamerica-west1-a", True, None),
+    ("v6e-8", "us-central2-b", False, None), ("v5litepod-8", "us-central1-b", False, None),
+    ("v99-8", "us-central1-a", False, None),
+])  # fmt: skip
 def test_an_hour_costs_chips_times_the_price_of_a_chip_or_is_unknown(
     name: str, zone: str, spot: bool, usd: float | None
 ) -> None:
@@ -171,14 +159,11 @@ def test_no_price_is_zero() -> None:
         assert offer.zone.startswith(f"{offer.region}-")
 
 
-@pytest.mark.parametrize(
-    ("text", "first"),
-    [
-        *(("v5litepod-9", ["v5litepod-8"]), ("v5e-16", ["v5litepod-16"]), ("V6E-8", ["v6e-8"]), ("8", ["v6e-8"])),
-        *(("v5p-129", ["v5p-128"]), ("v5-8", ["v5p-8", "v5litepod-8"]), ("tpu5-16", ["v5p-16", "v5litepod-16"])),
-        *((text, []) for text in ("nvidia-h100", "v99-8", "v30-8", "h200", "tpu", "a3-highgpu-8g")),
-    ],
-)
+@pytest.mark.parametrize(("text", "first"), [
+    ("v5litepod-9", ["v5litepod-8"]), ("v5e-16", ["v5litepod-16"]), ("V6E-8", ["v6e-8"]), ("8", ["v6e-8"]),
+    ("v5p-129", ["v5p-128"]), ("v5-8", ["v5p-8", "v5litepod-8"]), ("tpu5-16", ["v5p-16", "v5litepod-16"]),
+    *((text, []) for text in ("nvidia-h100", "v99-8", "v30-8", "h200", "tpu", "a3-highgpu-8g")),
+])  # fmt: skip
 def test_a_mistyped_type_finds_its_neighbours_and_never_another_chip(text: str, first: list[str]) -> None:
     nearest = catalog.nearest(text)
     assert sorted(nearest[: len(first)]) == sorted(first) and bool(nearest) is bool(first)

@@ -12,23 +12,20 @@ TABLE = Path(gke.__file__).with_name("gke_catalog.csv")
 CHIPS_OF_A_MACHINE = {"1t": 1, "4t": 4, "8t": 8}
 
 
-@pytest.mark.parametrize(
-    ("name", "accelerator", "topology", "machine_type", "hosts", "chips_per_host"),
-    [
-        ("v3-8", "tpu-v3-device", "2x2", "ct3-hightpu-4t", 1, 4),
-        ("v3-32", "tpu-v3-slice", "4x4", "ct3p-hightpu-4t", 4, 4),
-        ("v4-8", "tpu-v4-podslice", "2x2x1", "ct4p-hightpu-4t", 1, 4),
-        ("v4-16", "tpu-v4-podslice", "2x2x2", "ct4p-hightpu-4t", 2, 4),
-        ("v5litepod-1", "tpu-v5-lite-podslice", "1x1", "ct5lp-hightpu-1t", 1, 1),
-        ("v5litepod-8", "tpu-v5-lite-podslice", "2x4", "ct5lp-hightpu-8t", 1, 8),
-        ("v5litepod-16", "tpu-v5-lite-podslice", "4x4", "ct5lp-hightpu-4t", 4, 4),
-        ("v5p-16", "tpu-v5p-slice", "2x2x2", "ct5p-hightpu-4t", 2, 4),
-        ("v6e-8", "tpu-v6e-slice", "2x4", "ct6e-standard-8t", 1, 8),
-        ("v6e-256", "tpu-v6e-slice", "16x16", "ct6e-standard-4t", 64, 4),
-        ("tpu7x-2", "tpu7x", "1x1x1", "tpu7x-standard-1t", 1, 1),
-        ("tpu7x-16", "tpu7x", "2x2x2", "tpu7x-standard-4t", 2, 4),
-    ],
-)
+@pytest.mark.parametrize(("name", "accelerator", "topology", "machine_type", "hosts", "chips_per_host"), [
+    ("v3-8", "tpu-v3-device", "2x2", "ct3-hightpu-4t", 1, 4),
+    ("v3-32", "tpu-v3-slice", "4x4", "ct3p-hightpu-4t", 4, 4),
+    ("v4-8", "tpu-v4-podslice", "2x2x1", "ct4p-hightpu-4t", 1, 4),
+    ("v4-16", "tpu-v4-podslice", "2x2x2", "ct4p-hightpu-4t", 2, 4),
+    ("v5litepod-1", "tpu-v5-lite-podslice", "1x1", "ct5lp-hightpu-1t", 1, 1),
+    ("v5litepod-8", "tpu-v5-lite-podslice", "2x4", "ct5lp-hightpu-8t", 1, 8),
+    ("v5litepod-16", "tpu-v5-lite-podslice", "4x4", "ct5lp-hightpu-4t", 4, 4),
+    ("v5p-16", "tpu-v5p-slice", "2x2x2", "ct5p-hightpu-4t", 2, 4),
+    ("v6e-8", "tpu-v6e-slice", "2x4", "ct6e-standard-8t", 1, 8),
+    ("v6e-256", "tpu-v6e-slice", "16x16", "ct6e-standard-4t", 64, 4),
+    ("tpu7x-2", "tpu7x", "1x1x1", "tpu7x-standard-1t", 1, 1),
+    ("tpu7x-16", "tpu7x", "2x2x2", "tpu7x-standard-4t", 2, 4),
+])  # fmt: skip
 def test_a_type_has_the_labels_and_the_hosts_of_its_node_pools(
     name: str, accelerator: str, topology: str, machine_type: str, hosts: int, chips_per_host: int
 ) -> None:

@@ -125,20 +125,17 @@ def test_the_help_of_each_command_ends_with_its_examples(
     assert text.endswith("\nExamples:\n  tpujob emulator put tpujob-tcmsq6-x6qn33t5b8 REPAIRING --for 20s\n")
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["rum"], "Error: No such command 'rum'. Did you mean 'run'?"),
-        (["emulator", "faul"], "Error: No such command 'faul'. Did you mean 'fault'?"),
-        (["emulator", "down"], "Error: No such command 'down'. Did you mean 'stop'?"),
-        (["ps"], "Error: No such command 'ps'. Did you mean 'status'?"),
-        (["emulator", "fault", "rm"], "Error: No such command 'rm'. Did you mean 'clear'?"),
-        *((["--nope"], "Error: No such option: --nope"), (["attach"], "Error: Missing argument 'RUN'.")),
-        (["up", "x", "--via", "ipa"], "Error: Invalid value for '--via': 'ipa' is not one of 'external', 'internal'"),
-        *((["emulator", "put", "node"], "Error: Missing argument 'STATE'."), ([], "Run training jobs on Cloud TPUs")),
-        (["emulator"], "Start, stop and inspect the emulated Cloud TPU"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (["rum"], "Error: No such command 'rum'. Did you mean 'run'?"),
+    (["emulator", "faul"], "Error: No such command 'faul'. Did you mean 'fault'?"),
+    (["emulator", "down"], "Error: No such command 'down'. Did you mean 'stop'?"),
+    (["ps"], "Error: No such command 'ps'. Did you mean 'status'?"),
+    (["emulator", "fault", "rm"], "Error: No such command 'rm'. Did you mean 'clear'?"),
+    (["--nope"], "Error: No such option: --nope"), (["attach"], "Error: Missing argument 'RUN'."),
+    (["up", "x", "--via", "ipa"], "Error: Invalid value for '--via': 'ipa' is not one of 'external', 'internal'"),
+    (["emulator", "put", "node"], "Error: Missing argument 'STATE'."), ([], "Run training jobs on Cloud TPUs"),
+    (["emulator"], "Start, stop and inspect the emulated Cloud TPU"),
+])  # fmt: skip
 def test_a_mistake_is_answered_with_the_usage_and_exit_64(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
@@ -198,14 +195,11 @@ def complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     return capsys.readouterr().out.split()
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        *(("tpujob ru", ["run"]), ("tpujob emulator fa", ["fault"])),
-        *(("tpujob emulator fault ", ["add", "load", "list", "clear"]), ("tpujob run --js", ["--json"])),
-        ("tpujob --vers", ["--version"]),
-    ],
-)
+@pytest.mark.parametrize(("line", "words"), [
+    ("tpujob ru", ["run"]), ("tpujob emulator fa", ["fault"]),
+    ("tpujob emulator fault ", ["add", "load", "list", "clear"]), ("tpujob run --js", ["--json"]),
+    ("tpujob --vers", ["--version"]),
+])  # fmt: skip
 def test_completion_knows_commands_and_options(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, words: list[str]
 ) -> None:

@@ -306,15 +306,12 @@ def test_each_job_of_a_sweep_has_workers_of_its_own(
     assert out == "lr=2 worker3 | x\n" and err.startswith("lr=1 logs     showing worker0; ")
 
 
-@pytest.mark.parametrize(
-    ("others", "text"),
-    [
-        (Others(63, 0, 0, 2.2), "63 others: running, last output 2 s ago"),
-        (Others(63, 0, 0, None), "63 others: running, no output yet"),
-        (Others(63, 3, 1, 75.0), "63 others: 59 running, 3 ended, 1 failed, last output 1 m 15 s ago"),
-        (Others(1, 1, 0, 0.0), "1 other: ended, last output 0 s ago"),
-    ],
-)
+@pytest.mark.parametrize(("others", "text"), [
+    (Others(63, 0, 0, 2.2), "63 others: running, last output 2 s ago"),
+    (Others(63, 0, 0, None), "63 others: running, no output yet"),
+    (Others(63, 3, 1, 75.0), "63 others: 59 running, 3 ended, 1 failed, last output 1 m 15 s ago"),
+    (Others(1, 1, 0, 0.0), "1 other: ended, last output 0 s ago"),
+])  # fmt: skip
 def test_the_others_are_one_line(others: Others, text: str) -> None:
     assert others_text(others, 80) == f"         {text}"
     assert others_text(others, len(text)) == text

@@ -246,24 +246,21 @@ def test_logs_of_a_run(tpujob: Tpujob) -> None:
     assert missing.returncode == 64 and "there is no worker5; the only one is worker0" in missing.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (["show", "../../x"], 64, "there is no run '../../x'"),
-        (["collect", "nobody"], 64, "there is no run 'nobody'"),
-        (["run", "missing.yaml"], 64, "missing.yaml: there is no such file"),
-        (["up", "Bad_Name"], 64, "'Bad_Name' is not a valid name"),
-        (["up", "--zone", "us-centrall1"], 64, "'us-centrall1' is not a zone or region with TPUs"),
-        (["up", "--accelerator", "v99-8"], 64, "`v99-8` is not a known accelerator type\nhint: they look like v5lite"),
-        *((["up", "--ttl", "0"], 64, "--ttl 0: "), (["up", "--cloud", "azure"], 64, "azure")),
-        *((["stop", "nobody"], 64, "there is no slice named 'nobody'"), (["ssh"], 64, "there is no slice")),
-        (["offers", "--type", "v6x"], 64, "--type `v6x` is not a known accelerator type; nearest: v6e-1, v6e-4"),
-        (["offers", "--zone", "mars"], 64, "--zone `mars` has no TPUs, by the price table"),
-        (["nonsense"], 64, "No such command 'nonsense'"),
-        (["run", "--acc", "v5e-8"], 64, "No such option: --acc (Possible options: --accelerator)"),
-        (["up", "--project", "-oProxyCommand=x"], 64, "-oProxyCommand=x"),
-    ],
-)
+@pytest.mark.parametrize(("words", "code", "said"), [
+    (["show", "../../x"], 64, "there is no run '../../x'"),
+    (["collect", "nobody"], 64, "there is no run 'nobody'"),
+    (["run", "missing.yaml"], 64, "missing.yaml: there is no such file"),
+    (["up", "Bad_Name"], 64, "'Bad_Name' is not a valid name"),
+    (["up", "--zone", "us-centrall1"], 64, "'us-centrall1' is not a zone or region with TPUs"),
+    (["up", "--accelerator", "v99-8"], 64, "`v99-8` is not a known accelerator type\nhint: they look like v5lite"),
+    (["up", "--ttl", "0"], 64, "--ttl 0: "), (["up", "--cloud", "azure"], 64, "azure"),
+    (["stop", "nobody"], 64, "there is no slice named 'nobody'"), (["ssh"], 64, "there is no slice"),
+    (["offers", "--type", "v6x"], 64, "--type `v6x` is not a known accelerator type; nearest: v6e-1, v6e-4"),
+    (["offers", "--zone", "mars"], 64, "--zone `mars` has no TPUs, by the price table"),
+    (["nonsense"], 64, "No such command 'nonsense'"),
+    (["run", "--acc", "v5e-8"], 64, "No such option: --acc (Possible options: --accelerator)"),
+    (["up", "--project", "-oProxyCommand=x"], 64, "-oProxyCommand=x"),
+])  # fmt: skip
 def test_a_mistake_gets_a_line_a_code_and_no_traceback(tpujob: Tpujob, words: list[str], code: int, said: str) -> None:
     with tpujob.starting_no_emulator():
         done = tpujob(*words)

@@ -78,21 +78,15 @@ def test_the_package_is_marked_as_typed() -> None:
     assert (ROOT / "tpujob" / "py.typed").exists()
 
 
-@pytest.mark.parametrize(
-    ("call", "why"),
-    [
-        (lambda client, job: client.run(job, keep="5s"), "keep 5s: must be between 1m and 7d"),
-        (
-            lambda client, job: client.run(job, max_duration=timedelta(minutes=1)),
-            "max_duration 0:01:00: must be between",
-        ),
-        (lambda client, job: client.submit(job, max_duration="soon"), "max_duration soon: write numbers with units"),
-        (lambda client, job: client.slice(**SLICE, wait="0s"), "wait 0s: must be between 1s and 7d"),
-        (lambda client, job: client.up(idle="10s"), "idle 10s: must be between 1m and 7d"),
-        (lambda client, job: client.extend("x", timedelta(days=8)), "must be between 1m and 7d"),
-        (lambda client, job: client.collect("x", max_results="many"), "max_results many: write a number with a unit"),
-    ],
-)
+@pytest.mark.parametrize(("call", "why"), [
+    (lambda client, job: client.run(job, keep="5s"), "keep 5s: must be between 1m and 7d"),
+    (lambda client, job: client.run(job, max_duration=timedelta(minutes=1)), "max_duration 0:01:00: must be between"),
+    (lambda client, job: client.submit(job, max_duration="soon"), "max_duration soon: write numbers with units"),
+    (lambda client, job: client.slice(**SLICE, wait="0s"), "wait 0s: must be between 1s and 7d"),
+    (lambda client, job: client.up(idle="10s"), "idle 10s: must be between 1m and 7d"),
+    (lambda client, job: client.extend("x", timedelta(days=8)), "must be between 1m and 7d"),
+    (lambda client, job: client.collect("x", max_results="many"), "max_results many: write a number with a unit"),
+])  # fmt: skip
 def test_what_cannot_be_meant_is_refused_before_anything_is_opened(
     call: Any, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,14 +20,11 @@ def test_every_job_of_the_checkout_is_an_example_with_a_description() -> None:
     assert [each.name for each in found.values() if not each.description] == []
 
 
-@pytest.mark.parametrize(
-    ("name", "files"),
-    [
-        *(("mnist", ["mnist.yaml"]), ("jax", ["jax.yaml", "jax/train_jax.py"])),
-        ("mnist-compare", ["mnist-compare.yaml"]),
-        ("spot-anywhere", ["spot-anywhere.yaml", "rehearsals/spot-anywhere.yaml"]),
-    ],
-)
+@pytest.mark.parametrize(("name", "files"), [
+    ("mnist", ["mnist.yaml"]), ("jax", ["jax.yaml", "jax/train_jax.py"]),
+    ("mnist-compare", ["mnist-compare.yaml"]),
+    ("spot-anywhere", ["spot-anywhere.yaml", "rehearsals/spot-anywhere.yaml"]),
+])  # fmt: skip
 def test_an_example_comes_with_the_files_that_it_names(tmp_path: Path, name: str, files: list[str]) -> None:
     assert copied(name, tmp_path / "new") == files
     assert all((tmp_path / "new" / file).is_file() for file in files)

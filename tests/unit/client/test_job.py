@@ -32,13 +32,10 @@ from orchestrator.errors import JobSpecError, UserError
 from tests import ROOT
 
 
-@pytest.mark.parametrize(
-    ("values", "section"),
-    [
-        *((Tpu, TpuSection), (TpuAlternative, Alternative), (Train, TrainSection), (Emulated, EmulatedSection)),
-        *((Profile, ProfileSection), (Limits, LimitsSection), (Gke, GkeSection), (Job, JobSpec)),
-    ],
-)
+@pytest.mark.parametrize(("values", "section"), [
+    (Tpu, TpuSection), (TpuAlternative, Alternative), (Train, TrainSection), (Emulated, EmulatedSection),
+    (Profile, ProfileSection), (Limits, LimitsSection), (Gke, GkeSection), (Job, JobSpec),
+])  # fmt: skip
 def test_every_key_of_the_job_file_is_a_field(values: Any, section: Any) -> None:
     own = {"directory"} if values is Job else set()
     assert {field.name for field in dataclasses.fields(values) if field.init} - own == set(section.model_fields)
@@ -120,21 +117,18 @@ def test_a_mistake_names_the_field_and_no_line() -> None:
     assert raised.value.hint is None
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        ({}, "nothing to run: add `train:` (the built-in training) or `command:` (any shell command)"),
-        ({"command": "true", "train": Train()}, "command: a job has either `train:` or `command:`, not both"),
-        ({"command": "a\0b"}, "command: contains a NUL byte"),
-        ({"command": object()}, "command: expected text, a number, a list or a mapping, not `object`"),
-        ({"train": Train(options={"a": {"b": {1, 2}}})}, "train.options.a.b: expected text"),
-        ({"train": Train(options={1: 2})}, "train.options: the key 1 is not a word"),
-        ({"command": "true", "env": {"A": [1]}}, "env.A: expected text"),
-        ({"command": "true", "tpu": {"acclerator": "v5e-8"}}, "unknown key; did you mean `accelerator`?"),
-        ({"command": "true", "env": {"KEY": "AKIAIOSFODNN7EXAMPLE"}}, "env.KEY: looks like a secret"),
-        ({"command": "true", "code": "~/x"}, "code: `~/x` is not relative"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "problem"), [
+    ({}, "nothing to run: add `train:` (the built-in training) or `command:` (any shell command)"),
+    ({"command": "true", "train": Train()}, "command: a job has either `train:` or `command:`, not both"),
+    ({"command": "a\0b"}, "command: contains a NUL byte"),
+    ({"command": object()}, "command: expected text, a number, a list or a mapping, not `object`"),
+    ({"train": Train(options={"a": {"b": {1, 2}}})}, "train.options.a.b: expected text"),
+    ({"train": Train(options={1: 2})}, "train.options: the key 1 is not a word"),
+    ({"command": "true", "env": {"A": [1]}}, "env.A: expected text"),
+    ({"command": "true", "tpu": {"acclerator": "v5e-8"}}, "unknown key; did you mean `accelerator`?"),
+    ({"command": "true", "env": {"KEY": "AKIAIOSFODNN7EXAMPLE"}}, "env.KEY: looks like a secret"),
+    ({"command": "true", "code": "~/x"}, "code: `~/x` is not relative"),
+])  # fmt: skip
 def test_the_rules_are_those_of_the_file(arguments: dict[str, Any], problem: str) -> None:
     with pytest.raises(JobSpecError) as raised:
         Job(**arguments)

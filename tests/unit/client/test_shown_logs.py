@@ -54,16 +54,13 @@ def test_by_default_all_of_up_to_seven_workers_are_shown_and_worker0_of_more(
     assert sum(is_shown(chosen, worker, count) for worker in range(8 if count is None else count)) == shown
 
 
-@pytest.mark.parametrize(
-    ("chosen", "count", "option", "text"),
-    [
-        (None, 7, "--logs", ""),
-        (None, 64, "--logs", f"showing worker0; the logs of the other 63 are in {LOGS}; --logs all shows them"),
-        (None, 64, "", f"showing worker0; the logs of the other 63 are in {LOGS}"),
-        ((1,), 2, "--logs", f"showing worker1; the log of the other one is in {LOGS}; --logs all shows it"),
-        ((9,), 4, "", f"showing no worker; the logs of the other 4 are in {LOGS}"),
-    ],
-)
+@pytest.mark.parametrize(("chosen", "count", "option", "text"), [
+    (None, 7, "--logs", ""),
+    (None, 64, "--logs", f"showing worker0; the logs of the other 63 are in {LOGS}; --logs all shows them"),
+    (None, 64, "", f"showing worker0; the logs of the other 63 are in {LOGS}"),
+    ((1,), 2, "--logs", f"showing worker1; the log of the other one is in {LOGS}; --logs all shows it"),
+    ((9,), 4, "", f"showing no worker; the logs of the other 4 are in {LOGS}"),
+])  # fmt: skip
 def test_what_is_not_shown_is_said_with_its_place(chosen: Choice, count: int, option: str, text: str) -> None:
     assert announcement(chosen, count, LOGS, option) == text
 

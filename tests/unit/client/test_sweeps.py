@@ -150,15 +150,10 @@ def test_a_failure_is_its_own_and_its_code_is_that_of_the_sweep(world: World) ->
     assert "6 of 6 done (1 failed)" in world.notices()
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        errors.UserError("bad"),
-        errors.AuthError("no permission"),
-        errors.TeardownUnproven("who knows"),
-        errors.TpujobError("a bug"),
-    ],
-)
+@pytest.mark.parametrize("error", [
+    errors.UserError("bad"), errors.AuthError("no permission"), errors.TeardownUnproven("who knows"),
+    errors.TpujobError("a bug"),
+])  # fmt: skip
 def test_what_cannot_get_better_stops_the_sweep(error: errors.TpujobError, world: World) -> None:
     def act(label: str, session: Session) -> None:
         if label == "n=2":
@@ -170,13 +165,10 @@ def test_what_cannot_get_better_stops_the_sweep(error: errors.TpujobError, world
     assert labels(result, "succeeded") == ["n=1"] and labels(result, "queued") == ["n=3", "n=4", "n=5", "n=6"]
 
 
-@pytest.mark.parametrize(
-    ("place", "plan", "said"),
-    [
-        ("", "over 2 slices", "there is no slice for it now"),
-        ("on: gke\ngke: {image: 'i:1'}\n", "2 at a time", "the cluster has no room for it now"),
-    ],
-)
+@pytest.mark.parametrize(("place", "plan", "said"), [
+    ("", "over 2 slices", "there is no slice for it now"),
+    ("on: gke\ngke: {image: 'i:1'}\n", "2 at a time", "the cluster has no room for it now"),
+])  # fmt: skip
 def test_without_capacity_for_another_variant_it_waits_for_the_end_of_one_that_runs(
     world: World, place: str, plan: str, said: str
 ) -> None:

@@ -48,15 +48,12 @@ def test_every_class_has_its_row() -> None:
     assert named == {*(f"C{number}" for number in range(13)), "C3'"}
 
 
-@pytest.mark.parametrize(
-    ("name", "google_s", "emulated_s"),
-    [
-        *(("heartbeat", GOOGLE.heartbeat_s, EMULATED.heartbeat_s), ("time to live", GOOGLE.ttl_s, EMULATED.ttl_s)),
-        *(("grace", GOOGLE.grace_s, EMULATED.grace_s), ("label", GOOGLE.label_ttl_s, EMULATED.label_ttl_s)),
-        ("first label", GOOGLE.provision_s + GOOGLE.boot_s, EMULATED.provision_s + EMULATED.boot_s),
-        *(("linger", GOOGLE.linger_s, EMULATED.linger_s), ("margin", GOOGLE.margin_s, EMULATED.margin_s)),
-    ],
-)
+@pytest.mark.parametrize(("name", "google_s", "emulated_s"), [
+    ("heartbeat", GOOGLE.heartbeat_s, EMULATED.heartbeat_s), ("time to live", GOOGLE.ttl_s, EMULATED.ttl_s),
+    ("grace", GOOGLE.grace_s, EMULATED.grace_s), ("label", GOOGLE.label_ttl_s, EMULATED.label_ttl_s),
+    ("first label", GOOGLE.provision_s + GOOGLE.boot_s, EMULATED.provision_s + EMULATED.boot_s),
+    ("linger", GOOGLE.linger_s, EMULATED.linger_s), ("margin", GOOGLE.margin_s, EMULATED.margin_s),
+])  # fmt: skip
 def test_the_periods_of_the_page_are_those_of_the_code(name: str, google_s: float, emulated_s: float) -> None:
     (cells,) = [cells for cells in ROWS if cells[0] == name]
     assert [parse_duration(cell.replace("min", "m")) for cell in cells[1:3]] == [google_s, emulated_s]

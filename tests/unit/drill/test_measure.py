@@ -30,20 +30,17 @@ def test_a_second_slice_counts_too_from_its_own_beginning() -> None:
     assert unclaimed_s([bill(100, 130), bill(140, 145, "tpujob-two")], claim_ended_at=120, now=500) == 15
 
 
-@pytest.mark.parametrize(
-    ("deletes", "killed", "ended"),
-    [
-        *(([delete(125)], KillTimes(), "CLI"), ([delete(125)], KillTimes(cli_at=120), "guardian")),
-        ([delete(125)], KillTimes(cli_at=120, local_at=120), "gc"),
-        ([delete(125, "vm")], KillTimes(cli_at=120, local_at=120), "watchdog"),
-        ([delete(119), delete(125)], KillTimes(cli_at=120), "guardian"),  # the delete of the CLI had no effect
-        ([delete(125, "vm", 403)], KillTimes(), "nothing"),
-        ([delete(125, "vm", None)], KillTimes(), "nothing"),  # no reply
-        ([delete(125, "vm", 404, NODE + "-probe")], KillTimes(), "nothing"),
-        ([delete(125), delete(135, "vm")], KillTimes(), "CLI"),  # after the slice was absent
-        ([], KillTimes(), "nothing"),
-    ],
-)
+@pytest.mark.parametrize(("deletes", "killed", "ended"), [
+    ([delete(125)], KillTimes(), "CLI"), ([delete(125)], KillTimes(cli_at=120), "guardian"),
+    ([delete(125)], KillTimes(cli_at=120, local_at=120), "gc"),
+    ([delete(125, "vm")], KillTimes(cli_at=120, local_at=120), "watchdog"),
+    ([delete(119), delete(125)], KillTimes(cli_at=120), "guardian"),  # the delete of the CLI had no effect
+    ([delete(125, "vm", 403)], KillTimes(), "nothing"),
+    ([delete(125, "vm", None)], KillTimes(), "nothing"),  # no reply
+    ([delete(125, "vm", 404, NODE + "-probe")], KillTimes(), "nothing"),
+    ([delete(125), delete(135, "vm")], KillTimes(), "CLI"),  # after the slice was absent
+    ([], KillTimes(), "nothing"),
+])  # fmt: skip
 def test_the_sender_of_the_last_accepted_delete_ended_it(
     deletes: list[dict[str, Any]], killed: KillTimes, ended: str
 ) -> None:

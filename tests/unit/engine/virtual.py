@@ -35,6 +35,7 @@ from orchestrator.ledger.ledger import Ledger
 from orchestrator.remote.fleet.follow import WorkerStatus
 from orchestrator.remote.fleet.steps import StartRequest
 from orchestrator.remote.transfer.collect import CollectionProgress, CollectRequest, CollectResult, Problem
+from tests.leases import lease_on
 
 T = TypeVar("T")
 CAN = Capabilities(visible_within_s=300, settles_within_s=2700)
@@ -489,20 +490,7 @@ def lease_and_request(
 ) -> Draft:
     identity = f"{n:010d}"
     name = SliceName("p", zone, f"tpujob-owner0-{identity}")
-    lease = Lease(
-        id=identity,
-        handle="alice",
-        purpose=purpose,
-        cloud="emulated",
-        name=name,
-        accelerator_type="v5litepod-8",
-        runtime_version="v2-alpha-tpuv5-lite",
-        spot=False,
-        owner="owner0",
-        deadline=now + 24 * 3600,
-        created_at=now,
-        usd_per_hour=9.6,
-    )
+    lease = lease_on(name, now, handle="alice", purpose=purpose, usd_per_hour=9.6)
     request = SliceRequest(
         name, "v5litepod-8", "v2-alpha-tpuv5-lite", labels={"tpujob": "1", "tpujob-lease-id": identity}
     )
@@ -528,6 +516,11 @@ def job(
         max_duration_s=24 * 3600,
         detach=detach,
     )
+
+
+def attempt_of(world: VirtualWorld) -> Attempt:
+    ((_, attempt),) = world.ledger.runs()
+    return attempt
 
 
 def with_keep(job_run: JobRun, keep_s: float) -> JobRun:

@@ -63,17 +63,14 @@ def ended(lease: Lease, at: float) -> tuple[LeaseEvent, ...]:
     return Down(lease.id, at, "over"), Gone(lease.id, at, "proof")
 
 
-@pytest.mark.parametrize(
-    ("lease", "usd"),
-    [
-        pytest.param(LEASE, 0.0, id="no create left"),
-        pytest.param(GOOGLE, 9.6 / 2, id="half an hour, still there"),
-        pytest.param(replace(GOOGLE, gone_at=AT + 900), 9.6 / 4, id="gone after a quarter"),
-        pytest.param(QUEUED, 0.0, id="waiting in the queue costs nothing"),
-        pytest.param(replace(QUEUED, ready_at=AT + 1200), 9.6 / 6, id="what was queued costs from its capacity on"),
-        pytest.param(replace(GOOGLE, usd_per_hour=None), None, id="an unknown price is not zero"),
-    ],
-)
+@pytest.mark.parametrize(("lease", "usd"), [
+    pytest.param(LEASE, 0.0, id="no create left"),
+    pytest.param(GOOGLE, 9.6 / 2, id="half an hour, still there"),
+    pytest.param(replace(GOOGLE, gone_at=AT + 900), 9.6 / 4, id="gone after a quarter"),
+    pytest.param(QUEUED, 0.0, id="waiting in the queue costs nothing"),
+    pytest.param(replace(QUEUED, ready_at=AT + 1200), 9.6 / 6, id="what was queued costs from its capacity on"),
+    pytest.param(replace(GOOGLE, usd_per_hour=None), None, id="an unknown price is not zero"),
+])  # fmt: skip
 def test_dollars_run_from_the_create_to_proven_absence(lease: Lease, usd: float | None) -> None:
     assert costs.of_lease(lease, AT + 1800) == (usd if usd is None else pytest.approx(usd))
 

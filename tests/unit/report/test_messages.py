@@ -57,19 +57,14 @@ def test_the_banner_of_an_emulated_slice_announces_no_bill() -> None:
     assert "emulated, not billed" in text and "gcloud" not in text and "$" not in text
 
 
-@pytest.mark.parametrize(
-    ("lease", "words"),
-    [
-        pytest.param(replace(GOOGLE, state=LeaseState.GONE, gone_at=AT), "absent (checked 13:46:40Z)", id="gone"),
-        pytest.param(replace(GOOGLE, state=LeaseState.DOWN, down_at=AT), "not proven absent yet", id="going"),
-        pytest.param(
-            replace(GOOGLE, state=LeaseState.FORGOTTEN, gone_at=AT, reason="verified by a person: seen"),
-            "not proven: tpujob-owner0-0000000000 was forgotten, verified by a person: seen",
-            id="forgotten is never absent",
-        ),
-        pytest.param(replace(GOOGLE, state=LeaseState.READY), "`tpujob down alice` releases it", id="alive"),
-    ],
-)
+@pytest.mark.parametrize(("lease", "words"), [
+    pytest.param(replace(GOOGLE, state=LeaseState.GONE, gone_at=AT), "absent (checked 13:46:40Z)", id="gone"),
+    pytest.param(replace(GOOGLE, state=LeaseState.DOWN, down_at=AT), "not proven absent yet", id="going"),
+    pytest.param(replace(GOOGLE, state=LeaseState.FORGOTTEN, gone_at=AT, reason="verified by a person: seen"),
+                 "not proven: tpujob-owner0-0000000000 was forgotten, verified by a person: seen",
+                 id="forgotten is never absent"),
+    pytest.param(replace(GOOGLE, state=LeaseState.READY), "`tpujob down alice` releases it", id="alive"),
+])  # fmt: skip
 def test_a_run_that_did_not_release_its_slice_says_what_became_of_it(lease: Lease, words: str) -> None:
     assert words in lease_outcome(lease)
     run = RunRecord("r", "r", "job.yaml", "google", AT, "runs/r")

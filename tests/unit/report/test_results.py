@@ -28,14 +28,11 @@ def test_every_event_of_the_ledger_reads_as_a_sentence(event: type[Any]) -> None
     assert results._describe(kind, data) != kind
 
 
-@pytest.mark.parametrize(
-    ("dataset", "said"),
-    [
-        ({"name": "mnist", "synthetic": False}, []),
-        ({"name": "mnist-sample", "synthetic": False}, ["on the mnist sample, 6,000 real images at most"]),
-        ({"name": "mnist", "synthetic": True}, ["on generated digits, not real images"]),
-    ],
-)
+@pytest.mark.parametrize(("dataset", "said"), [
+    ({"name": "mnist", "synthetic": False}, []),
+    ({"name": "mnist-sample", "synthetic": False}, ["on the mnist sample, 6,000 real images at most"]),
+    ({"name": "mnist", "synthetic": True}, ["on generated digits, not real images"]),
+])  # fmt: skip
 def test_the_result_says_of_which_images_its_accuracy_is(dataset: dict[str, Any], said: list[str]) -> None:
     assert results._describe_metrics({"test_accuracy": 0.5, "dataset": dataset}) == ["test accuracy 50.0 %", *said]
 

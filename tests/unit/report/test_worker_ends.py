@@ -66,14 +66,11 @@ def test_a_long_last_line_is_cut() -> None:
     assert len(line) < 300 and line.endswith("y…")
 
 
-@pytest.mark.parametrize(
-    ("log", "last"),
-    [
-        *((b"a\nValueError: no\n\n \n", "ValueError: no"), (b"a\nno newline", "no newline"), (b"", "")),
-        *((b"x" * 3 * TAIL_BYTES + b"\nafter a long line\n", "after a long line"), (b"50 %\r100 %\n", "100 %")),
-        *((b"\x1b[31mred\x1b[0m \x1b]0;title\x07\n", "red"), (b"\xff\xfe\n", "\ufffd\ufffd")),
-    ],
-)
+@pytest.mark.parametrize(("log", "last"), [
+    (b"a\nValueError: no\n\n \n", "ValueError: no"), (b"a\nno newline", "no newline"), (b"", ""),
+    (b"x" * 3 * TAIL_BYTES + b"\nafter a long line\n", "after a long line"), (b"50 %\r100 %\n", "100 %"),
+    (b"\x1b[31mred\x1b[0m \x1b]0;title\x07\n", "red"), (b"\xff\xfe\n", "\ufffd\ufffd"),
+])  # fmt: skip
 def test_the_last_line_of_a_log_is_safe_and_is_the_last_with_text(tmp_path: Path, log: bytes, last: str) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "worker3.log").write_bytes(log)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.vm import egress
+from tests.ports import held_port
 from tests.waiting import HANG_S
 
 RETRYING = "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError(': /simple/alpha/'\n"
@@ -17,9 +18,8 @@ RETRYING = "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewCo
 @pytest.fixture
 def closed() -> Iterator[int]:
     """A port that refuses connections, and that no other program gets."""
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        yield holder.getsockname()[1]
+    with held_port() as number:
+        yield number
 
 
 @pytest.fixture
@@ -83,17 +83,14 @@ def test_a_failure_that_says_nothing_of_a_connection_is_the_setups_own(
     assert look(text, PIP_INDEX_URL=f"http://127.0.0.1:{closed}/simple") == []
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "fatal: unable to access 'https://git.invalid/repo/': Could not resolve host: git.invalid",
-        "curl: (7) Failed to connect to git.invalid port 443 after 3 ms: Connection refused",
-        *("E: Could not resolve 'git.invalid'", "wget: unable to resolve host address 'git.invalid'"),
-        "ssh: Could not resolve hostname git.invalid: Name or service not known",
-        "Retrying after connection broken by 'NameResolutionError(\"HTTPSConnection(host='git.invalid', port=443): ...",
-        "  Caused by: error sending request for url (https://git.invalid/simple/alpha/)",
-    ],
-)
+@pytest.mark.parametrize("line", [
+    "fatal: unable to access 'https://git.invalid/repo/': Could not resolve host: git.invalid",
+    "curl: (7) Failed to connect to git.invalid port 443 after 3 ms: Connection refused",
+    "E: Could not resolve 'git.invalid'", "wget: unable to resolve host address 'git.invalid'",
+    "ssh: Could not resolve hostname git.invalid: Name or service not known",
+    "Retrying after connection broken by 'NameResolutionError(\"HTTPSConnection(host='git.invalid', port=443): ...",
+    "  Caused by: error sending request for url (https://git.invalid/simple/alpha/)",
+])  # fmt: skip
 def test_a_server_that_the_output_names_is_tried_in_place_of_the_indexes(
     look: Callable[..., list[str]], closed: int, line: str
 ) -> None:
@@ -114,14 +111,11 @@ def test_a_server_of_the_job_itself_is_no_route_out(look: Callable[..., list[str
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        (b"HTTP/1.1 200 Connection established\r\n\r\n", []),
-        (b"HTTP/1.1 403 Forbidden\r\n\r\n", ["index.invalid:443 (the proxy 127.0.0.1:{} answers 403)"]),
-        (b"nonsense", ["index.invalid:443 (the proxy 127.0.0.1:{} answers nothing)"]),
-    ],
-)
+@pytest.mark.parametrize(("answer", "expected"), [
+    (b"HTTP/1.1 200 Connection established\r\n\r\n", []),
+    (b"HTTP/1.1 403 Forbidden\r\n\r\n", ["index.invalid:443 (the proxy 127.0.0.1:{} answers 403)"]),
+    (b"nonsense", ["index.invalid:443 (the proxy 127.0.0.1:{} answers nothing)"]),
+])  # fmt: skip
 def test_a_proxy_is_asked_for_the_connection(
     look: Callable[..., list[str]], serve: Callable[[bytes], int], answer: bytes, expected: list[str]
 ) -> None:

@@ -374,14 +374,11 @@ def test_what_needs_another_torch_than_the_one_lent_says_which_package_wants_wha
     assert "torch==2.9.0+own of this machine is lent (emulated); requirements that name another torch get it" in last
 
 
-@pytest.mark.parametrize(
-    ("asked", "pin"),
-    [
-        ("torch_xla\ntorch; python_version > '3'\n", "torch==2.9.*"),
-        *(("torch_xla\ntorch\n", "torch==2.9.*"), ("torch-xla==2.5.0\ntorchvision\n", "torch==2.5.*")),
-        *(("torch_xla\ntorch==2.5.0\n", "torch-xla==2.5.*"), ("torch_xla==2.5.0\ntorch==2.5.0", "")),
-    ],
-)
+@pytest.mark.parametrize(("asked", "pin"), [
+    ("torch_xla\ntorch; python_version > '3'\n", "torch==2.9.*"),
+    ("torch_xla\ntorch\n", "torch==2.9.*"), ("torch-xla==2.5.0\ntorchvision\n", "torch==2.5.*"),
+    ("torch_xla\ntorch==2.5.0\n", "torch-xla==2.5.*"), ("torch_xla==2.5.0\ntorch==2.5.0", ""),
+])  # fmt: skip
 def test_torch_and_torch_xla_are_of_one_version_which_their_metadata_do_not_say(
     worker: Worker, asked: str, pin: str
 ) -> None:
@@ -436,14 +433,11 @@ def test_the_lock_of_a_package_manager_is_waited_for_and_named(
     assert capfd.readouterr().out.count(f"setup    waiting for {HELD}\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("variables", "cert"),
-    [
-        *(({}, "/of the file.pem"), ({"PIP_CERT": "/p.pem", "REQUESTS_CA_BUNDLE": "/r.pem"}, "/p.pem")),
-        *(({"SSL_CERT_FILE": "/uv.pem"}, "/uv.pem"), ({"PIP_CONFIG_FILE": os.devnull, "CURL_CA_BUNDLE": "/c"}, "/c")),
-        ({"PIP_CONFIG_FILE": os.devnull}, None),
-    ],
-)
+@pytest.mark.parametrize(("variables", "cert"), [
+    ({}, "/of the file.pem"), ({"PIP_CERT": "/p.pem", "REQUESTS_CA_BUNDLE": "/r.pem"}, "/p.pem"),
+    ({"SSL_CERT_FILE": "/uv.pem"}, "/uv.pem"), ({"PIP_CONFIG_FILE": os.devnull, "CURL_CA_BUNDLE": "/c"}, "/c"),
+    ({"PIP_CONFIG_FILE": os.devnull}, None),
+])  # fmt: skip
 def test_what_pip_is_set_up_with_is_that_of_uv_too(tmp_path: Path, variables: dict[str, str], cert: str | None) -> None:
     config = tmp_path / "pip.conf"
     config.write_text("[global]\ncert = /of the file.pem\n[install]\nfind-links = /a\n    /b\n")
@@ -459,28 +453,19 @@ def test_what_pip_is_set_up_with_is_that_of_uv_too(tmp_path: Path, variables: di
     assert found.get("SSL_CERT_FILE") == cert
 
 
-@pytest.mark.parametrize(
-    ("output", "why"),
-    [
-        (
-            "ERROR: Could not find a version that satisfies the requirement x (from versions: none)\n"
-            "ERROR: No matching distribution found for x\n",
-            "No matching distribution found for x",
-        ),
-        (
-            "error: Request failed after 3 retries in 7.2s\n  cause: Failed to fetch: https://i/x/\n  cause: refused\n",
-            "Request failed after 3 retries in 7.2s: Failed to fetch: https://i/x/",
-        ),
-        (
-            "  × No solution found when resolving dependencies:\n  ╰─▶ Because x was not found\n",
-            "No solution found when resolving dependencies: Because x was not found",
-        ),
-        (
-            "error: No solution found\n  cause: Because a needs b==1\n         And because you require b==2, no.\n",
-            "No solution found: Because a needs b==1 And because you require b==2, no.",
-        ),
-        *(("error: Failed to fetch\n  Caused by: no route\n", "Failed to fetch: no route"), ("Killed\n", "")),
-    ],
-)
+@pytest.mark.parametrize(("output", "why"), [
+    (
+        "ERROR: Could not find a version that satisfies the requirement x (from versions: none)\n"
+        "ERROR: No matching distribution found for x\n",
+        "No matching distribution found for x",
+    ),
+    ("error: Request failed after 3 retries in 7.2s\n  cause: Failed to fetch: https://i/x/\n  cause: refused\n",
+     "Request failed after 3 retries in 7.2s: Failed to fetch: https://i/x/"),
+    ("  × No solution found when resolving dependencies:\n  ╰─▶ Because x was not found\n",
+     "No solution found when resolving dependencies: Because x was not found"),
+    ("error: No solution found\n  cause: Because a needs b==1\n         And because you require b==2, no.\n",
+     "No solution found: Because a needs b==1 And because you require b==2, no."),
+    ("error: Failed to fetch\n  Caused by: no route\n", "Failed to fetch: no route"), ("Killed\n", ""),
+])  # fmt: skip
 def test_what_is_wrong_is_read_from_the_output_of_each_tool(output: str, why: str) -> None:
     assert tools.problem(output.splitlines()) == why

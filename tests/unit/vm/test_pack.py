@@ -111,19 +111,14 @@ def test_a_link_to_a_directory_of_the_job_brings_what_comes_by_no_other_way(work
     assert {*left} == {"artifacts/out/again", "artifacts/all", "work/wandb/latest", "artifacts/v"}
 
 
-@pytest.mark.parametrize(
-    ("pattern", "place", "is_named"),
-    [
-        ("", "artifacts/deep", True),
-        ("out", "work/out/deep", True),
-        ("**", "work/out/deep", True),
-        ("**/deep", "work/out/deep", True),
-        ("out/deep/**/*.pt", "work/out/deep", True),
-        ("**/deep/*.pt", "work/out/deep", True),
-        ("out/**/*.pt", "work/out/deep", False),
-        ("**/*.pt", "work/deep", False),
-    ],
-)
+@pytest.mark.parametrize(("pattern", "place", "is_named"), [
+    ("", "artifacts/deep", True), ("out", "work/out/deep", True), ("**", "work/out/deep", True),
+    ("**/deep", "work/out/deep", True),
+    ("out/deep/**/*.pt", "work/out/deep", True),
+    ("**/deep/*.pt", "work/out/deep", True),
+    ("out/**/*.pt", "work/out/deep", False),
+    ("**/*.pt", "work/deep", False),
+])  # fmt: skip
 def test_a_directory_that_cannot_be_read_counts_where_a_pattern_names_it_or_takes_it_whole(
     run: Path, pattern: str, place: str, is_named: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,16 +113,13 @@ def test_code_is_unpacked_with_its_links_and_its_modes(container: Container) -> 
     assert code == 0 and lines[2:4] == [b"runs", b"text"]
 
 
-@pytest.mark.parametrize(
-    ("member", "why"),
-    [
-        (("../out", b"x", ""), "../out leads out of the code"),
-        (("/etc/out", b"x", ""), "/etc/out leads out of the code"),
-        (("link", None, "../../out"), "link is a link that leads out of the code"),
-        (("link", None, "/etc"), "link is a link that leads out of the code"),
-        (("null", None, "dev"), "null is neither a file nor a directory nor a link"),
-    ],
-)
+@pytest.mark.parametrize(("member", "why"), [
+    (("../out", b"x", ""), "../out leads out of the code"),
+    (("/etc/out", b"x", ""), "/etc/out leads out of the code"),
+    (("link", None, "../../out"), "link is a link that leads out of the code"),
+    (("link", None, "/etc"), "link is a link that leads out of the code"),
+    (("null", None, "dev"), "null is neither a file nor a directory nor a link"),
+])  # fmt: skip
 def test_code_that_leads_out_is_refused(container: Container, member: tuple[str, bytes | None, str], why: str) -> None:
     archive = packed(("good", b"x", ""), member)
     code, _ = container.run(request(("main", "echo never"), archive=archive), archive)
@@ -136,13 +133,10 @@ def test_nothing_is_written_through_a_link_of_the_code(container: Container) -> 
     assert container.note["detail"] == "b/there is behind a link"
 
 
-@pytest.mark.parametrize(
-    ("damage", "why"),
-    [
-        (lambda archive: archive[:-9] + b"x" * 9, "the code arrived with another content than its hash says"),
-        (lambda archive: None, "there is no code: No such file or directory"),
-    ],
-)
+@pytest.mark.parametrize(("damage", "why"), [
+    (lambda archive: archive[:-9] + b"x" * 9, "the code arrived with another content than its hash says"),
+    (lambda archive: None, "there is no code: No such file or directory"),
+])  # fmt: skip
 def test_damaged_or_missing_code_is_never_run(container: Container, damage: Any, why: str) -> None:
     archive = packed(("good", b"x" * 1000, ""))
     code, lines = container.run(request(("main", "echo never"), archive=archive), damage(archive))
@@ -156,13 +150,10 @@ def test_an_archive_that_is_none_is_said(container: Container) -> None:
     assert container.note["detail"].startswith("the archive of the code is damaged: ")
 
 
-@pytest.mark.parametrize(
-    ("keys", "why"),
-    [
-        ({"schema": 2}, "ValueError: the request has schema 2, and this program knows 1"),
-        ({"phases": [{"name": "../x", "script": ""}]}, "ValueError: bad name '../x'"),
-    ],
-)
+@pytest.mark.parametrize(("keys", "why"), [
+    ({"schema": 2}, "ValueError: the request has schema 2, and this program knows 1"),
+    ({"phases": [{"name": "../x", "script": ""}]}, "ValueError: bad name '../x'"),
+])  # fmt: skip
 def test_a_request_that_is_not_understood_is_said(container: Container, keys: dict[str, Any], why: str) -> None:
     code, _ = container.run(request(("main", "echo never"), **keys))
     assert (code, container.note["why"], container.note["detail"]) == (71, "failed", why)

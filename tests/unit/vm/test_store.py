@@ -126,15 +126,12 @@ def test_two_receivers_of_the_same_at_once_do_no_harm(worker: Worker) -> None:
     assert run(worker, tree) == {"started": True} and worker.path("work", "large").read_bytes() == LARGE
 
 
-@pytest.mark.parametrize(
-    "stream",
-    [
-        pytest.param(lambda tree: tree.head() + encoded(b"another one"), id="another content"),
-        pytest.param(lambda tree: tree.head() + b"Z\0\0\0\x04junk", id="not zlib"),
-        pytest.param(lambda tree: tree.head() + b"R\x7f\xff\xff\xff", id="an endless block"),
-        pytest.param(lambda tree: b"5\nxxxxx", id="no manifest"),
-    ],
-)
+@pytest.mark.parametrize("stream", [
+    pytest.param(lambda tree: tree.head() + encoded(b"another one"), id="another content"),
+    pytest.param(lambda tree: tree.head() + b"Z\0\0\0\x04junk", id="not zlib"),
+    pytest.param(lambda tree: tree.head() + b"R\x7f\xff\xff\xff", id="an endless block"),
+    pytest.param(lambda tree: b"5\nxxxxx", id="no manifest"),
+])  # fmt: skip
 def test_what_arrives_damaged_is_not_stored(worker: Worker, stream: object) -> None:
     tree = Tree({"a": b"the content"})
     said = answers(worker, tree, stream(tree))[-1]  # type: ignore[operator]
@@ -247,15 +244,12 @@ def test_links_within_are_fine() -> None:
     assert len(made.links) == 4
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
-        *({"files": [["a", ONE, 1, 0], ["a", ONE, 1, 0]]}, {"files": [["a", ONE, 1, 0], ["a/b", ONE, 1, 0]]}),
-        *({"files": [["a/b", ONE, 1, 0]], "links": [["a", "c"]]}, {"links": [["a", "c"]], "directories": ["a/b"]}),
-        *({"files": [["a", "../../.ssh/id_rsa", 1, 0]]}, {"files": [["a", ONE, -1, 0]]}),
-        {"files": [["a", ONE, True, 0]]},
-    ],
-)
+@pytest.mark.parametrize("shape", [
+    {"files": [["a", ONE, 1, 0], ["a", ONE, 1, 0]]}, {"files": [["a", ONE, 1, 0], ["a/b", ONE, 1, 0]]},
+    {"files": [["a/b", ONE, 1, 0]], "links": [["a", "c"]]}, {"links": [["a", "c"]], "directories": ["a/b"]},
+    {"files": [["a", "../../.ssh/id_rsa", 1, 0]]}, {"files": [["a", ONE, -1, 0]]},
+    {"files": [["a", ONE, True, 0]]},
+])  # fmt: skip
 def test_nothing_is_written_through_a_link_and_no_path_comes_twice(shape: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"twice|bad"):
         manifest(**shape)

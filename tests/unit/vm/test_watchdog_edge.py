@@ -315,13 +315,10 @@ def test_malformed_files_of_the_job_end_nothing(vm: Vm, worker: Worker, text: st
 # -- the notice --
 
 
-@pytest.mark.parametrize(
-    ("reply", "said"),
-    [
-        *(((200, b"TRUE"), True), ((200, b"true\n"), True), ((200, b"FALSE"), False), ((404, b""), False)),
-        ((503, b""), False),
-    ],
-)
+@pytest.mark.parametrize(("reply", "said"), [
+    ((200, b"TRUE"), True), ((200, b"true\n"), True), ((200, b"FALSE"), False), ((404, b""), False),
+    ((503, b""), False),
+])  # fmt: skip
 def test_a_notice_is_the_exact_text_of_the_metadata_server(vm: Vm, server: Server, reply: Reply, said: bool) -> None:
     server.replies["/computeMetadata/v1/instance/preempted"] = lambda: reply
     assert vm.perform(("preempted",)) is said

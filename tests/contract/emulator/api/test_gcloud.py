@@ -5,7 +5,6 @@ The scenarios are in `gcloud_commands`; a table in docs/emulator.md is generated
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import subprocess
@@ -14,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.emulator.daemon import control
 from tests.contract.emulator.api.gcloud_commands import ALPHA, BOTH, NOT_HERE, SCENARIOS, Step
 from tests.contract.emulator.conftest import Fault
 from tests.emulator_fixture import Emulator
@@ -29,22 +27,11 @@ NEEDS_OPENSSH = {"ssh and scp", "queued resources"}
 
 @pytest.fixture
 def gcloud(shared_emulator: Emulator, tmp_path: Path) -> Gcloud:
-    path = f"{control.ssh_programs(shared_emulator.state_dir)}{os.pathsep}{os.environ['PATH']}"
-    environment = {"PATH": path, "HOME": str(tmp_path)}
-    environment |= control.gcloud_environment(shared_emulator.endpoint, shared_emulator.state_dir)
-    environment |= {
-        "CLOUDSDK_CONFIG": str(tmp_path / "gcloud")
-    }  # scenarios that run at the same time must not share gcloud's files
+    environment = shared_emulator.for_gcloud(tmp_path)
 
     def run(*words: str, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["gcloud", *prefix, "compute", "tpus", *words],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=HANG_S,
-            check=False,
-        )
+        argv = ["gcloud", *prefix, "compute", "tpus", *words]
+        return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False)
 
     return run
 

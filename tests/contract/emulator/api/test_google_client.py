@@ -161,27 +161,21 @@ def test_a_name_in_use_is_a_conflict(api: tpu_v2.TpuClient, create: Create) -> N
         api.create_node(parent=ZONE, node_id=node.name.rpartition("/")[2], node=node_body())
 
 
-@pytest.mark.parametrize(
-    ("node_id", "fields", "message"),
-    [
-        *(("Bad_Name", {}, 'Invalid node ID "Bad_Name"'), ("", {}, 'Invalid node ID ""')),
-        ("n" * 64, {}, "Invalid node ID"),
-        ("x", {"accelerator_type": "v2-8"}, "the accelerator v2-8 was not found in zone us-central1-a"),
-        ("x", {"accelerator_type": "v99-1"}, 'accelerator type, "v99-1", could not be found'),
-        ("x", {"accelerator_type": ""}, "an accelerator type or an accelerator configuration is required"),
-        ("x", {"runtime_version": "v0"}, 'The runtime version "v0" could not be found'),
-        (
-            "x",
-            {"runtime_version": "v2-alpha-tpuv6e"},
-            'The runtime version "v2-alpha-tpuv6e" does not support "v5litepod-4"',
-        ),
-        ("x", {"runtime_version": "tpu-ubuntu2204-base"}, 'does not support "v5litepod-4"'),
-        ("x", {"accelerator_config": {"type": "V6E", "topology": "2x2"}}, "the accelerator config (V6E) differ"),
-        ("x", {"accelerator_config": {"type": "V5LITE_POD", "topology": "2x4"}}, "the accelerator config (2x4) differ"),
-        ("x", {"labels": {"Big": "a"}}, 'Invalid label key "Big"'),
-        ("x", {"labels": {"a": "A b"}}, 'Invalid value "A b" of label "a"'),
-    ],
-)
+@pytest.mark.parametrize(("node_id", "fields", "message"), [
+    ("Bad_Name", {}, 'Invalid node ID "Bad_Name"'), ("", {}, 'Invalid node ID ""'),
+    ("n" * 64, {}, "Invalid node ID"),
+    ("x", {"accelerator_type": "v2-8"}, "the accelerator v2-8 was not found in zone us-central1-a"),
+    ("x", {"accelerator_type": "v99-1"}, 'accelerator type, "v99-1", could not be found'),
+    ("x", {"accelerator_type": ""}, "an accelerator type or an accelerator configuration is required"),
+    ("x", {"runtime_version": "v0"}, 'The runtime version "v0" could not be found'),
+    ("x", {"runtime_version": "v2-alpha-tpuv6e"},
+     'The runtime version "v2-alpha-tpuv6e" does not support "v5litepod-4"'),
+    ("x", {"runtime_version": "tpu-ubuntu2204-base"}, 'does not support "v5litepod-4"'),
+    ("x", {"accelerator_config": {"type": "V6E", "topology": "2x2"}}, "the accelerator config (V6E) differ"),
+    ("x", {"accelerator_config": {"type": "V5LITE_POD", "topology": "2x4"}}, "the accelerator config (2x4) differ"),
+    ("x", {"labels": {"Big": "a"}}, 'Invalid label key "Big"'),
+    ("x", {"labels": {"a": "A b"}}, 'Invalid value "A b" of label "a"'),
+])  # fmt: skip
 def test_a_wrong_create_is_refused_and_creates_nothing(
     api: tpu_v2.TpuClient, node_id: str, fields: dict[str, object], message: str
 ) -> None:

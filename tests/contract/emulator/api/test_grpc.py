@@ -235,20 +235,17 @@ def test_a_lost_reply_is_a_broken_connection_and_the_node_is_there(client: tpu_v
     finish(client.delete_node(name=f"{ZONE}/nodes/lost1"))
 
 
-@pytest.mark.parametrize(
-    ("kind", "fields", "error"),
-    [
-        *(("drop", {}, exceptions.ServiceUnavailable), ("status", {"status": 503}, exceptions.ServiceUnavailable)),
-        ("status", {"status": 429}, exceptions.ResourceExhausted),
-        ("status", {"status": 502}, exceptions.ServiceUnavailable),
-        ("status", {"status": 403}, exceptions.PermissionDenied),
-        ("status", {"status": 404}, exceptions.MethodNotImplemented),
-        ("status", {"status": 504}, exceptions.DeadlineExceeded),
-        ("garbage", {"form": "html"}, exceptions.InternalServerError),
-        ("garbage", {"form": "types"}, exceptions.InternalServerError),
-        ("garbage", {"form": "empty"}, exceptions.InternalServerError),
-    ],
-)
+@pytest.mark.parametrize(("kind", "fields", "error"), [
+    ("drop", {}, exceptions.ServiceUnavailable), ("status", {"status": 503}, exceptions.ServiceUnavailable),
+    ("status", {"status": 429}, exceptions.ResourceExhausted),
+    ("status", {"status": 502}, exceptions.ServiceUnavailable),
+    ("status", {"status": 403}, exceptions.PermissionDenied),
+    ("status", {"status": 404}, exceptions.MethodNotImplemented),
+    ("status", {"status": 504}, exceptions.DeadlineExceeded),
+    ("garbage", {"form": "html"}, exceptions.InternalServerError),
+    ("garbage", {"form": "types"}, exceptions.InternalServerError),
+    ("garbage", {"form": "empty"}, exceptions.InternalServerError),
+])  # fmt: skip
 def test_faults_on_the_wire_have_their_grpc_form(
     client: tpu_v2.TpuClient, fault: Fault, kind: str, fields: dict[str, Any], error: type[Exception]
 ) -> None:

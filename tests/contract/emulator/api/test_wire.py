@@ -141,35 +141,27 @@ def test_fields_of_v2alpha1_never_show_in_v2_where_strict_clients_read(http_: Ht
     assert stable["schedulingConfig"] == {"spot": True}
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        *(("{", "The body is not JSON"), ("[]", "The body is not a JSON object")),
-        (BODY | {"accelerator": "x"}, "Unknown name \"accelerator\" at 'node': Cannot find field."),
-        (BODY | {"labels": {"a": 1}}, "Invalid value at 'node.labels'"),
-        (BODY | {"schedulingConfig": {"spot": "yes"}}, "Invalid value at 'node.schedulingConfig.spot'"),
-        (BODY | {"acceleratorConfig": {"type": 99}}, "Invalid value at 'node.acceleratorConfig.type'"),
-        (BODY | {"autocheckpointEnabled": True}, 'Unknown name "autocheckpointEnabled"'),
-        (BODY | {"tags": "a"}, "Invalid value at 'node.tags'"),
-    ],
-)
+@pytest.mark.parametrize(("body", "message"), [
+    ("{", "The body is not JSON"), ("[]", "The body is not a JSON object"),
+    (BODY | {"accelerator": "x"}, "Unknown name \"accelerator\" at 'node': Cannot find field."),
+    (BODY | {"labels": {"a": 1}}, "Invalid value at 'node.labels'"),
+    (BODY | {"schedulingConfig": {"spot": "yes"}}, "Invalid value at 'node.schedulingConfig.spot'"),
+    (BODY | {"acceleratorConfig": {"type": 99}}, "Invalid value at 'node.acceleratorConfig.type'"),
+    (BODY | {"autocheckpointEnabled": True}, 'Unknown name "autocheckpointEnabled"'),
+    (BODY | {"tags": "a"}, "Invalid value at 'node.tags'"),
+])  # fmt: skip
 def test_a_malformed_body_is_refused_with_the_place_of_the_mistake(http_: Http, body: Any, message: str) -> None:
     status, answer = http_.send("POST", f"/v2/{ZONE}/nodes?nodeId=wrong", body)
     assert (status, answer["error"]["status"]) == (400, "INVALID_ARGUMENT")
     assert message in answer["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [
-        *(("nodes?pagesize=3", "pagesize"), ("nodes?filter=a", "filter"), ("nodes/none?force=true", "force")),
-        ("queuedResources?nodeId=x", "nodeId"),
-        (
-            "nodes?alt=json&$alt=json;enum-encoding=int&key=k&prettyPrint=false&page_size=3&pageSize=3&requestId=x",
-            "requestId",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("path", "name"), [
+    ("nodes?pagesize=3", "pagesize"), ("nodes?filter=a", "filter"), ("nodes/none?force=true", "force"),
+    ("queuedResources?nodeId=x", "nodeId"),
+    ("nodes?alt=json&$alt=json;enum-encoding=int&key=k&prettyPrint=false&page_size=3&pageSize=3&requestId=x",
+     "requestId"),
+])  # fmt: skip
 def test_an_unknown_query_parameter_is_refused(http_: Http, path: str, name: str) -> None:
     status, answer = http_.send("GET", f"/v2/{ZONE}/{path}")
     assert (status, answer["error"]["status"]) == (400, "INVALID_ARGUMENT")

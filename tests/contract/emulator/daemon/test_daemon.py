@@ -22,16 +22,9 @@ from orchestrator.emulator.daemon import control
 from tests.cli_fixture import Cli
 from tests.contract.emulator.conftest import ZONE, client_for, finish, machines, node_body
 from tests.emulator_fixture import Emulator
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S, has_ended, until
 
 BODY = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
-
-
-def lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def kill(emulator: Emulator) -> None:
@@ -106,7 +99,7 @@ def test_stop_is_true_once_and_then_there_is_nothing_to_stop(tmp_path: Path) -> 
     pid = control.ensure_running(tmp_path).pid
     assert control.stop(tmp_path)
     assert control.running(tmp_path) is None
-    until(lambda: not lives(pid))
+    until(lambda: has_ended(pid))
     assert not control.stop(tmp_path)
 
 
@@ -116,7 +109,7 @@ def test_a_daemon_whose_directory_was_removed_ends_and_leaves_that_of_the_next_o
     shutil.rmtree(state_dir)
     second = control.ensure_running(state_dir)
     assert second.pid != first.pid
-    until(lambda: not lives(first.pid), "the end of the daemon without a directory")
+    until(lambda: has_ended(first.pid), "the end of the daemon without a directory")
     assert control.running(state_dir) == second
     assert control.stop(state_dir)
 
@@ -186,7 +179,7 @@ def test_after_a_kill_the_next_daemon_has_the_same_nodes_ports_keys_and_jobs(
     billed = emulator.billing()["nodes"][0]
 
     kill(emulator)
-    assert lives(job)
+    assert not has_ended(job)
     again = emulator.restarted()
 
     assert again.endpoint.pid != emulator.endpoint.pid
@@ -200,7 +193,7 @@ def test_after_a_kill_the_next_daemon_has_the_same_nodes_ports_keys_and_jobs(
     assert (row["since"], row["until"]) == (billed["since"], None)
     assert row["node_seconds"] > billed["node_seconds"]
     finish(api.delete_node(name=node.name))
-    assert not lives(job)
+    assert has_ended(job)
     assert again.billing()["totals"]["running"] == 0
 
 
@@ -249,7 +242,7 @@ def test_a_daemon_killed_while_stopping_a_node_still_ends_its_processes(
     (emulator.state_dir / "state.json").write_text(json.dumps(saved))
     api = client_for(emulator.restarted())
     until(lambda: api.get_node(name=node.name).state == tpu_v2.Node.State.STOPPED)
-    assert not lives(job)
+    assert has_ended(job)
 
 
 @pytest.mark.exhaustive
@@ -273,7 +266,7 @@ def test_stop_ends_the_processes_of_the_vms_and_keeps_the_nodes(
     node = finish(api.create_node(parent=ZONE, node_id="kept", node=node_body(metadata={"ssh-keys": ssh_keys})))
     job = int(machines(api, node.name, login_key)[0].output("setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $!"))
     assert control.stop(emulator.state_dir)
-    assert not lives(job)
+    assert has_ended(job)
     again = emulator.restarted()
     assert [node["state"] for node in again.status()["nodes"]] == ["READY"]
 
@@ -284,9 +277,9 @@ def test_stop_ends_what_a_killed_daemon_left_behind(emulator: Emulator, login_ke
     node = finish(api.create_node(parent=ZONE, node_id="orphan", node=node_body(metadata={"ssh-keys": ssh_keys})))
     job = int(machines(api, node.name, login_key)[0].output("setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $!"))
     kill(emulator)
-    assert lives(job)
+    assert not has_ended(job)
     assert control.stop(emulator.state_dir)
-    assert not lives(job)
+    assert has_ended(job)
 
 
 def test_a_delete_during_creation_ends_both_operations(shared_emulator: Emulator) -> None:

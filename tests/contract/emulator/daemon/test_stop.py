@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pty
-
 import pytest
 
 from tests.cli_fixture import Cli
@@ -22,13 +19,8 @@ def test_without_a_terminal_an_emulator_with_a_node_is_stopped_only_with_yes(cli
 @pytest.mark.parametrize(("typed", "said"), [("n\n", "left running"), ("y\n", "stopped")])
 def test_on_a_terminal_it_asks(cli: Cli, typed: str, said: str) -> None:
     assert cli("up", "alice", "--zone", "us-central1-a").returncode == 0
-    ours, terminal = pty.openpty()
-    process = cli.start("emulator", "stop", stdin=terminal)
-    os.write(ours, typed.encode())
-    out, err = process.communicate()
-    os.close(ours)
-    os.close(terminal)
-    assert process.returncode == 0 and said in out and "Stop it and its processes" in err, err
+    done = cli.answered(typed, "emulator", "stop")
+    assert done.returncode == 0 and said in done.stdout and "Stop it and its processes" in done.stderr, done.stderr
 
 
 def test_an_emulator_on_which_nothing_runs_is_stopped_without_a_question(cli: Cli) -> None:

@@ -18,10 +18,11 @@ import pytest
 from orchestrator import errors
 from orchestrator.clouds.tpu.client import TpuApi
 from orchestrator.clouds.tpu.connect import emulator_credentials
-from orchestrator.core.lease.cloud_api import Listing, Operation, SliceName, SliceRequest, SliceState, SliceView
+from orchestrator.core.lease.cloud_api import Listing, SliceName, SliceRequest, SliceState, SliceView
 from orchestrator.emulator.daemon import control
 from tests.cli_fixture import Tpujob
 from tests.contract.emulator.conftest import client_for, machines
+from tests.contract.operations import finish
 from tests.emulator_fixture import Emulator
 from tests.waiting import HANG_S, until
 
@@ -58,12 +59,6 @@ def request() -> SliceRequest:
     return SliceRequest(name, "v5litepod-4", "v2-alpha-tpuv5-lite", labels={"tpujob": "1"})
 
 
-def finish(api: TpuApi, operation: Operation) -> Operation:
-    done = until(lambda: api.operation(operation.name), wanted=lambda now: now is not None and now.done)
-    assert done is not None
-    return done
-
-
 def ready(api: TpuApi) -> SliceName:
     wanted = request()
     finish(api, api.create(wanted))
@@ -86,20 +81,17 @@ def log(emulator: Emulator, node: str = "", after: int = 0) -> list[dict[str, An
 # -- the reply ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("status", "kind", "message"),
-    [
-        (400, errors.WrongState, "get is not supported while in state CREATING"),
-        (401, errors.AuthError, "invalid authentication credentials"),
-        (403, errors.AuthError, "Permission 'tpu.nodes.get' denied on"),
-        (404, errors.UnexpectedReply, "not in the API's form: Error 404"),
-        (409, errors.WrongState, "unable to queue the operation"),
-        (429, errors.CloudUnavailable, "Quota exceeded for GetNodes? requests per minute"),
-        (500, errors.CloudUnavailable, "an internal error has occurred"),
-        (502, errors.CloudUnavailable, "not in the API's form: Error 502"),
-        *((503, errors.CloudUnavailable, "currently unavailable"), (504, errors.CloudUnavailable, "Deadline expired")),
-    ],
-)
+@pytest.mark.parametrize(("status", "kind", "message"), [
+    (400, errors.WrongState, "get is not supported while in state CREATING"),
+    (401, errors.AuthError, "invalid authentication credentials"),
+    (403, errors.AuthError, "Permission 'tpu.nodes.get' denied on"),
+    (404, errors.UnexpectedReply, "not in the API's form: Error 404"),
+    (409, errors.WrongState, "unable to queue the operation"),
+    (429, errors.CloudUnavailable, "Quota exceeded for GetNodes? requests per minute"),
+    (500, errors.CloudUnavailable, "an internal error has occurred"),
+    (502, errors.CloudUnavailable, "not in the API's form: Error 502"),
+    (503, errors.CloudUnavailable, "currently unavailable"), (504, errors.CloudUnavailable, "Deadline expired"),
+])  # fmt: skip
 def test_an_http_error_becomes_an_error_of_the_client(
     api: TpuApi,
     broken: Callable[..., str],
@@ -599,22 +591,14 @@ def test_a_call_that_hangs_does_not_keep_the_daemon_from_stopping(emulator: Emul
     assert control.stop(emulator.state_dir)
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "expected"),
-    [
-        ("POST", "faults", {"kind": "boom"}, 'There is no fault of kind "boom"; there are status,'),
-        (
-            "POST",
-            "faults",
-            {"faults": [{"kind": "drop"}, {"kind": "hidden", "seconds": "x"}]},
-            "seconds must be a number",
-        ),
-        *(("POST", "faults", {"faults": {}}, "faults must be a list"), ("POST", "faults", [], "not a JSON object")),
-        ("DELETE", "faults/f999", None, 'There is no fault "f999"'),
-        ("GET", "requests?after=x", None, "after must be the number of a request"),
-        ("POST", "nodes/none:preempt", None, 'There is no node "none"'),
-    ],
-)
+@pytest.mark.parametrize(("method", "path", "body", "expected"), [
+    ("POST", "faults", {"kind": "boom"}, 'There is no fault of kind "boom"; there are status,'),
+    ("POST", "faults", {"faults": [{"kind": "drop"}, {"kind": "hidden", "seconds": "x"}]}, "seconds must be a number"),
+    ("POST", "faults", {"faults": {}}, "faults must be a list"), ("POST", "faults", [], "not a JSON object"),
+    ("DELETE", "faults/f999", None, 'There is no fault "f999"'),
+    ("GET", "requests?after=x", None, "after must be the number of a request"),
+    ("POST", "nodes/none:preempt", None, 'There is no node "none"'),
+])  # fmt: skip
 def test_the_reply_to_a_mistake_is_one_line(
     shared_emulator: Emulator, method: str, path: str, body: Any, expected: str
 ) -> None:
@@ -625,15 +609,12 @@ def test_the_reply_to_a_mistake_is_one_line(
     assert shared_emulator.request("GET", "/_emulator/faults") == {"faults": []}
 
 
-@pytest.mark.parametrize(
-    ("action", "body", "expected"),
-    [
-        ("put", {"state": "GONE"}, "state must be one of READY, STOPPED"),
-        ("put", None, "state must be one of READY, STOPPED"),
-        ("worker", {"worker": 1, "condition": "silent"}, "worker must be a whole number from 0 to 0, not 1"),
-        ("worker", {"worker": 0, "condition": "ill"}, "condition must be one of well, refusing, silent, frozen"),
-    ],
-)
+@pytest.mark.parametrize(("action", "body", "expected"), [
+    ("put", {"state": "GONE"}, "state must be one of READY, STOPPED"),
+    ("put", None, "state must be one of READY, STOPPED"),
+    ("worker", {"worker": 1, "condition": "silent"}, "worker must be a whole number from 0 to 0, not 1"),
+    ("worker", {"worker": 0, "condition": "ill"}, "condition must be one of well, refusing, silent, frozen"),
+])  # fmt: skip
 def test_the_reply_to_a_mistake_about_a_node_is_one_line(
     api: TpuApi, shared_emulator: Emulator, action: str, body: Any, expected: str
 ) -> None:
@@ -680,19 +661,16 @@ def test_a_rehearsal_from_the_command_line(tpujob: Tpujob) -> None:
     assert [line.split("\t")[1:4] for line in lines] == [["client", "404", "GET"]]
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["fault", "add", "boom"], 'There is no fault of kind "boom"; there are status,'),
-        (["fault", "add", "hidden", "5"], "'5' is not of the form NAME=VALUE"),
-        (["fault", "add", "hidden", "seconds=soon"], "seconds must be a number from 0 to 1e+09, not 'soon'."),
-        (["fault", "add", "drop", "--calls", "0"], "when.calls counts upwards from 1; '0' is not such a range."),
-        (["fault", "load", "nowhere.json"], "nowhere.json cannot be read as JSON"),
-        (["fault", "clear", "f9"], 'There is no fault "f9".'),
-        (["preempt", "nothing"], 'There is no node "nothing"; there are no nodes.'),
-        (["preempt", "a b"], 'There is no node "a b"; there are no nodes.'),
-    ],
-)
+@pytest.mark.parametrize(("words", "expected"), [
+    (["fault", "add", "boom"], 'There is no fault of kind "boom"; there are status,'),
+    (["fault", "add", "hidden", "5"], "'5' is not of the form NAME=VALUE"),
+    (["fault", "add", "hidden", "seconds=soon"], "seconds must be a number from 0 to 1e+09, not 'soon'."),
+    (["fault", "add", "drop", "--calls", "0"], "when.calls counts upwards from 1; '0' is not such a range."),
+    (["fault", "load", "nowhere.json"], "nowhere.json cannot be read as JSON"),
+    (["fault", "clear", "f9"], 'There is no fault "f9".'),
+    (["preempt", "nothing"], 'There is no node "nothing"; there are no nodes.'),
+    (["preempt", "a b"], 'There is no node "a b"; there are no nodes.'),
+])  # fmt: skip
 def test_a_mistake_on_the_command_line_is_one_line_and_exit_64(tpujob: Tpujob, words: list[str], expected: str) -> None:
     done = tpujob("emulator", *words)
     assert (done.returncode, done.stdout) == (64, "")

@@ -153,14 +153,11 @@ def test_gcloud_listens_on_a_port_and_tests_the_connection_first(gcloud: Gcloud,
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("close_code", "words"),
-    [
-        (4033, "Error while connecting [4033: 'not authorized']"),
-        (4003, "Error while connecting [4003: 'failed to connect to backend']. (Failed to connect to port"),
-        (4047, "Error while connecting [4047: 'Failed to lookup instance']"),
-    ],
-)
+@pytest.mark.parametrize(("close_code", "words"), [
+    (4033, "Error while connecting [4033: 'not authorized']"),
+    (4003, "Error while connecting [4003: 'failed to connect to backend']. (Failed to connect to port"),
+    (4047, "Error while connecting [4047: 'Failed to lookup instance']"),
+])  # fmt: skip
 def test_gcloud_says_why_the_relay_refuses(
     gcloud: Gcloud, instance: str, echo: int, fault: Fault, close_code: int, words: str
 ) -> None:

@@ -109,16 +109,11 @@ def test_the_token_is_read_by_its_name_only(metadata: Metadata) -> None:
         assert json.loads(metadata.text(f"{account}/token{query}"))["access_token"].startswith("emulated-")
 
 
-@pytest.mark.parametrize(
-    "extra",
-    [
-        {"Host": "rebound.example"},
-        {"Host": "metadata.example"},
-        {"Host": "metadata.google.internal.example"},
-        {"Host": "[::1].rebound.example"},
-        {"Origin": "http://127.0.0.1"},
-    ],
-)
+@pytest.mark.parametrize("extra", [
+    {"Host": "rebound.example"}, {"Host": "metadata.example"},
+    {"Host": "metadata.google.internal.example"},
+    {"Host": "[::1].rebound.example"}, {"Origin": "http://127.0.0.1"},
+])  # fmt: skip
 def test_web_pages_are_refused(metadata: Metadata, extra: dict[str, str]) -> None:
     assert metadata.get("project/project-id", **{"Metadata-Flavor": "Google"} | extra)[0] == 403
 
@@ -189,14 +184,11 @@ def test_guest_attributes_have_googles_size_limits(metadata: Metadata) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("body", "headers"),
-    [
-        (b"\xff", {}),
-        (b"\xff", {"Content-Type": "text/plain; charset=nonsense"}),
-        (b"garbage", {"Content-Encoding": "gzip"}),
-    ],
-)
+@pytest.mark.parametrize(("body", "headers"), [
+    (b"\xff", {}),
+    (b"\xff", {"Content-Type": "text/plain; charset=nonsense"}),
+    (b"garbage", {"Content-Encoding": "gzip"}),
+])  # fmt: skip
 def test_a_value_that_is_not_text_is_refused(metadata: Metadata, body: bytes, headers: dict[str, str]) -> None:
     sent = {"Metadata-Flavor": "Google", **headers}
     url = f"http://{metadata.root}/computeMetadata/v1/{ATTRIBUTES}/job/bytes"

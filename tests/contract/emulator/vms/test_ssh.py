@@ -18,7 +18,7 @@ from google.cloud import tpu_v2
 
 from tests.contract.emulator.conftest import Machine, finish, machines
 from tests.emulator_fixture import Emulator
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S, has_ended, until
 
 MEGABYTES = os.urandom(3 << 20)
 
@@ -250,7 +250,7 @@ def test_deleting_a_node_ends_its_processes_and_closes_its_ports(
     metadata_port = int(worker.output("echo ${GCE_METADATA_HOST##*:}"))
     assert all(Path(f"/proc/{pid}").exists() for pid in pids)
     finish(api.delete_node(name=node.name))
-    until(lambda: not any(_lives(pid) for pid in pids))
+    until(lambda: all(has_ended(pid) for pid in pids))
     assert not home.exists()
     for port in (worker.port, metadata_port):
         with pytest.raises(ConnectionRefusedError):
@@ -271,15 +271,8 @@ def _stops_and_starts(api: tpu_v2.TpuClient, node: tpu_v2.Node, login_key: Path)
     until(lambda: worker.run("cat boots").stdout == b"boot\n")
     pid = int(worker.output("setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $!"))
     finish(api.stop_node(request={"name": node.name}))
-    assert not _lives(pid)
+    assert has_ended(pid)
     finish(api.start_node(request={"name": node.name}))
     again = machines(api, node.name, login_key)[0]
     assert again.host_key == worker.host_key
     until(lambda: again.run("cat boots").stdout == b"boot\nboot\n")
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

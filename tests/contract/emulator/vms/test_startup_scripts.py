@@ -94,15 +94,9 @@ def test_all_run_once_up_is_told_so(tpujob: Tpujob, start: Start) -> None:
     assert SCRIPT_OFF not in tpujob("emulator", "status").stdout, "it did run"
 
 
-@pytest.mark.parametrize(
-    ("name", "copied_as", "starts"),
-    [
-        ("token", None, True),
-        ("tpujob-token", None, True),
-        ("tpujob-token", "elsewhere", True),
-        ("token", "token", False),
-    ],
-)
+@pytest.mark.parametrize(("name", "copied_as", "starts"), [
+    ("token", None, True), ("tpujob-token", None, True), ("tpujob-token", "elsewhere", True), ("token", "token", False),
+])  # fmt: skip
 def test_on_an_emulator_that_its_environment_names_tpujob_has_its_watchdog_or_says_that_none_starts(
     tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch, name: str, copied_as: str | None, starts: bool
 ) -> None:

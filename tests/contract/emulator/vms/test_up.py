@@ -75,22 +75,11 @@ def test_another_port_for_one_that_runs_is_refused(cli: Cli) -> None:
     assert (done.returncode, "runs at" in done.stderr) == (64, True)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["env"],
-        ["vanish", "foo"],
-        ["preempt", "foo"],
-        ["worker", "foo", "0", "silent"],
-        ["fault", "add", "hidden", "seconds=4"],
-        ["fault", "list"],
-        ["fault", "clear"],
-        ["capacity", "list"],
-        ["rehearse"],
-        ["requests"],
-    ],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("words", [
+    ["env"], ["vanish", "foo"], ["preempt", "foo"], ["worker", "foo", "0", "silent"],
+    ["fault", "add", "hidden", "seconds=4"],
+    ["fault", "list"], ["fault", "clear"], ["capacity", "list"], ["rehearse"], ["requests"],
+], ids=" ".join)  # fmt: skip
 def test_a_command_about_a_running_emulator_starts_none(tpujob: Tpujob, words: list[str]) -> None:
     with tpujob.starting_no_emulator():
         done = tpujob("emulator", *words)

@@ -18,7 +18,7 @@ import pytest
 
 from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.cloud_api import SliceName, WorkerAddress
-from orchestrator.core.lease.lease import Lease, Mode, Purpose
+from orchestrator.core.lease.lease import Mode, Purpose
 from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.core.lease.watchdog_report import ATTRIBUTE, problem, read_watchdogs
 from orchestrator.core.text import names
@@ -28,6 +28,7 @@ from orchestrator.remote.fleet.fleet import Fleet
 from orchestrator.remote.ssh.keys import KeyPair, create_key, ssh_keys_metadata
 from orchestrator.vm.watchdog import PROVERS
 from tests.emulator_fixture import Emulator
+from tests.leases import lease_on
 from tests.waiting import HANG_S, until
 
 TIMINGS = GOOGLE.scaled(300)  # a heartbeat each 0.2 s, 3 s time to live
@@ -118,19 +119,8 @@ def make(shared_emulator: Emulator, tmp_path: Path) -> Iterator[Make]:
     ) -> Node:
         now, run = time.time(), f"run{next(numbers):07}"
         name = SliceName("emulated", "us-central1-a", f"tpujob-aaaaaa-{run}")
-        lease = Lease(
-            id=run,
-            handle="x",
-            purpose=Purpose.HOLD if mode is Mode.HOLD else Purpose.RUN,
-            cloud="emulated",
-            name=name,
-            accelerator_type=accelerator_type,
-            runtime_version="v2-alpha-tpuv5-lite",
-            spot=False,
-            owner="aaaaaa",
-            deadline=now + 600,
-            created_at=now,
-        )
+        purpose = Purpose.HOLD if mode is Mode.HOLD else Purpose.RUN
+        lease = lease_on(name, now, purpose=purpose, accelerator_type=accelerator_type, deadline=now + 600)
         labels = claim_labels.labels(lease, now, GOOGLE) | {names.MODE: str(mode)}
         config = watchdog_config(lease, labels, TIMINGS, idle_s=None) | {"ttl_s": ttl_s} | timings
         key = create_key(tmp_path / run)

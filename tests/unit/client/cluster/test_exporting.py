@@ -150,15 +150,12 @@ def test_a_job_for_a_slice_is_exported_without_what_is_only_of_vms(world: World)
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("ports: 80\n", ":2: ports: is about VMs"),
-        ("tpu: {accelerator: v2-8}\n", ":2: tpu.accelerator: GKE has no v2-8"),
-        ("tpu: [{accelerator: v6e-8, zone: us-east5}, {accelerator: v5p-8}]\n", ":2: tpu: a cluster gets one request"),
-        ("limits: {max_cost: 3}\n", ":2: limits.max_cost: cannot be kept"),
-    ],
-)
+@pytest.mark.parametrize(("text", "line"), [
+    ("ports: 80\n", ":2: ports: is about VMs"),
+    ("tpu: {accelerator: v2-8}\n", ":2: tpu.accelerator: GKE has no v2-8"),
+    ("tpu: [{accelerator: v6e-8, zone: us-east5}, {accelerator: v5p-8}]\n", ":2: tpu: a cluster gets one request"),
+    ("limits: {max_cost: 3}\n", ":2: limits.max_cost: cannot be kept"),
+])  # fmt: skip
 def test_what_a_cluster_cannot_do_is_refused_by_name(world: World, text: str, line: str) -> None:
     with pytest.raises(JobSpecError) as caught:
         world.export(f"command: ls\n{text}", image="i:1")

@@ -124,27 +124,20 @@ def test_it_can_be_called_here_and_in_a_job_a_call_is_one_here(monkeypatch: pyte
 # -- on a worker -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "args", "kwargs", "value"),
-    [
-        *(("def f(): pass", (), {}, None), ("def f(x, y=LR, *, z=(1, 2)): return x, y, z", (1,), {}, [1, 0.1, [1, 2]])),
-        ("def f(x, y=LR, *, z=(1, 2)): return x, y, z", ((1, 2), 2), {"z": {"a": None}}, [[1, 2], 2, {"a": None}]),
-        ("def f(*a, b, **c): return a, b, c", (1, 2), {"b": 3, "d": 4}, [[1, 2], 3, {"d": 4}]),
-        ("def f(x, /, *, y): return x - y", (1,), {"y": 2}, -1),
-        ("def f(n=3): return 1 if n < 2 else n * f(n - 1)", (), {}, 6),
-        ("def f(x: LR = LR) -> LR:\n    y: LR = x\n    return y", (), {}, 0.1),
-        ("if True:\n    def f():\n        return '''a\nb'''", (), {}, "a\nb"),
-        ("def f():\n    return '\u200b\u00fc\x0c'", (), {}, "\u200bü\x0c"),
-        (
-            "def f():\n    import dataclasses\n    @dataclasses.dataclass\n    class A:\n        x: int\n    return A(1).x",
-            (),
-            {},
-            1,
-        ),
-        ("def f():\n    import tpujob\n    return tpujob.function('v5e-8')(lambda: 3)()", (), {}, 3),
-        ("@keep\n@keep\ndef f(): return 1", (), {}, 1),
-    ],
-)
+@pytest.mark.parametrize(("text", "args", "kwargs", "value"), [
+    ("def f(): pass", (), {}, None), ("def f(x, y=LR, *, z=(1, 2)): return x, y, z", (1,), {}, [1, 0.1, [1, 2]]),
+    ("def f(x, y=LR, *, z=(1, 2)): return x, y, z", ((1, 2), 2), {"z": {"a": None}}, [[1, 2], 2, {"a": None}]),
+    ("def f(*a, b, **c): return a, b, c", (1, 2), {"b": 3, "d": 4}, [[1, 2], 3, {"d": 4}]),
+    ("def f(x, /, *, y): return x - y", (1,), {"y": 2}, -1),
+    ("def f(n=3): return 1 if n < 2 else n * f(n - 1)", (), {}, 6),
+    ("def f(x: LR = LR) -> LR:\n    y: LR = x\n    return y", (), {}, 0.1),
+    ("if True:\n    def f():\n        return '''a\nb'''", (), {}, "a\nb"),
+    ("def f():\n    return '\u200b\u00fc\x0c'", (), {}, "\u200bü\x0c"),
+    ("def f():\n    import dataclasses\n    @dataclasses.dataclass\n    class A:\n        x: int\n    return A(1).x",
+     (), {}, 1),
+    ("def f():\n    import tpujob\n    return tpujob.function('v5e-8')(lambda: 3)()", (), {}, 3),
+    ("@keep\n@keep\ndef f(): return 1", (), {}, 1),
+])  # fmt: skip
 def test_what_the_client_writes_is_what_the_payload_calls(
     worker: Any, text: str, args: Any, kwargs: Any, value: Any
 ) -> None:
@@ -211,21 +204,14 @@ def test_an_exception_is_left_as_text_with_the_lines_of_the_notebook(worker: Any
     assert "    return json.loads(x)\n" in found["traceback"]
 
 
-@pytest.mark.parametrize(
-    ("body", "kind", "words"),
-    [
-        ("return {'a': {1}}", "TypeError", "the result['a'] is a builtins.set, which JSON cannot carry"),
-        ("return float('nan')", "ValueError", "the result is nan"),
-        ("return 'x' * 11_000_000", "ValueError", "the result has 11.0 MB as JSON"),
-        ("raise SystemExit(3)", "SystemExit", "3"),
-        (
-            "class E(Exception):\n        def __str__(self): return 1 / 0\n    raise E",
-            "tpujob_function.f.<locals>.E",
-            "",
-        ),
-        ("raise ValueError('x' * 100_000)", "ValueError", "x" * 4000),
-    ],
-)
+@pytest.mark.parametrize(("body", "kind", "words"), [
+    ("return {'a': {1}}", "TypeError", "the result['a'] is a builtins.set, which JSON cannot carry"),
+    ("return float('nan')", "ValueError", "the result is nan"),
+    ("return 'x' * 11_000_000", "ValueError", "the result has 11.0 MB as JSON"),
+    ("raise SystemExit(3)", "SystemExit", "3"),
+    ("class E(Exception):\n        def __str__(self): return 1 / 0\n    raise E", "tpujob_function.f.<locals>.E", ""),
+    ("raise ValueError('x' * 100_000)", "ValueError", "x" * 4000),
+])  # fmt: skip
 def test_a_result_that_cannot_travel_and_a_strange_exception_are_errors_too(
     worker: Any, tmp_path: Path, body: str, kind: str, words: str
 ) -> None:

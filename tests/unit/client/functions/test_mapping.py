@@ -54,14 +54,11 @@ def test_a_long_name_leaves_room_for_the_numbers() -> None:
     assert {len(each.name) for each in sweep.variants} == {39, 40} and sweep.variants[11].name.endswith("x-12")
 
 
-@pytest.mark.parametrize(
-    ("grid", "parallel", "words"),
-    [
-        *(([(1,)], 0, "parallel=0: a number of slices from 1 to 64"), ([(1,)], 65, "parallel=65")),
-        ([(n,) for n in range(201)], 1, "the grid has 201 calls, and 200 are the most"),
-        ([({1},)], 1, "argument `lr` of `fit`"),
-    ],
-)
+@pytest.mark.parametrize(("grid", "parallel", "words"), [
+    ([(1,)], 0, "parallel=0: a number of slices from 1 to 64"), ([(1,)], 65, "parallel=65"),
+    ([(n,) for n in range(201)], 1, "the grid has 201 calls, and 200 are the most"),
+    ([({1},)], 1, "argument `lr` of `fit`"),
+])  # fmt: skip
 def test_a_grid_that_cannot_run_is_refused(grid: Any, parallel: int, words: str) -> None:
     with pytest.raises(UserError, match=words):
         sweep_of(grid, parallel)

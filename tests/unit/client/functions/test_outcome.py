@@ -37,18 +37,14 @@ def test_the_value_is_what_the_worker_wrote_whichever_worker_has_process_0(tmp_p
     assert value_of(left(tmp_path, RESULT, {"schema": 1, "value": value}, worker=2)) == value
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        *(b"", b"[]", b"{}", b'{"schema": 2, "value": 1}', b'{"schema": 1, "value": NaN}'),
-        *(b'{"schema": 1, "value": -Infinity}', b'{"schema": 1, "value": 1e999}'),
-        *(b'{"schema": 1, "value": ' + b"9" * 5000 + b"}", b'{"schema": 1, "value": "\xff"}'),
-        *(b'{"schema": 1, "value": 1} x', b"[" * 200_000),
-        b'{"schema": 1, "value": "' + b"x" * MAX_RESULT_BYTES + b'"}',
-        b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00\x8c\x02os",
-    ],
-    ids=lambda content: repr(content[:30]),
-)
+@pytest.mark.parametrize("content", [
+    b"", b"[]", b"{}", b'{"schema": 2, "value": 1}', b'{"schema": 1, "value": NaN}',
+    b'{"schema": 1, "value": -Infinity}', b'{"schema": 1, "value": 1e999}',
+    b'{"schema": 1, "value": ' + b"9" * 5000 + b"}", b'{"schema": 1, "value": "\xff"}',
+    b'{"schema": 1, "value": 1} x', b"[" * 200_000,
+    b'{"schema": 1, "value": "' + b"x" * MAX_RESULT_BYTES + b'"}',
+    b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00\x8c\x02os",
+], ids=lambda content: repr(content[:30]))  # fmt: skip
 def test_what_is_no_result_of_a_function_is_an_error_of_the_artifacts(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(ArtifactError, match=r"function-result\.json is not"):
         value_of(left(tmp_path, RESULT, content))

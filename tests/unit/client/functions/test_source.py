@@ -61,18 +61,15 @@ def test_a_function_inside_of_another_travels_with_its_indentation_so_that_its_t
     assert '"""a\n    b"""' in found.source
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        *("return sum(range(3)), print, len, ValueError, __name__", "import math\n    return math.pi"),
-        "from math import pi as p\n    return p",
-        "return f(1)",  # itself
-        "y = 1\n    def g():\n        nonlocal y\n        y += 1\n    g()\n    return [x + y for x in range(3)]",
-        "class A:\n        b = 1\n        c = b + 1\n        def d(self):\n            return self.c\n    return A().d()",
-        "def g(a: Unknown = 1) -> Unknown:\n        b: Unknown = a\n        return b\n    return g()",
-        *("try:\n        pass\n    except Exception as e:\n        return e", "return (lambda x: x + 1)(2)"),
-    ],
-)
+@pytest.mark.parametrize("body", [
+    "return sum(range(3)), print, len, ValueError, __name__", "import math\n    return math.pi",
+    "from math import pi as p\n    return p",
+    "return f(1)",  # itself
+    "y = 1\n    def g():\n        nonlocal y\n        y += 1\n    g()\n    return [x + y for x in range(3)]",
+    "class A:\n        b = 1\n        c = b + 1\n        def d(self):\n            return self.c\n    return A().d()",
+    "def g(a: Unknown = 1) -> Unknown:\n        b: Unknown = a\n        return b\n    return g()",
+    "try:\n        pass\n    except Exception as e:\n        return e", "return (lambda x: x + 1)(2)",
+])  # fmt: skip
 def test_builtins_itself_and_what_it_defines_are_no_names_from_outside(body: str) -> None:
     assert examine(cell(f"def f(x=1):\n    {body}\n")["f"]).source
 
@@ -83,29 +80,22 @@ def test_annotations_are_not_evaluated_on_a_worker_so_they_may_name_anything() -
     assert examine(cell(f"from __future__ import annotations\n{text}")["f"]).source == text
 
 
-@pytest.mark.parametrize(
-    ("text", "names", "fix"),
-    [
-        ("def f():\n    return np.pi", "np", "write `import math as np` inside of it"),
-        ("def f():\n    return path.sep", "path", "write `import posixpath as path` inside of it"),
-        ("def f():\n    return etree.A", "etree", "write `from xml import etree` inside of it"),
-        ("def f():\n    return root(2)", "root", "write `from math import sqrt as root` inside of it"),
-        ("def f():\n    return LR, STEPS", "LR, STEPS", "pass LR, STEPS as an argument"),
-        ("def f():\n    return helper()", "helper", "define helper inside of it"),
-        ("def f():\n    global LR\n    LR = 1", "LR", "pass LR as an argument"),
-        ("def f():\n    return [LR for _ in range(2)]", "LR", "pass LR as an argument"),
-        ("def f():\n    def g():\n        return LR\n    return g()", "LR", "pass LR as an argument"),
-        ("def f():\n    class A:\n        b = LR\n    return A", "LR", "pass LR as an argument"),
-        ("def f():\n    return later_defined", "later_defined", "pass later_defined as an argument"),
-        ("def f():\n    return max(1, 2)", "max", "define max inside of it"),  # the notebook's own `max`
-        ("def g():\n    k = 3\n    def f():\n        return k\n    return f\nf = g()", "k", "pass k as an argument"),
-        (
-            "def f():\n    return np.pi * LR",
-            "np, LR",
-            "inside of it, pass LR as an argument; or move the function into",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "names", "fix"), [
+    ("def f():\n    return np.pi", "np", "write `import math as np` inside of it"),
+    ("def f():\n    return path.sep", "path", "write `import posixpath as path` inside of it"),
+    ("def f():\n    return etree.A", "etree", "write `from xml import etree` inside of it"),
+    ("def f():\n    return root(2)", "root", "write `from math import sqrt as root` inside of it"),
+    ("def f():\n    return LR, STEPS", "LR, STEPS", "pass LR, STEPS as an argument"),
+    ("def f():\n    return helper()", "helper", "define helper inside of it"),
+    ("def f():\n    global LR\n    LR = 1", "LR", "pass LR as an argument"),
+    ("def f():\n    return [LR for _ in range(2)]", "LR", "pass LR as an argument"),
+    ("def f():\n    def g():\n        return LR\n    return g()", "LR", "pass LR as an argument"),
+    ("def f():\n    class A:\n        b = LR\n    return A", "LR", "pass LR as an argument"),
+    ("def f():\n    return later_defined", "later_defined", "pass later_defined as an argument"),
+    ("def f():\n    return max(1, 2)", "max", "define max inside of it"),  # the notebook's own `max`
+    ("def g():\n    k = 3\n    def f():\n        return k\n    return f\nf = g()", "k", "pass k as an argument"),
+    ("def f():\n    return np.pi * LR", "np, LR", "inside of it, pass LR as an argument; or move the function into"),
+])  # fmt: skip
 def test_a_name_from_outside_is_refused_with_what_to_write_instead(text: str, names: str, fix: str) -> None:
     import os.path
     import xml.etree
@@ -124,23 +114,18 @@ def test_a_default_is_a_json_value_which_may_come_from_anywhere() -> None:
     assert message.endswith("a default is of type object, which JSON cannot carry")
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("f = lambda: 1", "a lambda cannot be found by its name"),
-        *(("async def f(): pass", "`f` is async; write a plain `def`"), ("async def f(): yield", "`f` is async")),
-        *(("def f(): yield", "`f` is a generator"), ("class A:\n    def f(self): pass\nf = A.f", "`A.f` is a method")),
-        ("class A:\n    def f(self): pass\nf = A().f", "`f` is a method; what runs on a TPU is a function"),
-        ("class f: pass", "`f` is a type; what runs on a TPU is a function"),
-        ("f = len", "`len` is a builtin_function_or_method"),
-        *(("import functools\nf = functools.partial(print)", "`partial` is a partial"), ("f = 3", "`int` is a int")),
-        ("import functools\n@functools.lru_cache\ndef f(): pass", "`f` is a _lru_cache_wrapper"),
-        (
-            "import functools\ndef d(g):\n    @functools.wraps(g)\n    def w(): return g()\n    return w\n@d\ndef f(): pass",
-            "is wrapped by another decorator",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "why"), [
+    ("f = lambda: 1", "a lambda cannot be found by its name"),
+    ("async def f(): pass", "`f` is async; write a plain `def`"), ("async def f(): yield", "`f` is async"),
+    ("def f(): yield", "`f` is a generator"), ("class A:\n    def f(self): pass\nf = A.f", "`A.f` is a method"),
+    ("class A:\n    def f(self): pass\nf = A().f", "`f` is a method; what runs on a TPU is a function"),
+    ("class f: pass", "`f` is a type; what runs on a TPU is a function"),
+    ("f = len", "`len` is a builtin_function_or_method"),
+    ("import functools\nf = functools.partial(print)", "`partial` is a partial"), ("f = 3", "`int` is a int"),
+    ("import functools\n@functools.lru_cache\ndef f(): pass", "`f` is a _lru_cache_wrapper"),
+    ("import functools\ndef d(g):\n    @functools.wraps(g)\n    def w(): return g()\n    return w\n@d\ndef f(): pass",
+     "is wrapped by another decorator"),
+])  # fmt: skip
 def test_what_is_no_plain_function_is_refused(text: str, why: str) -> None:
     assert why in refused(text)[0]
 

@@ -6,13 +6,12 @@ import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from orchestrator.client.jobs import sleep_inhibitor
 from orchestrator.client.jobs.sleep_inhibitor import about_sleep, inhibit_sleep
 from tests.forked import Child
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S, has_ended, until
 
 pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="plays systemd-inhibit")
 GRANTED = 'while [ "$1" != sh ]; do shift; done; exec "$@"'
@@ -105,11 +104,3 @@ def test_the_inhibitor_ends_with_the_block(tmp_path: Path, monkeypatch: pytest.M
         pid = int((tmp_path / "pid").read_text())
         assert not has_ended(pid)
     assert has_ended(pid)
-
-
-def has_ended(pid: int) -> bool:
-    """Return whether the process has ended, also before its exit status was read."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True

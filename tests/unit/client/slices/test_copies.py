@@ -19,16 +19,13 @@ from orchestrator.errors import UserError
 from tests.waiting import HANG_S, until
 
 
-@pytest.mark.parametrize(
-    ("word", "meaning"),
-    [
-        *(("mine:x", Place("x", "mine")), ("mine:", Place("", "mine")), ("mine:2:x", Place("x", "mine", 2))),
-        *(("mine:2:", Place("", "mine", 2)), ("mine:2", Place("2", "mine"))),
-        *(("mine:/a b/*:c\nd", Place("/a b/*:c\nd", "mine")), ("mine:x:2:y", Place("x:2:y", "mine"))),
-        *(("./mine:x", Place("./mine:x")), ("/tmp/12:30", Place("/tmp/12:30")), (":x", Place(":x"))),
-        *(("a b", Place("a b")), ("-r", Place("-r"))),
-    ],
-)
+@pytest.mark.parametrize(("word", "meaning"), [
+    ("mine:x", Place("x", "mine")), ("mine:", Place("", "mine")), ("mine:2:x", Place("x", "mine", 2)),
+    ("mine:2:", Place("", "mine", 2)), ("mine:2", Place("2", "mine")),
+    ("mine:/a b/*:c\nd", Place("/a b/*:c\nd", "mine")), ("mine:x:2:y", Place("x:2:y", "mine")),
+    ("./mine:x", Place("./mine:x")), ("/tmp/12:30", Place("/tmp/12:30")), (":x", Place(":x")),
+    ("a b", Place("a b")), ("-r", Place("-r")),
+])  # fmt: skip
 def test_a_place_is_remote_where_scp_would_see_a_host(word: str, meaning: Place) -> None:
     assert place(word) == meaning
 
@@ -42,19 +39,16 @@ def test_workers_are_named_in_the_place_or_by_the_option() -> None:
     assert not parse(["mine:0:a", "mine:1:"], None, recursive=False).everywhere
 
 
-@pytest.mark.parametrize(
-    ("words", "worker", "message"),
-    [
-        *((["mine:a"], None, "nothing to copy to"), (["a", "b"], None, "neither SRC nor DST names a slice")),
-        (["mine:a", "yours:b"], None, "one slice at a time, not mine and yours"),
-        *((["mine:1:a", "b"], "2", "named twice"), (["mine:1:a", "b"], "all", "named twice")),
-        (["mine:a", "mine:b"], "all", "from this machine to all workers, or from them"),
-        (["mine:a", "b", "c"], "all", "from this machine to all workers, or from them"),
-        (["a", "mine:b", "mine:"], "all", "from this machine to all workers, or from them"),
-        (["a", "mine:"], "-1", "--worker -1: must be the index of a worker"),
-        *((["a", "mine:"], "", "must be the index"), (["a", "mine:"], "²", "must be the index")),
-    ],
-)
+@pytest.mark.parametrize(("words", "worker", "message"), [
+    (["mine:a"], None, "nothing to copy to"), (["a", "b"], None, "neither SRC nor DST names a slice"),
+    (["mine:a", "yours:b"], None, "one slice at a time, not mine and yours"),
+    (["mine:1:a", "b"], "2", "named twice"), (["mine:1:a", "b"], "all", "named twice"),
+    (["mine:a", "mine:b"], "all", "from this machine to all workers, or from them"),
+    (["mine:a", "b", "c"], "all", "from this machine to all workers, or from them"),
+    (["a", "mine:b", "mine:"], "all", "from this machine to all workers, or from them"),
+    (["a", "mine:"], "-1", "--worker -1: must be the index of a worker"),
+    (["a", "mine:"], "", "must be the index"), (["a", "mine:"], "²", "must be the index"),
+])  # fmt: skip
 def test_what_scp_cannot_be_asked_is_said_before_anything_is(
     words: list[str], worker: str | None, message: str
 ) -> None:

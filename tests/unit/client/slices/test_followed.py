@@ -13,7 +13,6 @@ from orchestrator.client.events import Reporter
 from orchestrator.client.jobs.attach import attach
 from orchestrator.client.results import logs
 from orchestrator.client.session import Session
-from orchestrator.client.slices.status import SliceRow
 from orchestrator.core.lease.lease import Created, Detached, Down, Gone, Intent, Ready, Sent
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, Leased, RunRecord
 from orchestrator.core.lease.run_spec import RunSpec
@@ -21,6 +20,7 @@ from orchestrator.engine.leases.recover import close_attempts
 from orchestrator.engine.runtime.locks import FileLocks
 from orchestrator.errors import Interrupted
 from orchestrator.settings import GKE, Target
+from tests.unit.cli.test_status import row
 from tests.unit.engine.virtual import lease_and_request
 
 
@@ -102,34 +102,5 @@ def test_who_follows_the_log_waits_for_the_end_of_the_job_where_no_process_has_i
 
 @pytest.mark.parametrize(("followed", "shown"), [(True, "detached, followed"), (False, "detached")])
 def test_status_shows_it_for_a_detached_run(followed: bool, shown: str) -> None:
-    row = SliceRow(
-        name="job",
-        node="tpujob-k3f9ab-7q2m",
-        project="emulated",
-        zone="us-central1-a",
-        accelerator_type="v5litepod-8",
-        spot=False,
-        purpose="run",
-        lease="ready",
-        lease_id="7q2m",
-        state="READY",
-        created_at=0.0,
-        deadline=2.0,
-        ends_at=2.0,
-        hold_until=None,
-        down_at=None,
-        in_use=False,
-        followed=followed,
-        usd_per_hour=9.6,
-        usd_so_far=0.0,
-        usd_at_most=1.0,
-        budget_usd=None,
-        mode="detached",
-        emulated=True,
-        run="r1",
-        owner="k3f9ab",
-        yours=True,
-        remark=None,
-        now=1.0,
-    )
-    assert cells(row)[4] == f"{shown}, until 00:00:02Z"
+    job = row("job", mode="detached", followed=followed, now=1.0, deadline=2.0, ends_at=2.0)
+    assert cells(job)[4] == f"{shown}, until 00:00:02Z"

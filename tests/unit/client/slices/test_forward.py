@@ -10,13 +10,10 @@ from orchestrator.client.slices.forward import PortWish, port_wish, wait_for_end
 from orchestrator.errors import AuthError, CloudUnavailable, UnexpectedReply, UserError
 
 
-@pytest.mark.parametrize(
-    ("word", "wish"),
-    [
-        *(("6006", PortWish(6006)), ("8080:6006", PortWish(6006, 8080)), ("65535", PortWish(65535)), ("mine", None)),
-        *(("mine-1", None), ("", None), ("6006/tcp", None), ("-1", None)),
-    ],
-)
+@pytest.mark.parametrize(("word", "wish"), [
+    ("6006", PortWish(6006)), ("8080:6006", PortWish(6006, 8080)), ("65535", PortWish(65535)), ("mine", None),
+    ("mine-1", None), ("", None), ("6006/tcp", None), ("-1", None),
+])  # fmt: skip
 def test_a_word_is_a_port_or_the_name_of_a_slice(word: str, wish: PortWish | None) -> None:
     assert port_wish(word) == wish
 

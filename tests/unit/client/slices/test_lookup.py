@@ -57,20 +57,17 @@ def known(tmp_path: Path) -> Session:
     return made
 
 
-@pytest.mark.parametrize(
-    ("text", "reads", "acts"),
-    [
-        *(("abc1111111", "abc1111111", "abc1111111"), ("mnist", "abc2222222", "abc1111111")),
-        ("abc", "abd1111111", "abd1111111"),  # never the runs whose ids begin so
-        ("abc2", "abc2222222", "abc2222222"),
-        ("twice", "acd2222222", "several runs named 'twice' have not ended: acd2222222 .*, acd1111111 "),
-        ("ac", "could be any of these: acd2222222, acd1111111", "could be any of these: acd2222222, acd1111111"),
-        ("ab", "could be any of these: abd1.*, abe1111111, abf1", "could be any of these"),  # a sweep and a slice, too
-        ("abe", "no run 'abe'", "no run 'abe'"),  # the name of a slice, and the beginning of a sweep's id
-        *(("t", "'t' is a sweep, not a run", "'t' is a sweep"), ("../../x", "there is no run", "there is no run")),
-        ("", "there is no run ''", "there is no run ''"),
-    ],
-)
+@pytest.mark.parametrize(("text", "reads", "acts"), [
+    ("abc1111111", "abc1111111", "abc1111111"), ("mnist", "abc2222222", "abc1111111"),
+    ("abc", "abd1111111", "abd1111111"),  # never the runs whose ids begin so
+    ("abc2", "abc2222222", "abc2222222"),
+    ("twice", "acd2222222", "several runs named 'twice' have not ended: acd2222222 .*, acd1111111 "),
+    ("ac", "could be any of these: acd2222222, acd1111111", "could be any of these: acd2222222, acd1111111"),
+    ("ab", "could be any of these: abd1.*, abe1111111, abf1", "could be any of these"),  # a sweep and a slice, too
+    ("abe", "no run 'abe'", "no run 'abe'"),  # the name of a slice, and the beginning of a sweep's id
+    ("t", "'t' is a sweep, not a run", "'t' is a sweep"), ("../../x", "there is no run", "there is no run"),
+    ("", "there is no run ''", "there is no run ''"),
+])  # fmt: skip
 def test_a_run_is_named_by_its_id_else_by_its_name_else_by_the_beginning_of_its_id(
     known: Session, text: str, reads: str, acts: str
 ) -> None:
@@ -81,13 +78,10 @@ def test_a_run_is_named_by_its_id_else_by_its_name_else_by_the_beginning_of_its_
             assert re.search(expected, error.message), error.message
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        *(("abe", "abf1111111"), ("abf", "abf1111111"), ("abc1", "abf1111111"), ("abc", None), ("mnist", None)),
-        ("abc2222222", "eee1111111"),  # called as the id of a run that has ended
-    ],
-)
+@pytest.mark.parametrize(("text", "found"), [
+    ("abe", "abf1111111"), ("abf", "abf1111111"), ("abc1", "abf1111111"), ("abc", None), ("mnist", None),
+    ("abc2222222", "eee1111111"),  # called as the id of a run that has ended
+])  # fmt: skip
 def test_a_slice_is_named_by_its_name_and_by_the_ids_of_its_lease_and_its_run(
     known: Session, text: str, found: str | None
 ) -> None:

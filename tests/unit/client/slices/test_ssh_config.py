@@ -89,15 +89,12 @@ def test_a_link_stays_a_link_and_the_file_it_leads_to_is_changed(
     assert names(config.parent) == ["config"] and names(real.parent) == ["ssh-config"]
 
 
-@pytest.mark.parametrize(
-    ("trouble", "why"),
-    [
-        (lambda path: path.chmod(0o400), "it is read-only"),
-        (lambda path: (path.unlink(), path.mkdir()), "it is no file"),
-        (lambda path: (path.unlink(), path.symlink_to("config")), "(Symlink loop|Too many levels)"),
-        (lambda path: (path.unlink(), path.symlink_to("/nonexistent/config")), "No such file or directory"),
-    ],
-)
+@pytest.mark.parametrize(("trouble", "why"), [
+    (lambda path: path.chmod(0o400), "it is read-only"),
+    (lambda path: (path.unlink(), path.mkdir()), "it is no file"),
+    (lambda path: (path.unlink(), path.symlink_to("config")), "(Symlink loop|Too many levels)"),
+    (lambda path: (path.unlink(), path.symlink_to("/nonexistent/config")), "No such file or directory"),
+])  # fmt: skip
 def test_a_file_that_cannot_be_changed_is_left_and_the_line_is_told(
     session: Session, config: Path, trouble: object, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -233,36 +233,24 @@ def test_a_list_that_expires_in_the_middle_proves_nothing(cloud: ClusterCloud, s
         cloud.list(NAME.project, "team")
 
 
-@pytest.mark.parametrize(
-    ("answer", "error"),
-    [
-        (refusal(401, "Unauthorized"), errors.AuthError),
-        (refusal(403, "Forbidden", 'jobsets is forbidden: User "x" cannot get resource'), errors.AuthError),
-        (
-            refusal(403, "Forbidden", "GKE Warden rejected the request because it violates one or more constraints"),
-            errors.BadRequest,
-        ),
-        (refusal(403, "Forbidden", "exceeded quota: team, requested: count/jobsets=1"), errors.QuotaError),
-        (refusal(422, "Invalid"), errors.BadRequest),
-        (refusal(400, "BadRequest", "admission webhook denied the request"), errors.BadRequest),
-        *((refusal(409, "Conflict"), errors.WrongState), (refusal(429, "TooManyRequests"), errors.CloudUnavailable)),
-        (refusal(500, "InternalError", "failed calling webhook"), errors.CloudUnavailable),
-        *(
-            (refusal(404, "SomethingElse"), errors.UnexpectedReply),
-            (httpx2.Response(200, text="<html>"), errors.UnexpectedReply),
-        ),
-        *(
-            (httpx2.Response(200, json=[1]), errors.UnexpectedReply),
-            (httpx2.Response(302, text=""), errors.UnexpectedReply),
-        ),
-        (httpx2.Response(503, text="upstream"), errors.CloudUnavailable),
-        *(
-            (httpx2.ConnectError("refused"), errors.CloudUnavailable),
-            (httpx2.ReadTimeout("late"), errors.CloudUnavailable),
-        ),
-        (httpx2.RemoteProtocolError("broke off"), errors.CloudUnavailable),
-    ],
-)
+@pytest.mark.parametrize(("answer", "error"), [
+    (refusal(401, "Unauthorized"), errors.AuthError),
+    (refusal(403, "Forbidden", 'jobsets is forbidden: User "x" cannot get resource'), errors.AuthError),
+    (refusal(403, "Forbidden", "GKE Warden rejected the request because it violates one or more constraints"),
+     errors.BadRequest),
+    (refusal(403, "Forbidden", "exceeded quota: team, requested: count/jobsets=1"), errors.QuotaError),
+    (refusal(422, "Invalid"), errors.BadRequest),
+    (refusal(400, "BadRequest", "admission webhook denied the request"), errors.BadRequest),
+    (refusal(409, "Conflict"), errors.WrongState), (refusal(429, "TooManyRequests"), errors.CloudUnavailable),
+    (refusal(500, "InternalError", "failed calling webhook"), errors.CloudUnavailable),
+    (refusal(404, "SomethingElse"), errors.UnexpectedReply),
+    (httpx2.Response(200, text="<html>"), errors.UnexpectedReply),
+    (httpx2.Response(200, json=[1]), errors.UnexpectedReply),
+    (httpx2.Response(302, text=""), errors.UnexpectedReply),
+    (httpx2.Response(503, text="upstream"), errors.CloudUnavailable),
+    (httpx2.ConnectError("refused"), errors.CloudUnavailable), (httpx2.ReadTimeout("late"), errors.CloudUnavailable),
+    (httpx2.RemoteProtocolError("broke off"), errors.CloudUnavailable),
+])  # fmt: skip
 def test_no_failure_is_taken_for_absence(
     cloud: ClusterCloud, store: Store, answer: Any, error: type[errors.CloudError]
 ) -> None:

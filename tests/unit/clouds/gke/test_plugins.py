@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import psutil
 import pytest
 
 from orchestrator.clouds.gke import clusters, plugins
 from orchestrator.clouds.gke.kube_api import KubeApi
 from orchestrator.errors import AuthError, CloudUnavailable
 from tests.unit.clouds.gke.test_kubeconfig import written
-from tests.waiting import HANG_S, until
+from tests.waiting import HANG_S, has_ended, until
 
 COUNT = 'echo x >> "$0.runs"; n=$(wc -l < "$0.runs" | tr -d " ")'
 
@@ -95,15 +94,12 @@ def test_a_plugin_knows_that_it_can_ask_for_nothing(tmp_path: Path) -> None:
     assert said["spec"] == {"interactive": False} and (tmp_path / "bin" / "plugin.stdin").read_text() == ""
 
 
-@pytest.mark.parametrize(
-    ("script", "changes", "words"),
-    [
-        ("echo no login >&2; exit 3", {}, "plugin, which signs in .* ended with code 3: no login"),
-        ("echo '{\"status\": {}}'", {}, "gave no token"),
-        *(('echo \'{"status": {"token": "a\\nb"}}\'', {}, "gave no token"), ("echo hello", {}, "gave no token")),
-        ("", {"command": "no-such-plugin"}, "no-such-plugin, .* cannot be started: No such file"),
-    ],
-)
+@pytest.mark.parametrize(("script", "changes", "words"), [
+    ("echo no login >&2; exit 3", {}, "plugin, which signs in .* ended with code 3: no login"),
+    ("echo '{\"status\": {}}'", {}, "gave no token"),
+    ('echo \'{"status": {"token": "a\\nb"}}\'', {}, "gave no token"), ("echo hello", {}, "gave no token"),
+    ("", {"command": "no-such-plugin"}, "no-such-plugin, .* cannot be started: No such file"),
+])  # fmt: skip
 def test_a_broken_plugin_is_named(tmp_path: Path, script: str, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(AuthError, match=words):
         ask(tmp_path, script, **changes)
@@ -125,4 +121,4 @@ def test_a_plugin_that_does_not_end_is_ended_with_all_that_it_started(
     with pytest.raises(CloudUnavailable, match="did not end within 30 s"):
         ask(tmp_path, f"sleep 600 & echo $! > {started}.draft; mv {started}.draft {started}; wait")
     pid = int(started.read_text())
-    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, "its end")
+    until(lambda: has_ended(pid), "its end")

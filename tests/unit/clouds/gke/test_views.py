@@ -156,15 +156,12 @@ def test_the_container_of_the_job_counts_and_not_one_that_the_cluster_adds() -> 
     assert seen.rc is None and seen.started_at is not None
 
 
-@pytest.mark.parametrize(
-    ("status", "reason"),
-    [
-        ({"reason": "Evicted", "message": "The node was low on resource: memory"}, "Evicted"),
-        ({"conditions": [condition("DisruptionTarget", reason="PreemptionByScheduler")]}, "Preempting"),
-        ({"conditions": [condition("DisruptionTarget", reason="DeletionByTaintManager")]}, "NodeLost"),
-        ({"conditions": [condition("DisruptionTarget", reason="EvictionByEvictionAPI")]}, "Evicted"),
-    ],
-)
+@pytest.mark.parametrize(("status", "reason"), [
+    ({"reason": "Evicted", "message": "The node was low on resource: memory"}, "Evicted"),
+    ({"conditions": [condition("DisruptionTarget", reason="PreemptionByScheduler")]}, "Preempting"),
+    ({"conditions": [condition("DisruptionTarget", reason="DeletionByTaintManager")]}, "NodeLost"),
+    ({"conditions": [condition("DisruptionTarget", reason="EvictionByEvictionAPI")]}, "Evicted"),
+])  # fmt: skip
 def test_a_pod_that_was_taken_away_takes_the_jobset_with_it(status: dict[str, Any], reason: str) -> None:
     seen = view(jobset(), running(0), {**running(1), "status": {**running(1)["status"], **status}})
     assert (seen.state, seen.native_state) == (SliceState.TOMBSTONE, reason)

@@ -22,18 +22,15 @@ def without_real_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connect, "google_credentials", AnonymousCredentials)
 
 
-@pytest.mark.parametrize(
-    ("target", "endpoint", "token"),
-    [
-        *((GOOGLE, "http://127.0.0.1:8080", None), (GOOGLE, "https://tpu.googleapis.com.evil.com", None)),
-        *((GOOGLE, "https://evil.com/tpu.googleapis.com", None), (GOOGLE, "https://tpu.googleapis.com@evil.com", None)),
-        *((GOOGLE, "http://tpu.googleapis.com", None), (GOOGLE, "https://evilgoogleapis.com", None)),
-        *((GOOGLE, None, "emulator-token"), (EMULATED, "https://tpu.googleapis.com", "emulator-token")),
-        (EMULATED, "http://10.0.0.1:8080", "emulator-token"),
-        *((EMULATED, "http://127.0.0.1@evil.com:80", "emulator-token"), (EMULATED, LOOPBACK, None)),
-        *((EMULATED, None, "emulator-token"), (EMULATED, None, None)),
-    ],
-)
+@pytest.mark.parametrize(("target", "endpoint", "token"), [
+    (GOOGLE, "http://127.0.0.1:8080", None), (GOOGLE, "https://tpu.googleapis.com.evil.com", None),
+    (GOOGLE, "https://evil.com/tpu.googleapis.com", None), (GOOGLE, "https://tpu.googleapis.com@evil.com", None),
+    (GOOGLE, "http://tpu.googleapis.com", None), (GOOGLE, "https://evilgoogleapis.com", None),
+    (GOOGLE, None, "emulator-token"), (EMULATED, "https://tpu.googleapis.com", "emulator-token"),
+    (EMULATED, "http://10.0.0.1:8080", "emulator-token"),
+    (EMULATED, "http://127.0.0.1@evil.com:80", "emulator-token"), (EMULATED, LOOPBACK, None),
+    (EMULATED, None, "emulator-token"), (EMULATED, None, None),
+])  # fmt: skip
 def test_no_secret_is_sent_to_the_wrong_endpoint(target: Target, endpoint: str | None, token: str | None) -> None:
     with pytest.raises(ConfigError):
         connect.connect(target, endpoint, token)

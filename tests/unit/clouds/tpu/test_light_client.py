@@ -66,15 +66,12 @@ def test_one_list_asks_for_all_zones_and_nothing_else_may_be_everywhere(stub: St
 # -- trust -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kind", "endpoint", "token"),
-    [
-        *(("google", "http://127.0.0.1:8080", None), ("google", "https://tpu.googleapis.com.evil.com", None)),
-        *(("google", "http://tpu.googleapis.com", None), ("google", None, "emulator-token")),
-        ("emulated", "https://tpu.googleapis.com", "emulator-token"),
-        *(("emulated", "http://10.0.0.1:8080", "emulator-token"), ("emulated", None, None)),
-    ],
-)
+@pytest.mark.parametrize(("kind", "endpoint", "token"), [
+    ("google", "http://127.0.0.1:8080", None), ("google", "https://tpu.googleapis.com.evil.com", None),
+    ("google", "http://tpu.googleapis.com", None), ("google", None, "emulator-token"),
+    ("emulated", "https://tpu.googleapis.com", "emulator-token"),
+    ("emulated", "http://10.0.0.1:8080", "emulator-token"), ("emulated", None, None),
+])  # fmt: skip
 def test_no_secret_is_sent_to_the_wrong_endpoint(kind: str, endpoint: str | None, token: str | None) -> None:
     with pytest.raises(ConfigError):
         connect_light(Target(kind, "acme-project"), endpoint, token)
@@ -296,15 +293,12 @@ def test_a_proxy_of_an_unsupported_kind_is_refused(monkeypatch: pytest.MonkeyPat
         fetch.fetch("GET", "https://tpu.googleapis.com/v2/x", None, {}, timeout_s=HANG_S, proxies=True)
 
 
-@pytest.mark.parametrize(
-    "node",
-    [
-        *({"labels": 5}, {"labels": {"a": 5}}, {"networkEndpoints": {}}, {"networkEndpoints": [5]}),
-        *({"createTime": "yesterday"}, {"createTime": 5}),
-        {"createTime": "2026-01-01T00:00:00"},  # of no time zone
-        *({"acceleratorType": []}, {"schedulingConfig": "spot"}),
-    ],
-)
+@pytest.mark.parametrize("node", [
+    {"labels": 5}, {"labels": {"a": 5}}, {"networkEndpoints": {}}, {"networkEndpoints": [5]},
+    {"createTime": "yesterday"}, {"createTime": 5},
+    {"createTime": "2026-01-01T00:00:00"},  # of no time zone
+    {"acceleratorType": []}, {"schedulingConfig": "spot"},
+])  # fmt: skip
 def test_a_node_with_a_field_of_another_type_is_refused(stub: StubApi, api: LightApi, node: dict[str, Any]) -> None:
     stub.answers(StubReply(200, NODE | node))
     with pytest.raises(UnexpectedReply):
@@ -361,13 +355,10 @@ def test_a_list_of_pages_has_the_servers_time_of_the_first(stub: StubApi, api: L
 PAGES = (("more", "Thu, 01 Jan 1970 00:00:00 GMT"), ("", "Thu, 01 Jan 1970 00:00:09 GMT"))
 
 
-@pytest.mark.parametrize(
-    ("state", "endpoints", "kind"),
-    [
-        *(("READY", [], CloudUnavailable), ("CREATING", [{"ipAddress": "127.0.0.1"}, {}], CloudUnavailable)),
-        *(("STOPPED", [{"ipAddress": "127.0.0.1"}, {}], WrongState), ("PREEMPTED", [], WrongState)),
-    ],
-)
+@pytest.mark.parametrize(("state", "endpoints", "kind"), [
+    ("READY", [], CloudUnavailable), ("CREATING", [{"ipAddress": "127.0.0.1"}, {}], CloudUnavailable),
+    ("STOPPED", [{"ipAddress": "127.0.0.1"}, {}], WrongState), ("PREEMPTED", [], WrongState),
+])  # fmt: skip
 def test_workers_have_addresses_once_all_of_them_have_one(
     stub: StubApi, api: LightApi, state: str, endpoints: list[object], kind: type[Exception]
 ) -> None:

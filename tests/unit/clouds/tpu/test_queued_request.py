@@ -67,15 +67,12 @@ def test_a_plain_request_has_reserved_in_its_node() -> None:
     assert preview(plain)["body"]["schedulingConfig"]["reserved"] is True
 
 
-@pytest.mark.parametrize(
-    ("queue", "changes"),
-    [
-        *((replace(QUEUE, request_id="not-a-uuid"), {}), (replace(QUEUE, flex_start_s=8 * 86400.0), {})),
-        *((replace(QUEUE, flex_start_s=0.5), {}), (replace(QUEUE, flex_start_s=3600.0), {"spot": True})),
-        *((replace(QUEUE, flex_start_s=3600.0), {"reserved": True}), (QUEUE, {"spot": True, "reserved": True})),
-        (QUEUE, {"name": SliceName("my-project", "us-central1-a", "../x", queued=True)}),
-    ],
-)
+@pytest.mark.parametrize(("queue", "changes"), [
+    (replace(QUEUE, request_id="not-a-uuid"), {}), (replace(QUEUE, flex_start_s=8 * 86400.0), {}),
+    (replace(QUEUE, flex_start_s=0.5), {}), (replace(QUEUE, flex_start_s=3600.0), {"spot": True}),
+    (replace(QUEUE, flex_start_s=3600.0), {"reserved": True}), (QUEUE, {"spot": True, "reserved": True}),
+    (QUEUE, {"name": SliceName("my-project", "us-central1-a", "../x", queued=True)}),
+])  # fmt: skip
 def test_an_invalid_request_is_refused(queue: QueueTerms, changes: dict[str, Any]) -> None:
     with pytest.raises(BadRequest):
         preview(replace(REQUEST, queue=queue, **changes))

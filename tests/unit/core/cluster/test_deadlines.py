@@ -5,16 +5,13 @@ import pytest
 from orchestrator.core.cluster.deadlines import Deadlines, deadlines
 
 
-@pytest.mark.parametrize(
-    ("wait_s", "queued", "found"),
-    [
-        (0.0, False, Deadlines(wait_s=900, run_s=7200, pod_s=7320, job_s=8100, kept_s=3600, life_s=8100)),
-        (60.0, False, Deadlines(wait_s=60, run_s=7200, pod_s=7320, job_s=8100, kept_s=3600, life_s=8100)),
-        (21600.0, False, Deadlines(wait_s=21600, run_s=7200, pod_s=7320, job_s=28800, kept_s=3600, life_s=28800)),
-        (0.0, True, Deadlines(wait_s=3600, run_s=7200, pod_s=7320, job_s=8100, kept_s=3600, life_s=11700)),
-        (21600.0, True, Deadlines(wait_s=21600, run_s=7200, pod_s=7320, job_s=8100, kept_s=3600, life_s=29700)),
-    ],
-)
+@pytest.mark.parametrize(("wait_s", "queued", "found"), [
+    (0.0, False, Deadlines(wait_s=900, run_s=7200, pod_s=7320, job_s=8100, kept_s=3600, life_s=8100)),
+    (60.0, False, Deadlines(wait_s=60, run_s=7200, pod_s=7320, job_s=8100, kept_s=3600, life_s=8100)),
+    (21600.0, False, Deadlines(wait_s=21600, run_s=7200, pod_s=7320, job_s=28800, kept_s=3600, life_s=28800)),
+    (0.0, True, Deadlines(wait_s=3600, run_s=7200, pod_s=7320, job_s=8100, kept_s=3600, life_s=11700)),
+    (21600.0, True, Deadlines(wait_s=21600, run_s=7200, pod_s=7320, job_s=8100, kept_s=3600, life_s=29700)),
+])  # fmt: skip
 def test_a_queue_does_not_count_towards_the_deadline_of_the_job(wait_s: float, queued: bool, found: Deadlines) -> None:
     assert deadlines(7200.0, wait_s=wait_s, linger_s=None, queued=queued) == found
 

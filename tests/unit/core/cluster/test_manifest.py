@@ -184,19 +184,12 @@ def test_kueue_admits_a_job_that_begins_suspended_and_keeps_its_time() -> None:
     assert not [key for key in without["metadata"]["labels"] if "kueue" in key]
 
 
-@pytest.mark.parametrize(
-    ("kind", "selector", "tolerated"),
-    [
-        *(("on-demand", {}, []), ("spot", {"cloud.google.com/gke-spot": "true"}, ["cloud.google.com/gke-spot"])),
-        ("flex-start", {"cloud.google.com/gke-flex-start": "true"}, []),
-        ("flex-start together", {"cloud.google.com/gke-queued": "true"}, ["cloud.google.com/gke-queued"]),
-        (
-            "reserved",
-            {"cloud.google.com/reservation-name": "r1", "cloud.google.com/reservation-project": "my-project"},
-            [],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("kind", "selector", "tolerated"), [
+    ("on-demand", {}, []), ("spot", {"cloud.google.com/gke-spot": "true"}, ["cloud.google.com/gke-spot"]),
+    ("flex-start", {"cloud.google.com/gke-flex-start": "true"}, []),
+    ("flex-start together", {"cloud.google.com/gke-queued": "true"}, ["cloud.google.com/gke-queued"]),
+    ("reserved", {"cloud.google.com/reservation-name": "r1", "cloud.google.com/reservation-project": "my-project"}, []),
+])  # fmt: skip
 def test_nodes_are_selected_by_their_capacity(kind: str, selector: dict[str, str], tolerated: list[str]) -> None:
     pod = pod_of(jobset_of(job(capacity=CAPACITIES[kind])))
     own = {key: value for key, value in pod["nodeSelector"].items() if "gke-tpu" not in key}

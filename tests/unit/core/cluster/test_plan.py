@@ -40,14 +40,11 @@ def test_spot_has_the_price_of_spot() -> None:
     assert price(made)[0] == catalog.usd_per_hour("v6e-16", "us-east5-a", spot=True)
 
 
-@pytest.mark.parametrize(
-    ("accelerator", "kind", "why"),
-    [
-        ("tpu7x-16", "on-demand", "the price table has none for tpu7x-16"),
-        ("tpu7x-16", "spot", "the price table has none for tpu7x-16 (spot)"),
-        ("v6e-16", "flex-start", "the price table has none for flex-start"),
-    ],
-)
+@pytest.mark.parametrize(("accelerator", "kind", "why"), [
+    ("tpu7x-16", "on-demand", "the price table has none for tpu7x-16"),
+    ("tpu7x-16", "spot", "the price table has none for tpu7x-16 (spot)"),
+    ("v6e-16", "flex-start", "the price table has none for flex-start"),
+])  # fmt: skip
 def test_an_unknown_price_is_not_a_bound(accelerator: str, kind: str, why: str) -> None:
     made = job(accelerator, capacity=CAPACITIES[kind])
     assert price(made) == (None, why)

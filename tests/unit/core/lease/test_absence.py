@@ -35,22 +35,17 @@ def test_a_404_a_clean_list_and_a_settled_create_are_the_proof() -> None:
     assert judge(SETTLED, Evidence(None, CLEAN), 10.0, CAN).gone
 
 
-@pytest.mark.parametrize(
-    "evidence",
-    [
-        pytest.param(Evidence(HERE, None), id="the slice exists"),
-        pytest.param(Evidence(AuthError("403"), CLEAN), id="get answers 403"),
-        pytest.param(Evidence(CloudUnavailable("timeout"), CLEAN), id="get times out"),
-        pytest.param(Evidence(None, None), id="no list yet"),
-        pytest.param(Evidence(None, CloudUnavailable("503")), id="the list fails"),
-        pytest.param(Evidence(None, Listing((), ("us-central1-a",))), id="the zone is unreachable"),
-        pytest.param(Evidence(None, Listing((OTHER, HERE))), id="get says 404 but it is listed"),
-        pytest.param(
-            Evidence(None, Listing((replace(OTHER, labels={"tpujob-lease-id": LEASE.id}),))),
-            id="another node of the run is listed",
-        ),
-    ],
-)
+@pytest.mark.parametrize("evidence", [
+    pytest.param(Evidence(HERE, None), id="the slice exists"),
+    pytest.param(Evidence(AuthError("403"), CLEAN), id="get answers 403"),
+    pytest.param(Evidence(CloudUnavailable("timeout"), CLEAN), id="get times out"),
+    pytest.param(Evidence(None, None), id="no list yet"),
+    pytest.param(Evidence(None, CloudUnavailable("503")), id="the list fails"),
+    pytest.param(Evidence(None, Listing((), ("us-central1-a",))), id="the zone is unreachable"),
+    pytest.param(Evidence(None, Listing((OTHER, HERE))), id="get says 404 but it is listed"),
+    pytest.param(Evidence(None, Listing((replace(OTHER, labels={"tpujob-lease-id": LEASE.id}),))),
+                 id="another node of the run is listed"),
+])  # fmt: skip
 def test_anything_less_is_not(evidence: Evidence) -> None:
     verdict = judge(SETTLED, evidence, 1e9, CAN)
     assert not verdict.gone and verdict.missing
@@ -66,25 +61,22 @@ def test_a_create_that_is_known_to_be_under_way_is_not_settled_by_time() -> None
     assert verdict.missing == ("the create call is still under way",) and verdict.quiet_until is None
 
 
-@pytest.mark.parametrize(
-    ("lease", "creates", "certain_at"),
-    [
-        pytest.param(LEASE, (), None, id="no create left"),
-        pytest.param(replace(SENT, sends=0), (), None, id="the only create was refused"),
-        pytest.param(SETTLED, (under_way(1),), None, id="settled before"),
-        pytest.param(SENT, (failed(1),), None, id="its operation failed"),
-        pytest.param(SENT, (done(1),), 300.0, id="its operation succeeded, and the slice may not be visible yet"),
-        pytest.param(replace(SENT, ready_at=5.0), (done(1),), None, id="its operation succeeded, the slice was READY"),
-        pytest.param(SENT, (under_way(1),), inf, id="its operation is under way"),
-        pytest.param(SENT, (), 300.0, id="no trace of it: it would show within the visibility bound"),
-        pytest.param(SENT, CloudUnavailable("503"), 2700.0, id="the list of operations fails"),
-        pytest.param(replace(SENT, sends=2), (done(1),), 300.0, id="sent twice, one operation seen"),
-        pytest.param(replace(SENT, sends=2), (failed(1),), 300.0, id="sent twice, one failed, of the other no trace"),
-        pytest.param(replace(SENT, sends=2), (failed(1), failed(2)), None, id="sent twice, both failed"),
-        pytest.param(replace(SENT, sends=2), (done(1), failed(2)), 300.0, id="sent twice, one may not be visible yet"),
-        pytest.param(replace(SENT, sends=2), (done(1), under_way(2)), inf, id="sent twice, one under way"),
-    ],
-)
+@pytest.mark.parametrize(("lease", "creates", "certain_at"), [
+    pytest.param(LEASE, (), None, id="no create left"),
+    pytest.param(replace(SENT, sends=0), (), None, id="the only create was refused"),
+    pytest.param(SETTLED, (under_way(1),), None, id="settled before"),
+    pytest.param(SENT, (failed(1),), None, id="its operation failed"),
+    pytest.param(SENT, (done(1),), 300.0, id="its operation succeeded, and the slice may not be visible yet"),
+    pytest.param(replace(SENT, ready_at=5.0), (done(1),), None, id="its operation succeeded, the slice was READY"),
+    pytest.param(SENT, (under_way(1),), inf, id="its operation is under way"),
+    pytest.param(SENT, (), 300.0, id="no trace of it: it would show within the visibility bound"),
+    pytest.param(SENT, CloudUnavailable("503"), 2700.0, id="the list of operations fails"),
+    pytest.param(replace(SENT, sends=2), (done(1),), 300.0, id="sent twice, one operation seen"),
+    pytest.param(replace(SENT, sends=2), (failed(1),), 300.0, id="sent twice, one failed, of the other no trace"),
+    pytest.param(replace(SENT, sends=2), (failed(1), failed(2)), None, id="sent twice, both failed"),
+    pytest.param(replace(SENT, sends=2), (done(1), failed(2)), 300.0, id="sent twice, one may not be visible yet"),
+    pytest.param(replace(SENT, sends=2), (done(1), under_way(2)), inf, id="sent twice, one under way"),
+])  # fmt: skip
 def test_when_no_create_can_have_an_effect_any_more(
     lease: Lease, creates: tuple[Operation, ...], certain_at: float | None
 ) -> None:

@@ -16,25 +16,14 @@ from orchestrator.core.lease.claim_labels import (
 from orchestrator.core.lease.cloud_api import SliceName, SliceState, SliceView
 from orchestrator.core.lease.lease import Detached, Extended, Held, Lease, LeaseState, Mode, Purpose, apply
 from orchestrator.core.lease.timings import GOOGLE, emulated
+from tests.leases import lease_on
 
 NOW = 1_800_000_000.0
 
 
 def lease(**changes: object) -> Lease:
-    made = Lease(
-        id="0123456789",
-        handle="mnist",
-        purpose=Purpose.RUN,
-        cloud="google",
-        name=SliceName("p", "us-central1-a", "tpujob-owner0-0123456789"),
-        accelerator_type="v5litepod-8",
-        runtime_version="v2",
-        spot=False,
-        owner="owner0",
-        deadline=NOW + 86400,
-        created_at=NOW,
-    )
-    return replace(made, **changes)  # type: ignore[arg-type]
+    name = SliceName("p", "us-central1-a", "tpujob-owner0-0123456789")
+    return lease_on(name, NOW, **{"handle": "mnist", "cloud": "google", **changes})
 
 
 def view(labels: dict[str, str], created_at: float | None = NOW) -> SliceView:
@@ -83,13 +72,10 @@ def test_no_claim_reaches_beyond_the_deadline() -> None:
     assert claimed_until(ready, NOW + 600, GOOGLE) == NOW + 1000
 
 
-@pytest.mark.parametrize(
-    ("event", "until", "mode"),
-    [
-        (Held("0123456789", NOW, NOW + 3600), NOW + 3600, Mode.HOLD),
-        (Detached("0123456789", NOW), NOW + 86400, Mode.DETACHED),
-    ],
-)
+@pytest.mark.parametrize(("event", "until", "mode"), [
+    (Held("0123456789", NOW, NOW + 3600), NOW + 3600, Mode.HOLD),
+    (Detached("0123456789", NOW), NOW + 86400, Mode.DETACHED),
+])  # fmt: skip
 def test_a_held_or_detached_slice_claims_to_its_end(event: Held | Detached, until: float, mode: Mode) -> None:
     moved = apply(lease(state=LeaseState.READY, ready_at=NOW), event)
     written = labels(moved, NOW + 60, GOOGLE)
@@ -139,18 +125,14 @@ def test_renewals_leave_room_for_an_outage_and_for_the_next_one() -> None:
         )  # the create call's claim is not due for renewal at once
 
 
-@pytest.mark.parametrize(
-    ("changes", "begins_after_s"),
-    [
-        pytest.param({"ready_at": NOW}, GOOGLE.ttl_s, id="a run: no heartbeat from now on"),
-        pytest.param({"purpose": Purpose.HOLD, "hold_until": NOW + 7200, "ready_at": NOW}, 7200, id="held: its time"),
-        pytest.param({"ready_at": NOW, "detached_at": NOW}, 86400, id="detached: its deadline"),
-        pytest.param({"ready_at": NOW, "deadline": NOW + 60}, 60, id="a run with a minute left"),
-        pytest.param(
-            {}, GOOGLE.provision_s + GOOGLE.boot_s + GOOGLE.ttl_s, id="still being created: its VM has to boot first"
-        ),
-    ],
-)
+@pytest.mark.parametrize(("changes", "begins_after_s"), [
+    pytest.param({"ready_at": NOW}, GOOGLE.ttl_s, id="a run: no heartbeat from now on"),
+    pytest.param({"purpose": Purpose.HOLD, "hold_until": NOW + 7200, "ready_at": NOW}, 7200, id="held: its time"),
+    pytest.param({"ready_at": NOW, "detached_at": NOW}, 86400, id="detached: its deadline"),
+    pytest.param({"ready_at": NOW, "deadline": NOW + 60}, 60, id="a run with a minute left"),
+    pytest.param({}, GOOGLE.provision_s + GOOGLE.boot_s + GOOGLE.ttl_s,
+                 id="still being created: its VM has to boot first"),
+])  # fmt: skip
 def test_by_when_the_watchdog_has_deleted_it(changes: dict[str, object], begins_after_s: float) -> None:
     by = watchdog_acts_by(lease(**changes), NOW, GOOGLE)
     assert by == NOW + begins_after_s + GOOGLE.grace_s + 3 * GOOGLE.poll_s

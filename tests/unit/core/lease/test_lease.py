@@ -83,41 +83,26 @@ FAILURE, HELD_FOR = HeldFor.FAILURE, {"held_for": HeldFor.FAILURE, "purpose": "h
 PASSED = Passed("x", 9.0, run="run2", handle="job2", deadline=500.0, budget_usd=3.0)
 
 
-@pytest.mark.parametrize(
-    ("lease", "event", "changed"),
-    [
-        (INTENT, LoginGranted("x", 9.0, "ada"), {"route": Route(user="ada")}),
-        (replace(INTENT, route=Route(os_login=True)), LoginRefused("x", 9.0, "no"), {"route": Route()}),
-        (
-            replace(CREATING, state="intent", settled=True),
-            Sent("x", 9.0),
-            {"sent_at": 9.0, "sends": 2, "settled": False},
-        ),
-        (CREATING, Ready("x", 9.0), {"state": LeaseState.READY, "ready_at": 9.0, "settled": True}),
-        (replace(CREATING, sends=2), Ready("x", 9.0), {"state": LeaseState.READY, "ready_at": 9.0}),
-        (replace(CREATING, state="intent"), CreateRefused("x", 9.0, "quota"), {"sends": 0}),
-        (READY, Held("x", 9.0, 1e9), {"hold_until": READY.deadline, "held_for": HeldFor.USER, "purpose": "hold"}),
-        (DOWN, Down("x", 9.0, "tpujob down"), {"reason": "tpujob down"}),
-        (DOWN, Created("x", 9.0, "operation-2"), {"operation": "operation-2"}),
-        (replace(CREATING, sends=2, settled=True), Ready("x", 9.0), {"state": LeaseState.READY, "ready_at": 9.0}),
-        (
-            replace(QUEUED, settled=True),
-            Ready("x", 4.0),
-            {"state": LeaseState.READY, "ready_at": 4.0, "deadline": 994.0},
-        ),
-        (apply(QUEUED, Ready("x", 4.0)), Ready("x", 9.0), {}),
-        (
-            DETACHED,
-            Held("x", 9.0, 99.0, FAILURE),
-            {"detached_at": None, "hold_until": 99.0, "held_for": FAILURE, "purpose": "hold"},
-        ),
-        (READY, PASSED, {"run": "run2", "handle": "job2", "deadline": 500.0, "budget_usd": 3.0}),
-        *((READY, Extended("x", 9.0, 1e9), {"deadline": 1e9}), (HELD, Extended("x", 9.0, 99.0), {"hold_until": 99.0})),
-        (READY, Down("x", 9.0, "why"), {"state": LeaseState.DOWN, "down_at": 9.0, "reason": "why"}),
-        (DOWN, Forgotten("x", 9.0, "seen"), {"state": LeaseState.FORGOTTEN, "gone_at": 9.0, "reason": "seen"}),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, LeaseChange) else None,
-)
+@pytest.mark.parametrize(("lease", "event", "changed"), [
+    (INTENT, LoginGranted("x", 9.0, "ada"), {"route": Route(user="ada")}),
+    (replace(INTENT, route=Route(os_login=True)), LoginRefused("x", 9.0, "no"), {"route": Route()}),
+    (replace(CREATING, state="intent", settled=True), Sent("x", 9.0), {"sent_at": 9.0, "sends": 2, "settled": False}),
+    (CREATING, Ready("x", 9.0), {"state": LeaseState.READY, "ready_at": 9.0, "settled": True}),
+    (replace(CREATING, sends=2), Ready("x", 9.0), {"state": LeaseState.READY, "ready_at": 9.0}),
+    (replace(CREATING, state="intent"), CreateRefused("x", 9.0, "quota"), {"sends": 0}),
+    (READY, Held("x", 9.0, 1e9), {"hold_until": READY.deadline, "held_for": HeldFor.USER, "purpose": "hold"}),
+    (DOWN, Down("x", 9.0, "tpujob down"), {"reason": "tpujob down"}),
+    (DOWN, Created("x", 9.0, "operation-2"), {"operation": "operation-2"}),
+    (replace(CREATING, sends=2, settled=True), Ready("x", 9.0), {"state": LeaseState.READY, "ready_at": 9.0}),
+    (replace(QUEUED, settled=True), Ready("x", 4.0), {"state": LeaseState.READY, "ready_at": 4.0, "deadline": 994.0}),
+    (apply(QUEUED, Ready("x", 4.0)), Ready("x", 9.0), {}),
+    (DETACHED, Held("x", 9.0, 99.0, FAILURE),
+     {"detached_at": None, "hold_until": 99.0, "held_for": FAILURE, "purpose": "hold"}),
+    (READY, PASSED, {"run": "run2", "handle": "job2", "deadline": 500.0, "budget_usd": 3.0}),
+    (READY, Extended("x", 9.0, 1e9), {"deadline": 1e9}), (HELD, Extended("x", 9.0, 99.0), {"hold_until": 99.0}),
+    (READY, Down("x", 9.0, "why"), {"state": LeaseState.DOWN, "down_at": 9.0, "reason": "why"}),
+    (DOWN, Forgotten("x", 9.0, "seen"), {"state": LeaseState.FORGOTTEN, "gone_at": 9.0, "reason": "seen"}),
+], ids=lambda value: type(value).__name__ if isinstance(value, LeaseChange) else None)  # fmt: skip
 def test_an_event_changes_what_it_says_and_nothing_else(
     lease: Lease, event: LeaseEvent, changed: dict[str, object]
 ) -> None:
@@ -131,24 +116,21 @@ def test_what_its_user_or_a_job_claims_is_not_passed_on(lease: Lease) -> None:
         apply(lease, PASSED)
 
 
-@pytest.mark.parametrize(
-    ("lease", "now", "owner_alive", "overdue"),
-    [
-        pytest.param(INTENT, 10.0, True, False, id="its process lives"),
-        pytest.param(INTENT, 10.0, False, True, id="its process died before the create"),
-        pytest.param(CREATING, 10.0, False, True, id="its process died while creating"),
-        pytest.param(READY, 10.0, False, True, id="its process died while running"),
-        pytest.param(READY, INTENT.deadline, True, True, id="past its deadline, whatever lives"),
-        pytest.param(HELD, 10.0, False, False, id="held"),
-        pytest.param(HELD, 1000.0, False, True, id="held until just now"),
-        pytest.param(HELD, 1000.0, True, False, id="held until just now, with a job on it"),
-        pytest.param(DOWN, 10.0, True, False, id="being torn down by a living process"),
-        pytest.param(DOWN, 10.0, False, True, id="its teardown was cut off"),
-        pytest.param(DOWN, INTENT.deadline, True, False, id="being torn down past its deadline"),
-        pytest.param(GONE, 10.0, False, False, id="gone"),
-        pytest.param(replace(CREATING, hold_until=1e9), 10.0, False, True, id="held on paper, but never ready"),
-    ],
-)
+@pytest.mark.parametrize(("lease", "now", "owner_alive", "overdue"), [
+    pytest.param(INTENT, 10.0, True, False, id="its process lives"),
+    pytest.param(INTENT, 10.0, False, True, id="its process died before the create"),
+    pytest.param(CREATING, 10.0, False, True, id="its process died while creating"),
+    pytest.param(READY, 10.0, False, True, id="its process died while running"),
+    pytest.param(READY, INTENT.deadline, True, True, id="past its deadline, whatever lives"),
+    pytest.param(HELD, 10.0, False, False, id="held"),
+    pytest.param(HELD, 1000.0, False, True, id="held until just now"),
+    pytest.param(HELD, 1000.0, True, False, id="held until just now, with a job on it"),
+    pytest.param(DOWN, 10.0, True, False, id="being torn down by a living process"),
+    pytest.param(DOWN, 10.0, False, True, id="its teardown was cut off"),
+    pytest.param(DOWN, INTENT.deadline, True, False, id="being torn down past its deadline"),
+    pytest.param(GONE, 10.0, False, False, id="gone"),
+    pytest.param(replace(CREATING, hold_until=1e9), 10.0, False, True, id="held on paper, but never ready"),
+])  # fmt: skip
 def test_which_leases_may_be_released(lease: Lease, now: float, owner_alive: bool, overdue: bool) -> None:
     assert (release_reason(lease, now=now, owner_alive=owner_alive) is not None) is overdue
 

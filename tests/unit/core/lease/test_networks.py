@@ -30,27 +30,24 @@ BLOCK = rule("block", ANYWHERE, priority=900, allows=False)
 PUBLIC = FirewallRule("public", "default", 1000, True, True, (IPv4Network("8.8.8.0/24"),))
 
 
-@pytest.mark.parametrize(
-    ("rules", "source", "expected"),
-    [
-        *(([], RELAY_RANGE, Entrance(False)), ([RELAY], RELAY_RANGE, Entrance(True, ("relay",)))),
-        *(([WIDE], RELAY_RANGE, Entrance(True, ("wide",))), ([PRIVATE, OFFICE], RELAY_RANGE, Entrance(False))),
-        ([WIDE, BLOCK], RELAY_RANGE, Entrance(False, ("block",))),
-        ([rule("first", RELAY_RANGE, priority=100), BLOCK], RELAY_RANGE, Entrance(True, ("first",))),
-        ([WIDE, rule("same", ANYWHERE, allows=False)], RELAY_RANGE, Entrance(False, ("same",))),
-        ([RELAY, rule("part", "35.235.241.0/24", priority=1, allows=False)], RELAY_RANGE, Entrance(None, ("part",))),
-        ([rule("elsewhere", ANYWHERE, network="other")], RELAY_RANGE, Entrance(False)),
-        ([rule("web", ANYWHERE, covers_ssh=False)], RELAY_RANGE, Entrance(False)),
-        ([rule("tagged", ANYWHERE, tags=("gpu",))], RELAY_RANGE, Entrance(False)),
-        ([rule("tagged", ANYWHERE, tags=("tpu",))], RELAY_RANGE, Entrance(True, ("tagged",))),
-        ([rule("account", ANYWHERE, accounts=("vm@acme",))], RELAY_RANGE, Entrance(True, ("account",))),
-        ([rule("account", ANYWHERE, accounts=("x@acme",))], RELAY_RANGE, Entrance(False)),
-        *(([WIDE], None, Entrance(True, ("wide",))), ([PUBLIC], None, Entrance(None, ("public",)))),
-        ([PUBLIC, BLOCK], None, Entrance(False, ("block",))),
-        ([rule("early", "8.8.8.0/24", priority=1), BLOCK], None, Entrance(None, ("early", "block"))),
-        ([PRIVATE], None, Entrance(False)),
-    ],
-)
+@pytest.mark.parametrize(("rules", "source", "expected"), [
+    ([], RELAY_RANGE, Entrance(False)), ([RELAY], RELAY_RANGE, Entrance(True, ("relay",))),
+    ([WIDE], RELAY_RANGE, Entrance(True, ("wide",))), ([PRIVATE, OFFICE], RELAY_RANGE, Entrance(False)),
+    ([WIDE, BLOCK], RELAY_RANGE, Entrance(False, ("block",))),
+    ([rule("first", RELAY_RANGE, priority=100), BLOCK], RELAY_RANGE, Entrance(True, ("first",))),
+    ([WIDE, rule("same", ANYWHERE, allows=False)], RELAY_RANGE, Entrance(False, ("same",))),
+    ([RELAY, rule("part", "35.235.241.0/24", priority=1, allows=False)], RELAY_RANGE, Entrance(None, ("part",))),
+    ([rule("elsewhere", ANYWHERE, network="other")], RELAY_RANGE, Entrance(False)),
+    ([rule("web", ANYWHERE, covers_ssh=False)], RELAY_RANGE, Entrance(False)),
+    ([rule("tagged", ANYWHERE, tags=("gpu",))], RELAY_RANGE, Entrance(False)),
+    ([rule("tagged", ANYWHERE, tags=("tpu",))], RELAY_RANGE, Entrance(True, ("tagged",))),
+    ([rule("account", ANYWHERE, accounts=("vm@acme",))], RELAY_RANGE, Entrance(True, ("account",))),
+    ([rule("account", ANYWHERE, accounts=("x@acme",))], RELAY_RANGE, Entrance(False)),
+    ([WIDE], None, Entrance(True, ("wide",))), ([PUBLIC], None, Entrance(None, ("public",))),
+    ([PUBLIC, BLOCK], None, Entrance(False, ("block",))),
+    ([rule("early", "8.8.8.0/24", priority=1), BLOCK], None, Entrance(None, ("early", "block"))),
+    ([PRIVATE], None, Entrance(False)),
+])  # fmt: skip
 def test_the_rule_with_the_lowest_number_decides_and_none_means_no(
     rules: list[FirewallRule], source: str | None, expected: Entrance
 ) -> None:
@@ -61,19 +58,14 @@ def test_an_address_inside_may_be_one_that_a_private_range_lets_in() -> None:
     assert entrance([PRIVATE], "default", None, inside=True) == Entrance(None, ("private",))
 
 
-@pytest.mark.parametrize(
-    ("wish", "expected"),
-    [
-        *((AccessWish(), NetworkPlace("acme", "default")), (AccessWish(network="lab"), NetworkPlace("acme", "lab"))),
-        (AccessWish(network="projects/host/global/networks/lab"), NetworkPlace("host", "lab")),
-        (AccessWish(subnetwork="small"), NetworkPlace("acme", None, "small")),
-        (AccessWish(network="lab", subnetwork="small"), NetworkPlace("acme", "lab", "small")),
-        (
-            AccessWish(subnetwork="projects/host/regions/us-east1/subnetworks/small"),
-            NetworkPlace("host", None, "small", "us-east1"),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("wish", "expected"), [
+    (AccessWish(), NetworkPlace("acme", "default")), (AccessWish(network="lab"), NetworkPlace("acme", "lab")),
+    (AccessWish(network="projects/host/global/networks/lab"), NetworkPlace("host", "lab")),
+    (AccessWish(subnetwork="small"), NetworkPlace("acme", None, "small")),
+    (AccessWish(network="lab", subnetwork="small"), NetworkPlace("acme", "lab", "small")),
+    (AccessWish(subnetwork="projects/host/regions/us-east1/subnetworks/small"),
+     NetworkPlace("host", None, "small", "us-east1")),
+])  # fmt: skip
 def test_the_place_of_new_slices_may_be_in_another_project(wish: AccessWish, expected: NetworkPlace) -> None:
     assert place_of(wish, "acme") == expected
 

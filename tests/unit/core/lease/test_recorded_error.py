@@ -25,34 +25,28 @@ def recorded(error: errors.TpujobError) -> Attempt:
     return apply(Attempt(f"{RUN}-1", RUN), AttemptEnded.by(f"{RUN}-1", 1.0, state_after(error), error, rc=rc))
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        errors.PayloadFailed("the job failed on worker2 with code 3", rc=3, hint="`tpujob logs` prints it"),
-        errors.PayloadFailed("the setup failed on worker0 with code 100", rc=100, hint="look"),
-        errors.PayloadFailed("the job failed with code 3", rc=3),
-        errors.DeadlineExceeded("the job reached limits.max_cost and was stopped", hint="raise limits.max_cost"),
-        errors.ArtifactError("a.bin differs from its hash"),
-        errors.Canceled(CANCEL),
-        errors.Canceled(DOWN),
-        errors.Interrupted(signal.SIGINT),
-        errors.Interrupted(signal.SIGTERM),
-        errors.Preempted("tpujob-x-y was preempted while the job was running (PREEMPTED)"),
-        errors.Vanished("tpujob-x-y was deleted by another client while the job was running"),
-        errors.Vanished("tpujob-x-y is STOPPED though the job is running"),
-        errors.SliceLost("a worker of tpujob-x-y does not answer since 600 s, though the API lists it"),
-        errors.CapacityError("no capacity in any zone", hint="try another zone"),
-        errors.QuotaError("TPUS_PER_PROJECT is used up"),
-        errors.CloudUnavailable("503", retry_after_s=3.0),
-        errors.Unreachable("worker0 cannot be reached"),
-        errors.CommandFailed(["pack"], 2, "no space left"),
-        errors.AuthError("no permission"),
-        errors.RemoteError("worker0 cannot be reached"),
-        errors.WatchdogNotArmed("its watchdog is not armed"),
-        errors.TpujobError("a bug in tpujob"),
-    ],
-    ids=lambda error: f"{type(error).__name__}: {error.message[:30]}",
-)
+@pytest.mark.parametrize("error", [
+    errors.PayloadFailed("the job failed on worker2 with code 3", rc=3, hint="`tpujob logs` prints it"),
+    errors.PayloadFailed("the setup failed on worker0 with code 100", rc=100, hint="look"),
+    errors.PayloadFailed("the job failed with code 3", rc=3),
+    errors.DeadlineExceeded("the job reached limits.max_cost and was stopped", hint="raise limits.max_cost"),
+    errors.ArtifactError("a.bin differs from its hash"),
+    errors.Canceled(CANCEL), errors.Canceled(DOWN), errors.Interrupted(signal.SIGINT),
+    errors.Interrupted(signal.SIGTERM),
+    errors.Preempted("tpujob-x-y was preempted while the job was running (PREEMPTED)"),
+    errors.Vanished("tpujob-x-y was deleted by another client while the job was running"),
+    errors.Vanished("tpujob-x-y is STOPPED though the job is running"),
+    errors.SliceLost("a worker of tpujob-x-y does not answer since 600 s, though the API lists it"),
+    errors.CapacityError("no capacity in any zone", hint="try another zone"),
+    errors.QuotaError("TPUS_PER_PROJECT is used up"),
+    errors.CloudUnavailable("503", retry_after_s=3.0),
+    errors.Unreachable("worker0 cannot be reached"),
+    errors.CommandFailed(["pack"], 2, "no space left"),
+    errors.AuthError("no permission"),
+    errors.RemoteError("worker0 cannot be reached"),
+    errors.WatchdogNotArmed("its watchdog is not armed"),
+    errors.TpujobError("a bug in tpujob"),
+], ids=lambda error: f"{type(error).__name__}: {error.message[:30]}")  # fmt: skip
 def test_an_error_comes_back_from_the_ledger_as_it_was(error: errors.TpujobError) -> None:
     again = recorded_error(recorded(error))
     assert again is not None and type(again) is type(error)

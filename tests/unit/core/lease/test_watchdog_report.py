@@ -53,23 +53,20 @@ def test_a_worker_that_reports_as_another_arms_neither() -> None:
     assert "2 watchdogs claim to be this worker's" in found[0].why
 
 
-@pytest.mark.parametrize(
-    ("published", "why"),
-    [
-        ([], "worker0: its watchdog has published nothing"),
-        ([report()], "worker1: its watchdog has published nothing"),
-        ([report(), report(None)], "worker1: its watchdog has published nothing that can be read"),
-        ([report(), report(1.5)], "worker1: its watchdog has published nothing that can be read"),
-        ([report(), report(True)], "worker1: its watchdog has published nothing that can be read"),
-        ([report(), report(-1)], "worker1: its watchdog has published nothing"),
-        ([report(), {}], "worker1: its watchdog has published nothing"),
-        ([report(), {"tpujob/watchdog": "{"}], "worker1: its watchdog has published nothing that can be read"),
-        ([report(), {"tpujob/watchdog": "[]"}], "worker1: its watchdog has published nothing that can be read"),
-        ([report(armed=False, route=False), report(1)], "no route"),
-        ([report(armed=False, permission=False), report(1)], "tpu.nodes.delete"),
-        ([report(armed="yes"), report(1)], "not armed"),
-    ],
-)
+@pytest.mark.parametrize(("published", "why"), [
+    ([], "worker0: its watchdog has published nothing"),
+    ([report()], "worker1: its watchdog has published nothing"),
+    ([report(), report(None)], "worker1: its watchdog has published nothing that can be read"),
+    ([report(), report(1.5)], "worker1: its watchdog has published nothing that can be read"),
+    ([report(), report(True)], "worker1: its watchdog has published nothing that can be read"),
+    ([report(), report(-1)], "worker1: its watchdog has published nothing"),
+    ([report(), {}], "worker1: its watchdog has published nothing"),
+    ([report(), {"tpujob/watchdog": "{"}], "worker1: its watchdog has published nothing that can be read"),
+    ([report(), {"tpujob/watchdog": "[]"}], "worker1: its watchdog has published nothing that can be read"),
+    ([report(armed=False, route=False), report(1)], "no route"),
+    ([report(armed=False, permission=False), report(1)], "tpu.nodes.delete"),
+    ([report(armed="yes"), report(1)], "not armed"),
+])  # fmt: skip
 def test_any_other_report_is_a_problem_with_a_reason(published: list[dict[str, str]], why: str) -> None:
     assert why in str(problem(read_watchdogs(published, 2)))
 

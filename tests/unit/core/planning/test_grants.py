@@ -7,50 +7,38 @@ from orchestrator.core.planning.grants import Grant, from_keys, from_text, remai
 V3, V4_SPOT = Grant("v3-8", 5, "europe-west4-a"), Grant("v4", 32, "us-central2-b", spot=True)
 
 
-@pytest.mark.parametrize(
-    ("line", "grant"),
-    [
-        ("5 on-demand v3-8 TPU devices in zone europe-west4-a", V3),
-        ("5 on-demand Cloud TPU v3-8 device(s) in zone europe-west4-a", V3),
-        (" - 5 on-demand v3-8 in europe-west4-a.", V3),
-        (
-            "100 preemptible Cloud TPU v2-8 device(s) in zone us-central1-f",
-            Grant("v2-8", 100, "us-central1-f", spot=True),
-        ),
-        ("32 spot Cloud TPU v4 chips in zone us-central2-b", V4_SPOT),
-        ("64 Spot Cloud TPU v5e chips in zone us-central1-a", Grant("v5e", 64, "us-central1-a", spot=True)),
-    ],
-)
+@pytest.mark.parametrize(("line", "grant"), [
+    ("5 on-demand v3-8 TPU devices in zone europe-west4-a", V3),
+    ("5 on-demand Cloud TPU v3-8 device(s) in zone europe-west4-a", V3),
+    (" - 5 on-demand v3-8 in europe-west4-a.", V3),
+    ("100 preemptible Cloud TPU v2-8 device(s) in zone us-central1-f", Grant("v2-8", 100, "us-central1-f", spot=True)),
+    ("32 spot Cloud TPU v4 chips in zone us-central2-b", V4_SPOT),
+    ("64 Spot Cloud TPU v5e chips in zone us-central1-a", Grant("v5e", 64, "us-central1-a", spot=True)),
+])  # fmt: skip
 def test_a_line_of_an_email_is_a_grant(line: str, grant: Grant) -> None:
     assert from_text(line) == grant
 
 
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        ("five v3-8", "is not a grant; write for example `5 on-demand Cloud TPU v3-8 devices in zone europe-west4-a`"),
-        ("5 reserved v3-8 in europe-west4-a", "is not a grant"),
-        ("5 on-demand v3-9 in europe-west4-a", "'v3-9' is neither an accelerator type nor a generation; nearest: v3-8"),
-        ("5 on-demand v3-8 in europe", "zone: 'europe'"),
-        ("0 on-demand v3-8 in europe-west4-a", "grants nothing; remove it"),
-        ("8 on-demand v3-8 chips in europe-west4-a", "counts chips of one type, or devices of a whole generation"),
-        ("8 on-demand v4 devices in us-central2-b", "counts chips of one type, or devices of a whole generation"),
-    ],
-)
+@pytest.mark.parametrize(("line", "problem"), [
+    ("five v3-8", "is not a grant; write for example `5 on-demand Cloud TPU v3-8 devices in zone europe-west4-a`"),
+    ("5 reserved v3-8 in europe-west4-a", "is not a grant"),
+    ("5 on-demand v3-9 in europe-west4-a", "'v3-9' is neither an accelerator type nor a generation; nearest: v3-8"),
+    ("5 on-demand v3-8 in europe", "zone: 'europe'"),
+    ("0 on-demand v3-8 in europe-west4-a", "grants nothing; remove it"),
+    ("8 on-demand v3-8 chips in europe-west4-a", "counts chips of one type, or devices of a whole generation"),
+    ("8 on-demand v4 devices in us-central2-b", "counts chips of one type, or devices of a whole generation"),
+])  # fmt: skip
 def test_a_line_that_is_no_grant_gets_advice(line: str, problem: str) -> None:
     with pytest.raises(ValueError, match="^" + problem.replace("(", r"\(")):
         from_text(line)
 
 
-@pytest.mark.parametrize(
-    ("keys", "problem"),
-    [
-        ({"type": "v3-8"}, "type is not a key of a grant; they are accelerator, count, zone, spot"),
-        ({"accelerator": "v3-8", "count": "5"}, "lacks zone"),
-        ({"accelerator": "v3-8", "count": "-5", "zone": "europe-west4-a"}, "count: '-5' is not a whole number"),
-        ({"accelerator": "v3-8", "count": "5", "zone": "europe-west4-a", "spot": "yes"}, "spot: 'yes' is not `true`"),
-    ],
-)
+@pytest.mark.parametrize(("keys", "problem"), [
+    ({"type": "v3-8"}, "type is not a key of a grant; they are accelerator, count, zone, spot"),
+    ({"accelerator": "v3-8", "count": "5"}, "lacks zone"),
+    ({"accelerator": "v3-8", "count": "-5", "zone": "europe-west4-a"}, "count: '-5' is not a whole number"),
+    ({"accelerator": "v3-8", "count": "5", "zone": "europe-west4-a", "spot": "yes"}, "spot: 'yes' is not `true`"),
+])  # fmt: skip
 def test_keys_are_checked_one_by_one(keys: dict[str, str], problem: str) -> None:
     with pytest.raises(ValueError, match=f"^{problem}"):
         from_keys(keys)

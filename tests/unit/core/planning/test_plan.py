@@ -139,15 +139,12 @@ def test_fastest_asks_plain_capacity_first_then_spot_then_queued() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("requested", "queue", "provisioning", "queued"),
-    [
-        *((Provisioning.ON_DEMAND, False, Provisioning.ON_DEMAND, False), (Provisioning.ON_DEMAND, True, QUEUED, True)),
-        *((QUEUED, False, QUEUED, True), (SPOT, True, SPOT, True)),
-        (Provisioning.RESERVED, False, Provisioning.RESERVED, False),
-        (Provisioning.FLEX_START, False, Provisioning.FLEX_START, True),
-    ],
-)
+@pytest.mark.parametrize(("requested", "queue", "provisioning", "queued"), [
+    (Provisioning.ON_DEMAND, False, Provisioning.ON_DEMAND, False), (Provisioning.ON_DEMAND, True, QUEUED, True),
+    (QUEUED, False, QUEUED, True), (SPOT, True, SPOT, True),
+    (Provisioning.RESERVED, False, Provisioning.RESERVED, False),
+    (Provisioning.FLEX_START, False, Provisioning.FLEX_START, True),
+])  # fmt: skip
 def test_which_candidates_are_queued(
     requested: Provisioning, queue: bool, provisioning: Provisioning, queued: bool
 ) -> None:

@@ -7,29 +7,23 @@ from hypothesis import strategies as st
 from orchestrator.core.text.alike import MOST_RANGES, grouped, masked, said_once, worker_names
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("worker0: no route to host", "worker63: no route to host"),
-        ("connect to 10.0.0.7:22 failed", "connect to 10.130.0.12:22022 failed"),
-        ("connect to fe80::1ff:fe23:4567:890a failed", "connect to ::1 failed"),
-        *(("at 0x7f3bd2a01f90", "at 0x55d0c8"), ("object 3f2a9b7c is gone", "object 00c1d2e3f4 is gone")),
-        ("run 1b4e28ba-2fa1-11d2-883f-0016d3cca427", "run 6fa459ea-ee8a-3ca4-894e-db77e160355e"),
-        ("loss 1.25e-07 after 1,200 steps", "loss 0.3 after 7 steps"),
-        ("host t1v-n-0a1b-w-5", "host t1v-n-0a1b-w-12"),
-    ],
-)
+@pytest.mark.parametrize(("one", "other"), [
+    ("worker0: no route to host", "worker63: no route to host"),
+    ("connect to 10.0.0.7:22 failed", "connect to 10.130.0.12:22022 failed"),
+    ("connect to fe80::1ff:fe23:4567:890a failed", "connect to ::1 failed"),
+    ("at 0x7f3bd2a01f90", "at 0x55d0c8"), ("object 3f2a9b7c is gone", "object 00c1d2e3f4 is gone"),
+    ("run 1b4e28ba-2fa1-11d2-883f-0016d3cca427", "run 6fa459ea-ee8a-3ca4-894e-db77e160355e"),
+    ("loss 1.25e-07 after 1,200 steps", "loss 0.3 after 7 steps"),
+    ("host t1v-n-0a1b-w-5", "host t1v-n-0a1b-w-12"),
+])  # fmt: skip
 def test_numbers_addresses_ids_and_names_of_workers_make_no_difference(one: str, other: str) -> None:
     assert masked(one) == masked(other)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        *(("ValueError: bad", "TypeError: bad"), ("FileNotFoundError: 'train.bin'", "FileNotFoundError: 'valid.bin'")),
-        ("a dead beef", "a dead face"),
-    ],
-)
+@pytest.mark.parametrize(("one", "other"), [
+    ("ValueError: bad", "TypeError: bad"), ("FileNotFoundError: 'train.bin'", "FileNotFoundError: 'valid.bin'"),
+    ("a dead beef", "a dead face"),
+])  # fmt: skip
 def test_other_words_make_a_difference(one: str, other: str) -> None:
     assert masked(one) != masked(other)
 
@@ -38,14 +32,11 @@ def test_groups_keep_the_order_of_their_first_items() -> None:
     assert grouped([3, 1, 13, 2, 11], lambda number: number % 10) == [[3, 13], [1, 11], [2]]
 
 
-@pytest.mark.parametrize(
-    ("indexes", "names"),
-    [
-        *(([], ""), ([7], "worker7"), ([1, 0], "worker0 and worker1"), ([0, 1, 2], "worker0 to worker2")),
-        *(([*range(63), 64], "worker0 to worker62 and worker64"), ([0, 2, 4], "worker0, worker2 and worker4")),
-        (range(0, 64, 2), "worker0, worker2, worker4, worker6 and 28 more"),
-    ],
-)
+@pytest.mark.parametrize(("indexes", "names"), [
+    ([], ""), ([7], "worker7"), ([1, 0], "worker0 and worker1"), ([0, 1, 2], "worker0 to worker2"),
+    ([*range(63), 64], "worker0 to worker62 and worker64"), ([0, 2, 4], "worker0, worker2 and worker4"),
+    (range(0, 64, 2), "worker0, worker2, worker4, worker6 and 28 more"),
+])  # fmt: skip
 def test_workers_are_named_by_ranges_and_many_ranges_are_cut(indexes: list[int], names: str) -> None:
     assert worker_names(indexes) == names
 

@@ -15,27 +15,21 @@ def test_durations_are_numbers_with_units(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize(
-    ("text", "example"),
-    [
-        *((text, "90s, 30m, 1h30m or 2d") for text in ("", "soon", "-5m", "30m1h", "1h1h", "1e3s", "٣m")),
-        *(("45", "45m or 45h"), ("12:30:00", "12h30m"), ("1:30", "1h30m")),
-    ],
-)
+@pytest.mark.parametrize(("text", "example"), [
+    *((text, "90s, 30m, 1h30m or 2d") for text in ("", "soon", "-5m", "30m1h", "1h1h", "1e3s", "٣m")),
+    ("45", "45m or 45h"), ("12:30:00", "12h30m"), ("1:30", "1h30m"),
+])  # fmt: skip
 def test_anything_else_is_refused_with_an_example(text: str, example: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse_duration(text)
     assert str(caught.value) == f"write numbers with units, such as {example}"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        *((0, "0 s"), (2.14, "2.1 s"), (58.2, "58.2 s"), (59.96, "1 m"), (72, "1 m 12 s"), (3599.7, "1 h")),
-        *((11100, "3 h 5 m"), (86399, "1 d"), (90000, "1 d 1 h"), (-72, "-1 m 12 s")),
-        *((float("inf"), "unknown"), (float("nan"), "unknown")),
-    ],
-)
+@pytest.mark.parametrize(("seconds", "text"), [
+    (0, "0 s"), (2.14, "2.1 s"), (58.2, "58.2 s"), (59.96, "1 m"), (72, "1 m 12 s"), (3599.7, "1 h"),
+    (11100, "3 h 5 m"), (86399, "1 d"), (90000, "1 d 1 h"), (-72, "-1 m 12 s"),
+    (float("inf"), "unknown"), (float("nan"), "unknown"),
+])  # fmt: skip
 def test_durations_are_formatted_in_two_units(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 

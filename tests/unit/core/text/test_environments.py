@@ -19,13 +19,10 @@ def bash(home: Path, script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=HANG_S, check=False)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        *({"requirements": "beta\n"}, {"constraints": "alpha<1\n"}, {"python": "3.13"}, {"base": "$OTHER/python"}),
-        {"code_sha256": "0"},
-    ],
-)
+@pytest.mark.parametrize("change", [
+    {"requirements": "beta\n"}, {"constraints": "alpha<1\n"}, {"python": "3.13"}, {"base": "$OTHER/python"},
+    {"code_sha256": "0"},
+])  # fmt: skip
 def test_whatever_else_is_asked_for_is_another_environment(change: dict[str, str]) -> None:
     assert replace(ASKED, **change).name != ASKED.name  # type: ignore[arg-type]
 
@@ -77,22 +74,13 @@ def test_torch_tpu_has_an_environment_of_its_own_and_needs_a_newer_python() -> N
     assert "backend xla, which trains on the same TPU" in found.too_old and "{version}" in found.too_old
 
 
-@pytest.mark.parametrize(
-    ("line", "kept", "said"),
-    [
-        ("jax[tpu]>=0.6", "jax>=0.6\n", "jax[tpu] means jax, libtpu is left out"),
-        (
-            "torch_xla[tpu, pallas]==2.9.0 ; x",
-            "torch_xla[ pallas]==2.9.0 ; x\n",
-            "torch_xla[tpu, pallas] means torch_xla, ",
-        ),
-        *(
-            ("libtpu==0.0.21", "", "TPU, libtpu is"),
-            ("-f https://storage.googleapis.com/libtpu-wheels/index.html", "", ""),
-        ),
-        *((line, f"{line}\n", "") for line in ("jax", "jax[cuda12]", "jax[k8s,tpux]", "mylib[tpu]", "-f ./wheels")),
-    ],
-)
+@pytest.mark.parametrize(("line", "kept", "said"), [
+    ("jax[tpu]>=0.6", "jax>=0.6\n", "jax[tpu] means jax, libtpu is left out"),
+    ("torch_xla[tpu, pallas]==2.9.0 ; x", "torch_xla[ pallas]==2.9.0 ; x\n",
+     "torch_xla[tpu, pallas] means torch_xla, "),
+    ("libtpu==0.0.21", "", "TPU, libtpu is"), ("-f https://storage.googleapis.com/libtpu-wheels/index.html", "", ""),
+    *((line, f"{line}\n", "") for line in ("jax", "jax[cuda12]", "jax[k8s,tpux]", "mylib[tpu]", "-f ./wheels")),
+])  # fmt: skip
 def test_without_a_tpu_the_same_requirements_mean_what_can_be_there(line: str, kept: str, said: str) -> None:
     found = Environment(requirements=f"{line}\nnumpy\n").without_tpu()
     assert found.requirements == f"{kept}numpy\n" and said in found.remark

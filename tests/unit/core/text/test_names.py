@@ -61,13 +61,10 @@ def test_the_labels_are_those_that_gc_reads() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("node", "labels", "ours"),
-    [
-        *(("tpujob-k3f9ab-7q2m4x1pzt", {"tpujob": "1"}, True), ("tpujob-k3f9ab-7q2m4x1pzt", {}, False)),
-        *(("training", {"tpujob": "1"}, False), ("tpujobs", {"tpujob": "1"}, False)),
-    ],
-)
+@pytest.mark.parametrize(("node", "labels", "ours"), [
+    ("tpujob-k3f9ab-7q2m4x1pzt", {"tpujob": "1"}, True), ("tpujob-k3f9ab-7q2m4x1pzt", {}, False),
+    ("training", {"tpujob": "1"}, False), ("tpujobs", {"tpujob": "1"}, False),
+])  # fmt: skip
 def test_a_node_is_ours_by_name_and_label_only_together(node: str, labels: dict[str, str], ours: bool) -> None:
     assert names.is_ours(node, labels) is ours
 
@@ -87,13 +84,10 @@ def test_project_ids_of_google_are_accepted(text: str) -> None:
     assert names.project_problem(text) is None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("-oProxyCommand=x", "My-Project", "a" * 31, "short", "ends-with-", "1abcdef", "a/../../b", "", "abcdef\n"),
-        "prоject-1",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "-oProxyCommand=x", "My-Project", "a" * 31, "short", "ends-with-", "1abcdef", "a/../../b", "", "abcdef\n",
+    "prоject-1",
+])  # fmt: skip
 def test_an_invalid_project_id_is_refused_with_the_rule(text: str) -> None:
     problem = names.project_problem(text)
     assert problem is not None and "6 to 30 lower-case letters" in problem

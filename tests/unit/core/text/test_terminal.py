@@ -15,54 +15,36 @@ def lines(*pieces: bytes) -> list[str]:
     return [line for piece in pieces for line in splitter.feed(piece)] + list(splitter.flush())
 
 
-@pytest.mark.parametrize(
-    ("raw", "shown"),
-    [
-        *((b"plain\ttext", "plain\ttext"), (b"\x1b[31mred\x1b[0m", "red"), (b"\x1b]0;title\x07after", "after")),
-        *((b"\x1b]52;c;Y3VybCBldmls\x1b\\after", "after"), (b"\x1b]52;c;never ends", ""), (b"\x1bP+q544e\x1b\\x", "x")),
-        *((b"a\x08b\x00c\x7fd", "abcd"), ("\x9b31mC1 \x9d0;t\x9cx".encode(), "C1 x")),
-        *((b"\x1b[2J\x1b[1;1Hhome", "home"), (b"\x1b(Bx\x1bcreset", "xreset")),
-        *(("moc\u202egnp.exe".encode(), "mocgnp.exe"), (b"\xff\xfe broken", "\ufffd\ufffd broken")),
-        *((b"10%\r50%\r100%", "100%"), (b"100%\r", "100%"), (b"windows\r", "windows"), (b"\r\r", "")),
-        (b"x" * 10_000, "x" * (LINE_CHARS - 1) + "…"),
-    ],
-)
+@pytest.mark.parametrize(("raw", "shown"), [
+    (b"plain\ttext", "plain\ttext"), (b"\x1b[31mred\x1b[0m", "red"), (b"\x1b]0;title\x07after", "after"),
+    (b"\x1b]52;c;Y3VybCBldmls\x1b\\after", "after"), (b"\x1b]52;c;never ends", ""), (b"\x1bP+q544e\x1b\\x", "x"),
+    (b"a\x08b\x00c\x7fd", "abcd"), ("\x9b31mC1 \x9d0;t\x9cx".encode(), "C1 x"),
+    (b"\x1b[2J\x1b[1;1Hhome", "home"), (b"\x1b(Bx\x1bcreset", "xreset"),
+    ("moc\u202egnp.exe".encode(), "mocgnp.exe"), (b"\xff\xfe broken", "\ufffd\ufffd broken"),
+    (b"10%\r50%\r100%", "100%"), (b"100%\r", "100%"), (b"windows\r", "windows"), (b"\r\r", ""),
+    (b"x" * 10_000, "x" * (LINE_CHARS - 1) + "…"),
+])  # fmt: skip
 def test_a_line_is_cleaned(raw: bytes, shown: str) -> None:
     assert clean(raw) == shown
 
 
-@pytest.mark.parametrize(
-    ("pieces", "shown"),
-    [
-        ([b"on", b"e\ntw", b"o\n\nrest"], ["one", "two", "", "rest"]),
-        ([b"10%\r20", b"%\r", b"100%\n", b"next\n"], ["100%", "next"]),  # of a progress bar its last state only
-        ([b"done\r\n", b"next\r\n"], ["done", "next"]),
-        (["é".encode()[:1], "é".encode()[1:] + b"\n"], ["é"]),
-        # A sequence that never ends hides the rest of its line only.
-        (
-            [b"before\x1b]52;c;hidden\nnext line\nand \xc2\x9d hidden", b"\nlast\n"],
-            ["before", "next line", "and ", "last"],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("pieces", "shown"), [
+    ([b"on", b"e\ntw", b"o\n\nrest"], ["one", "two", "", "rest"]),
+    ([b"10%\r20", b"%\r", b"100%\n", b"next\n"], ["100%", "next"]),  # of a progress bar its last state only
+    ([b"done\r\n", b"next\r\n"], ["done", "next"]),
+    (["é".encode()[:1], "é".encode()[1:] + b"\n"], ["é"]),
+    # A sequence that never ends hides the rest of its line only.
+    ([b"before\x1b]52;c;hidden\nnext line\nand \xc2\x9d hidden", b"\nlast\n"], ["before", "next line", "and ", "last"]),
+])  # fmt: skip
 def test_lines_are_put_together_from_pieces(pieces: list[bytes], shown: list[str]) -> None:
     assert lines(*pieces) == shown
 
 
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        ("not\udcffutf8\udce9.bin", r"not\xffutf8\xe9.bin"),
-        *(
-            ("tab\t", r"tab\t"),
-            ("\\udcff\n", r"\\udcff\n"),
-            ("\\\udcff", r"\\\xff"),
-            ("あ", "あ"),
-            ("\ud800", r"\ud800"),
-        ),
-        ("x" * 4000 + ".bin", "x" * 99 + "…" + "x" * 96 + ".bin"),
-    ],
-)
+@pytest.mark.parametrize(("name", "shown"), [
+    ("not\udcffutf8\udce9.bin", r"not\xffutf8\xe9.bin"),
+    ("tab\t", r"tab\t"), ("\\udcff\n", r"\\udcff\n"), ("\\\udcff", r"\\\xff"), ("あ", "あ"), ("\ud800", r"\ud800"),
+    ("x" * 4000 + ".bin", "x" * 99 + "…" + "x" * 96 + ".bin"),
+])  # fmt: skip
 def test_a_name_of_a_file_is_spelled_on_one_short_line(name: str, shown: str) -> None:
     assert spelled(name) == shown
 

@@ -34,14 +34,11 @@ def test_without_faults_no_call_meets_one() -> None:
     assert Faults().decide("nodes.get", "client", NODE, 0) is NO_FAULT
 
 
-@pytest.mark.parametrize(
-    ("when", "met"),
-    [
-        *(({}, [1, 2, 3, 4, 5, 6]), ({"calls": 2}, [2]), ({"calls": [1, 3]}, [1, 3])),
-        *(({"calls": "1,3-4,6-"}, [1, 3, 4, 6]), ({"first": 2}, [1, 2]), ({"probability": 0}, [])),
-        *(({"probability": 1}, [1, 2, 3, 4, 5, 6]), ({"probability": 1, "calls": "5-"}, [5, 6])),
-    ],
-)
+@pytest.mark.parametrize(("when", "met"), [
+    ({}, [1, 2, 3, 4, 5, 6]), ({"calls": 2}, [2]), ({"calls": [1, 3]}, [1, 3]),
+    ({"calls": "1,3-4,6-"}, [1, 3, 4, 6]), ({"first": 2}, [1, 2]), ({"probability": 0}, []),
+    ({"probability": 1}, [1, 2, 3, 4, 5, 6]), ({"probability": 1, "calls": "5-"}, [5, 6]),
+])  # fmt: skip
 def test_when_selects_calls_by_number(when: dict[str, Any], met: list[int]) -> None:
     output = kinds_met(having({"kind": "drop", "when": when}), 6)
     assert [number for number, kind in enumerate(output, 1) if kind] == met
@@ -61,26 +58,23 @@ def test_times_count_from_the_addition_of_the_fault_and_calls_outside_of_them_ar
     assert [at for at, kind in output.items() if kind] == [1010, 1015]
 
 
-@pytest.mark.parametrize(
-    ("fault", "operation", "caller", "name", "state", "met"),
-    [
-        ({"operation": "nodes.*"}, "nodes.patch", "client", NODE, None, True),
-        ({"operation": "nodes.*"}, "operations.get", "client", NODE, None, False),
-        ({"operation": ["nodes.get", "operations.*"]}, "operations.list", "client", PLACE, None, True),
-        ({"operation": "nodes.get, nodes.delete"}, "nodes.delete", "client", NODE, None, True),
-        ({"caller": "vm"}, "nodes.get", "client", NODE, None, False),
-        ({"caller": "vm"}, "nodes.get", "vm", NODE, None, True),
-        ({"caller": "any"}, "nodes.get", "vm", NODE, None, True),
-        ({"match": {"node": "tpujob-*"}}, "nodes.get", "client", NODE, None, True),
-        ({"match": {"node": "other-*"}}, "nodes.get", "client", NODE, None, False),
-        ({"match": {"node": "*"}}, "nodes.list", "client", PLACE, None, False),
-        ({"match": {"zone": "us-*"}}, "nodes.list", "client", PLACE, None, True),
-        ({"match": {"zone": "europe-*"}}, "nodes.get", "client", NODE, None, False),
-        ({"match": {"state": "CREATING"}}, "nodes.delete", "client", NODE, "CREATING", True),
-        ({"match": {"state": "CREATING"}}, "nodes.delete", "client", NODE, "READY", False),
-        ({}, "locations.list", "client", "projects/p/locations/-", None, True),
-    ],
-)
+@pytest.mark.parametrize(("fault", "operation", "caller", "name", "state", "met"), [
+    ({"operation": "nodes.*"}, "nodes.patch", "client", NODE, None, True),
+    ({"operation": "nodes.*"}, "operations.get", "client", NODE, None, False),
+    ({"operation": ["nodes.get", "operations.*"]}, "operations.list", "client", PLACE, None, True),
+    ({"operation": "nodes.get, nodes.delete"}, "nodes.delete", "client", NODE, None, True),
+    ({"caller": "vm"}, "nodes.get", "client", NODE, None, False),
+    ({"caller": "vm"}, "nodes.get", "vm", NODE, None, True),
+    ({"caller": "any"}, "nodes.get", "vm", NODE, None, True),
+    ({"match": {"node": "tpujob-*"}}, "nodes.get", "client", NODE, None, True),
+    ({"match": {"node": "other-*"}}, "nodes.get", "client", NODE, None, False),
+    ({"match": {"node": "*"}}, "nodes.list", "client", PLACE, None, False),
+    ({"match": {"zone": "us-*"}}, "nodes.list", "client", PLACE, None, True),
+    ({"match": {"zone": "europe-*"}}, "nodes.get", "client", NODE, None, False),
+    ({"match": {"state": "CREATING"}}, "nodes.delete", "client", NODE, "CREATING", True),
+    ({"match": {"state": "CREATING"}}, "nodes.delete", "client", NODE, "READY", False),
+    ({}, "locations.list", "client", "projects/p/locations/-", None, True),
+])  # fmt: skip
 def test_what_a_fault_matches(
     fault: dict[str, Any], operation: str, caller: str, name: str, state: str | None, met: bool
 ) -> None:
@@ -108,15 +102,12 @@ def test_of_several_faults_the_first_one_decides_and_modifiers_add_up() -> None:
     assert set(first.hits) == {"f1", "f3", "f4", "f5"}
 
 
-@pytest.mark.parametrize(
-    ("fault", "takes_effect"),
-    [
-        *(({"kind": "lost_reply"}, True), ({"kind": "drop"}, False), ({"kind": "status"}, False)),
-        *(({"kind": "status", "effect": True}, True), ({"kind": "hang"}, False)),
-        *(({"kind": "hang", "effect": True}, True), ({"kind": "garbage"}, True)),
-        *(({"kind": "garbage", "effect": False}, False), ({"kind": "slow"}, True), ({"kind": "late"}, True)),
-    ],
-)
+@pytest.mark.parametrize(("fault", "takes_effect"), [
+    ({"kind": "lost_reply"}, True), ({"kind": "drop"}, False), ({"kind": "status"}, False),
+    ({"kind": "status", "effect": True}, True), ({"kind": "hang"}, False),
+    ({"kind": "hang", "effect": True}, True), ({"kind": "garbage"}, True),
+    ({"kind": "garbage", "effect": False}, False), ({"kind": "slow"}, True), ({"kind": "late"}, True),
+])  # fmt: skip
 def test_whether_a_call_takes_effect(fault: dict[str, Any], takes_effect: bool) -> None:
     assert having(fault).decide("nodes.create", "client", NODE, 100).takes_effect is takes_effect
 
@@ -230,57 +221,49 @@ EFFECTS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        ([], r"^A fault must be an object, not \[\]\.$"),
-        ({}, "A fault needs a kind; there are status, lost_reply,"),
-        ({"kind": "boom"}, 'There is no fault of kind "boom"; there are'),
-        ({"kind": ["drop"]}, "A fault needs a kind; there are"),
-        ({"kind": "drop", "wen": {}}, 'no field "wen" in a fault of kind "drop"; there are kind, operation, caller'),
-        ({"kind": "drop", "seconds": 1}, 'no field "seconds" in a fault of kind "drop"'),
-        (
-            {"kind": "drop", "operation": "nodes.destroy"},
-            'There is no operation "nodes.destroy"; there are nodes.create',
-        ),
-        ({"kind": "drop", "operation": 3}, "operation must be a string like nodes.delete"),
-        (
-            {"kind": "hidden", "operation": "nodes.get"},
-            'of kind "hidden" concerns nodes.create, queuedResources.create, not nodes.get',
-        ),
-        ({"kind": "drop", "caller": "me"}, "caller must be one of client, vm, any, not 'me'"),
-        ({"kind": "drop", "match": 1}, "Match must be an object, not 1"),
-        ({"kind": "drop", "match": {"name": "n"}}, 'no field "name" in match; there are node, zone, state'),
-        ({"kind": "drop", "match": {"node": 1}}, "match.node must be a string, not 1"),
-        ({"kind": "drop", "when": {"nth": 1}}, 'no field "nth" in when; there are calls, first'),
-        ({"kind": "drop", "when": {"calls": 0}}, "counts upwards from 1"),
-        ({"kind": "drop", "when": {"calls": "3-2"}}, "counts upwards from 1"),
-        ({"kind": "drop", "when": {"calls": "x"}}, "when.calls must be like 2"),
-        ({"kind": "drop", "when": {"calls": "٣"}}, "when.calls must be like 2"),
-        ({"kind": "drop", "when": {"calls": "1", "first": 1}}, "give one of them"),
-        ({"kind": "drop", "when": {"first": 0}}, "when.first must be a whole number from 1"),
-        ({"kind": "drop", "when": {"probability": 1.5}}, "when.probability must be a number from 0 to 1, not 1.5"),
-        ({"kind": "drop", "when": {"probability": "1"}}, "when.probability must be a number"),
-        ({"kind": "drop", "when": {"seed": 0.5}}, "when.seed must be a whole number"),
-        ({"kind": "drop", "when": {"from_s": -1}}, "when.from_s must be a number from 0"),
-        ({"kind": "drop", "when": {"from_s": 5, "until_s": 5}}, "must be after"),
-        ({"kind": "hidden", "seconds": "5"}, "seconds must be a number from 0 to 1e\\+09, not '5'"),
-        ({"kind": "hidden", "seconds": True}, "seconds must be a number from 0 to 1e\\+09, not True"),
-        ({"kind": "hidden", "seconds": float("nan")}, "seconds must be a number from 0 to 1e\\+09, not nan"),
-        ({"kind": "hidden", "seconds": -1}, "seconds must be a number from 0 to 1e\\+09, not -1"),
-        ({"kind": "hidden", "seconds": float("inf")}, "seconds must be a number from"),
-        ({"kind": "status", "status": 418}, "status must be one of 400, 401"),
-        ({"kind": "status", "effect": 1}, "effect must be true or false, not 1"),
-        ({"kind": "status", "message": 1}, "message must be a string, not 1"),
-        ({"kind": "create_fails", "literal": "nothing"}, "literal must be a google.rpc.Status as JSON"),
-        ({"kind": "operation_fails", "literal": '{"code": "5"}'}, "literal must be a google.rpc.Status as JSON"),
-        ({"kind": "garbage", "form": "xml"}, "form must be one of truncated, html"),
-        ({"kind": "unreachable", "zones": "a"}, "zones must be a list of strings"),
-        ({"kind": "relay_refuse", "close_code": 999}, "close_code must be a whole number from 1000 to 4999, not 999"),
-        ({"kind": "relay_close", "close_code": 5000}, "close_code must be a whole number from 1000 to 4999, not 5000"),
-        ({"kind": "relay_slow", "bytes_per_s": 0}, "bytes_per_s must be a number from 1 to 1e\\+09, not 0"),
-    ],
-)
+@pytest.mark.parametrize(("data", "expected"), [
+    ([], r"^A fault must be an object, not \[\]\.$"),
+    ({}, "A fault needs a kind; there are status, lost_reply,"),
+    ({"kind": "boom"}, 'There is no fault of kind "boom"; there are'),
+    ({"kind": ["drop"]}, "A fault needs a kind; there are"),
+    ({"kind": "drop", "wen": {}}, 'no field "wen" in a fault of kind "drop"; there are kind, operation, caller'),
+    ({"kind": "drop", "seconds": 1}, 'no field "seconds" in a fault of kind "drop"'),
+    ({"kind": "drop", "operation": "nodes.destroy"}, 'There is no operation "nodes.destroy"; there are nodes.create'),
+    ({"kind": "drop", "operation": 3}, "operation must be a string like nodes.delete"),
+    ({"kind": "hidden", "operation": "nodes.get"},
+     'of kind "hidden" concerns nodes.create, queuedResources.create, not nodes.get'),
+    ({"kind": "drop", "caller": "me"}, "caller must be one of client, vm, any, not 'me'"),
+    ({"kind": "drop", "match": 1}, "Match must be an object, not 1"),
+    ({"kind": "drop", "match": {"name": "n"}}, 'no field "name" in match; there are node, zone, state'),
+    ({"kind": "drop", "match": {"node": 1}}, "match.node must be a string, not 1"),
+    ({"kind": "drop", "when": {"nth": 1}}, 'no field "nth" in when; there are calls, first'),
+    ({"kind": "drop", "when": {"calls": 0}}, "counts upwards from 1"),
+    ({"kind": "drop", "when": {"calls": "3-2"}}, "counts upwards from 1"),
+    ({"kind": "drop", "when": {"calls": "x"}}, "when.calls must be like 2"),
+    ({"kind": "drop", "when": {"calls": "٣"}}, "when.calls must be like 2"),
+    ({"kind": "drop", "when": {"calls": "1", "first": 1}}, "give one of them"),
+    ({"kind": "drop", "when": {"first": 0}}, "when.first must be a whole number from 1"),
+    ({"kind": "drop", "when": {"probability": 1.5}}, "when.probability must be a number from 0 to 1, not 1.5"),
+    ({"kind": "drop", "when": {"probability": "1"}}, "when.probability must be a number"),
+    ({"kind": "drop", "when": {"seed": 0.5}}, "when.seed must be a whole number"),
+    ({"kind": "drop", "when": {"from_s": -1}}, "when.from_s must be a number from 0"),
+    ({"kind": "drop", "when": {"from_s": 5, "until_s": 5}}, "must be after"),
+    ({"kind": "hidden", "seconds": "5"}, "seconds must be a number from 0 to 1e\\+09, not '5'"),
+    ({"kind": "hidden", "seconds": True}, "seconds must be a number from 0 to 1e\\+09, not True"),
+    ({"kind": "hidden", "seconds": float("nan")}, "seconds must be a number from 0 to 1e\\+09, not nan"),
+    ({"kind": "hidden", "seconds": -1}, "seconds must be a number from 0 to 1e\\+09, not -1"),
+    ({"kind": "hidden", "seconds": float("inf")}, "seconds must be a number from"),
+    ({"kind": "status", "status": 418}, "status must be one of 400, 401"),
+    ({"kind": "status", "effect": 1}, "effect must be true or false, not 1"),
+    ({"kind": "status", "message": 1}, "message must be a string, not 1"),
+    ({"kind": "create_fails", "literal": "nothing"}, "literal must be a google.rpc.Status as JSON"),
+    ({"kind": "operation_fails", "literal": '{"code": "5"}'}, "literal must be a google.rpc.Status as JSON"),
+    ({"kind": "garbage", "form": "xml"}, "form must be one of truncated, html"),
+    ({"kind": "unreachable", "zones": "a"}, "zones must be a list of strings"),
+    ({"kind": "relay_refuse", "close_code": 999}, "close_code must be a whole number from 1000 to 4999, not 999"),
+    ({"kind": "relay_close", "close_code": 5000}, "close_code must be a whole number from 1000 to 4999, not 5000"),
+    ({"kind": "relay_slow", "bytes_per_s": 0}, "bytes_per_s must be a number from 1 to 1e\\+09, not 0"),
+])  # fmt: skip
 def test_a_mistake_is_one_clear_line(data: Any, expected: str) -> None:
     with pytest.raises(BadData, match=expected) as caught:
         read(data)

@@ -19,6 +19,14 @@ DELAYS: dict[str, float] = {
 }
 
 
+def hosts_follow(state: CloudState, now: float) -> None:
+    """Let every host reach the power that its node wants."""
+    for node in list(state.nodes.values()):
+        if node.power != node.target_power:
+            hosts = [HostRecord(22, 80)] if node.target_power is Power.ON else None
+            state.powered(node.uid, node.target_power, now, hosts)
+
+
 class QueueCloud:
     """Names are ids; the zone is ZONE unless a test names another."""
 
@@ -88,10 +96,7 @@ class QueueCloud:
         self.follow()
 
     def follow(self) -> None:
-        for node in list(self.state.nodes.values()):
-            if node.power != node.target_power:
-                hosts = [HostRecord(22, 80)] if node.target_power is Power.ON else None
-                self.state.powered(node.uid, node.target_power, self.now, hosts)
+        hosts_follow(self.state, self.now)
 
     def restart(self) -> None:
         """Continue as the next daemon does, with the saved state."""

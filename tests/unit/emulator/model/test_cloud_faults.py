@@ -14,9 +14,10 @@ from orchestrator.emulator.faults.active_faults import NoReply
 from orchestrator.emulator.faults.fault import Fault
 from orchestrator.emulator.faults.kinds import KINDS, Role
 from orchestrator.emulator.model.cloud_state import CloudState
-from orchestrator.emulator.model.records import LOST, SETTLED_POWER, HostRecord, Node, OperationRecord, Power, Settings
+from orchestrator.emulator.model.records import LOST, SETTLED_POWER, Node, OperationRecord, Power, Settings
 from orchestrator.emulator.plain_data import BadData
 from orchestrator.emulator.wire import queue_json
+from tests.unit.emulator.model.queue_fixture import hosts_follow
 
 SPEC = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
 PLACE = "projects/p/locations/z"
@@ -76,10 +77,7 @@ class Cloud:
         self.follow()
 
     def follow(self) -> None:
-        for node in [*self.state.nodes.values()]:
-            if node.power != node.target_power:
-                hosts = [HostRecord(22, 80)] if node.target_power is Power.ON else None
-                self.state.powered(node.uid, node.target_power, self.now, hosts)
+        hosts_follow(self.state, self.now)
 
     def billed(self) -> float:
         return float(self.state.meter.read(self.now)["totals"]["node_seconds"])

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.model.cloud_state import CloudState
 from orchestrator.emulator.model.records import HostRecord, Node, OperationRecord, Power, Settings
+from tests.unit.emulator.model.queue_fixture import hosts_follow
 
 SPEC = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
 NAME = "projects/p/locations/z/nodes/n"
@@ -47,10 +48,7 @@ class Cloud:
 
     def follow(self) -> None:
         if self.hosts_follow:
-            for node in list(self.state.nodes.values()):
-                if node.power != node.target_power:
-                    hosts = [HostRecord(22, 80)] if node.target_power is Power.ON else None
-                    self.state.powered(node.uid, node.target_power, self.now, hosts)
+            hosts_follow(self.state, self.now)
 
     @property
     def node(self) -> Node | None:
@@ -117,13 +115,10 @@ def test_stop_and_start_take_their_delays_and_power_the_hosts(ready: Cloud) -> N
     assert (ready.shown, starting.done, ready.node.power) == ("READY", True, Power.ON)
 
 
-@pytest.mark.parametrize(
-    ("steps", "verb", "state"),
-    [
-        *(([], "stop", "CREATING"), ([10], "start", "READY"), ([10, "stop"], "stop", "STOPPING")),
-        *(([10, "stop", 3, "start"], "start", "STARTING"), ([10, "delete"], "stop", "DELETING")),
-    ],
-)
+@pytest.mark.parametrize(("steps", "verb", "state"), [
+    ([], "stop", "CREATING"), ([10], "start", "READY"), ([10, "stop"], "stop", "STOPPING"),
+    ([10, "stop", 3, "start"], "start", "STARTING"), ([10, "delete"], "stop", "DELETING"),
+])  # fmt: skip
 def test_stop_and_start_are_refused_in_other_states(cloud: Cloud, steps: list[Any], verb: str, state: str) -> None:
     cloud.create()
     for step in steps:

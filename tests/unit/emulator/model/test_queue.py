@@ -109,13 +109,10 @@ def test_it_is_not_active_before_the_last_node_is_ready(cloud: QueueCloud) -> No
 # -- when nodes may be created ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [
-        *({"validUntilDuration": "30s"}, {"validUntilTime": "1970-01-01T00:17:10Z"}),
-        {"validInterval": {"startTime": "1970-01-01T00:00:00Z", "endTime": "1970-01-01T00:17:10.000000000Z"}},
-    ],
-)
+@pytest.mark.parametrize("policy", [
+    {"validUntilDuration": "30s"}, {"validUntilTime": "1970-01-01T00:17:10Z"},
+    {"validInterval": {"startTime": "1970-01-01T00:00:00Z", "endTime": "1970-01-01T00:17:10.000000000Z"}},
+])  # fmt: skip
 def test_a_request_that_is_not_fulfilled_in_time_fails_with_the_reason(
     cloud: QueueCloud, policy: dict[str, Any]
 ) -> None:
@@ -133,13 +130,10 @@ def test_a_request_that_is_not_fulfilled_in_time_fails_with_the_reason(
     assert (cloud.shown(), cloud.nodes) == ("FAILED", {})
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [
-        *({"validAfterDuration": "60s"}, {"validAfterTime": "1970-01-01T00:17:40+00:00"}),
-        {"validInterval": {"startTime": "1970-01-01T00:17:40Z"}},
-    ],
-)
+@pytest.mark.parametrize("policy", [
+    {"validAfterDuration": "60s"}, {"validAfterTime": "1970-01-01T00:17:40+00:00"},
+    {"validInterval": {"startTime": "1970-01-01T00:17:40Z"}},
+])  # fmt: skip
 def test_nodes_are_not_created_too_early(cloud: QueueCloud, policy: dict[str, Any]) -> None:
     cloud.queue(queueingPolicy=policy)
     cloud.wait(59)
@@ -305,24 +299,21 @@ def test_the_names_of_nodes_must_be_free_at_the_request_and_when_they_are_create
     assert "nodes/r-node' already exists" in str(cloud.row("r").failure)
 
 
-@pytest.mark.parametrize(
-    ("queue_id", "fields", "message"),
-    [
-        *(("", {}, "Invalid queued resource ID"), ("a b", {}, "Invalid queued resource ID")),
-        ("q", {"tpu": {}}, "At least one node spec"),
-        ("q", {"spot": {}, "guaranteed": {}}, "Only one tier is possible, not spot and guaranteed"),
-        ("q", {"queueingPolicy": {"validUntilDuration": "5"}}, "a duration is expected"),
-        ("q", {"queueingPolicy": {"validUntilTime": "tomorrow"}}, "a time is expected"),
-        ("q", {"queueingPolicy": {"validUntilDuration": "5s", "validAfterDuration": "1s"}}, "Only one timing"),
-        ("q", {"provisioningModel": "SPOT"}, 'Unknown name "provisioningModel"'),
-        *(("q", {"spec": {"nodeId": "Big"}}, 'Invalid node ID "Big"'), ("q", {"spec": {}}, 'Invalid node ID ""')),
-        ("q", {"spec": {"multisliceParams": {"nodeCount": 1}}}, "must be greater than 1"),
-        ("q", {"spec": {"multisliceParams": {"nodeCount": 1000}}}, "at most 256 nodes"),
-        ("q", {"spec": {"nodeId": "n", "multisliceParams": {"nodeCount": 2}}}, "exclude each other"),
-        ("q", {"spec": {"nodeId": "n", "parent": "projects/p/locations/us-east5-b"}}, "The parent of a node spec"),
-        ("q", {"node": NODE | {"acceleratorType": "v2-8"}}, "the accelerator v2-8 was not found in zone"),
-    ],
-)
+@pytest.mark.parametrize(("queue_id", "fields", "message"), [
+    ("", {}, "Invalid queued resource ID"), ("a b", {}, "Invalid queued resource ID"),
+    ("q", {"tpu": {}}, "At least one node spec"),
+    ("q", {"spot": {}, "guaranteed": {}}, "Only one tier is possible, not spot and guaranteed"),
+    ("q", {"queueingPolicy": {"validUntilDuration": "5"}}, "a duration is expected"),
+    ("q", {"queueingPolicy": {"validUntilTime": "tomorrow"}}, "a time is expected"),
+    ("q", {"queueingPolicy": {"validUntilDuration": "5s", "validAfterDuration": "1s"}}, "Only one timing"),
+    ("q", {"provisioningModel": "SPOT"}, 'Unknown name "provisioningModel"'),
+    ("q", {"spec": {"nodeId": "Big"}}, 'Invalid node ID "Big"'), ("q", {"spec": {}}, 'Invalid node ID ""'),
+    ("q", {"spec": {"multisliceParams": {"nodeCount": 1}}}, "must be greater than 1"),
+    ("q", {"spec": {"multisliceParams": {"nodeCount": 1000}}}, "at most 256 nodes"),
+    ("q", {"spec": {"nodeId": "n", "multisliceParams": {"nodeCount": 2}}}, "exclude each other"),
+    ("q", {"spec": {"nodeId": "n", "parent": "projects/p/locations/us-east5-b"}}, "The parent of a node spec"),
+    ("q", {"node": NODE | {"acceleratorType": "v2-8"}}, "the accelerator v2-8 was not found in zone"),
+])  # fmt: skip
 def test_a_wrong_request_is_refused_and_creates_nothing(
     cloud: QueueCloud, queue_id: str, fields: dict[str, Any], message: str
 ) -> None:
@@ -332,18 +323,15 @@ def test_a_wrong_request_is_refused_and_creates_nothing(
     assert message in refusal.value.message
 
 
-@pytest.mark.parametrize(
-    ("fields", "tier"),
-    [
-        *(({"spot": {}}, "spot"), ({"bestEffort": {}}, "spot"), ({"provisioningModel": "SPOT"}, "spot")),
-        ({"provisioningModel": "STANDARD", "spot": {}}, "spot"),  # what gcloud alpha sends for --spot
-        *(({"provisioningModel": "STANDARD"}, "on-demand"), ({"guaranteed": {}}, "on-demand")),
-        ({"reservationName": "projects/p/locations/z/reservations/r"}, "reserved"),
-        ({"provisioningModel": 3}, "reserved"),
-        ({"node": NODE | {"schedulingConfig": {"preemptible": True}}}, "spot"),
-        ({"node": NODE | {"schedulingConfig": {"provisioningModel": "SPOT", "spot": False}}}, "spot"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "tier"), [
+    ({"spot": {}}, "spot"), ({"bestEffort": {}}, "spot"), ({"provisioningModel": "SPOT"}, "spot"),
+    ({"provisioningModel": "STANDARD", "spot": {}}, "spot"),  # what gcloud alpha sends for --spot
+    ({"provisioningModel": "STANDARD"}, "on-demand"), ({"guaranteed": {}}, "on-demand"),
+    ({"reservationName": "projects/p/locations/z/reservations/r"}, "reserved"),
+    ({"provisioningModel": 3}, "reserved"),
+    ({"node": NODE | {"schedulingConfig": {"preemptible": True}}}, "spot"),
+    ({"node": NODE | {"schedulingConfig": {"provisioningModel": "SPOT", "spot": False}}}, "spot"),
+])  # fmt: skip
 def test_every_spelling_of_a_tier_is_understood(cloud: QueueCloud, fields: dict[str, Any], tier: str) -> None:
     cloud.queue(version="v2alpha1", **fields)
     assert cloud.row().tier == tier

@@ -326,37 +326,29 @@ def test_a_rehearsal_survives_a_restart_and_is_shown_as_it_was_given() -> None:
     assert cloud.state.settings.provision_s == 7
 
 
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        ([], "A rehearsal must be an object"),
-        ({"capacities": []}, 'There is no field "capacities" in a rehearsal; there are settings, capacity,'),
-        *(({"capacity": {}}, "capacity must be a list"), ({"capacity": [[]]}, r"Capacity\[0\] must be an object")),
-        (
-            {"capacity": [{"zones": "a"}]},
-            r'no field "zones" in capacity\[0\]; there are zone, type, tier, chips, from_s',
-        ),
-        ({"capacity": [{"chips": -1}]}, r"capacity\[0\].chips must be a whole number from 0 to 1000000000, not -1"),
-        ({"capacity": [{"chips": True}]}, "must be a whole number"),
-        (
-            {"capacity": [{"tier": "cheap"}]},
-            r"capacity\[0\].tier must be one of any, on-demand, spot, reserved, flex-start",
-        ),
-        ({"capacity": [{"from_s": 5, "until_s": 5}]}, "must be after its from_s"),
-        ({"capacity": [{"until_s": "soon"}]}, "must be a number from 0 to"),
-        ({"capacity": [{"zone": ""}]}, r"capacity\[0\].zone must not be empty"),
-        ({"quotas": [{"name": "Q"}]}, r"Quotas\[0\] needs limit"),
-        ({"quotas": [{"limit": 1, "per": "planet"}]}, "must be one of zone, region"),
-        ({"reservations": [{}]}, "needs name and zone and chips"),
-        ({"locations": "us"}, "locations must be a list of strings"),
-        ({"creates_per_minute": 1.5}, "creates_per_minute must be a whole number"),
-        ({"settings": {"provision_s": -1}}, "settings.provision_s must be a number from 0"),
-        ({"settings": {"speed": 1}}, 'There is no field "speed" in settings; there are provision_s'),
-        ({"settings": []}, "Settings must be an object"),
-        ({"faults": [{"kind": "boom"}]}, 'There is no fault of kind "boom"'),
-        ({"faults": {}}, "faults must be a list"),
-    ],
-)
+@pytest.mark.parametrize(("data", "expected"), [
+    ([], "A rehearsal must be an object"),
+    ({"capacities": []}, 'There is no field "capacities" in a rehearsal; there are settings, capacity,'),
+    ({"capacity": {}}, "capacity must be a list"), ({"capacity": [[]]}, r"Capacity\[0\] must be an object"),
+    ({"capacity": [{"zones": "a"}]}, r'no field "zones" in capacity\[0\]; there are zone, type, tier, chips, from_s'),
+    ({"capacity": [{"chips": -1}]}, r"capacity\[0\].chips must be a whole number from 0 to 1000000000, not -1"),
+    ({"capacity": [{"chips": True}]}, "must be a whole number"),
+    ({"capacity": [{"tier": "cheap"}]},
+     r"capacity\[0\].tier must be one of any, on-demand, spot, reserved, flex-start"),
+    ({"capacity": [{"from_s": 5, "until_s": 5}]}, "must be after its from_s"),
+    ({"capacity": [{"until_s": "soon"}]}, "must be a number from 0 to"),
+    ({"capacity": [{"zone": ""}]}, r"capacity\[0\].zone must not be empty"),
+    ({"quotas": [{"name": "Q"}]}, r"Quotas\[0\] needs limit"),
+    ({"quotas": [{"limit": 1, "per": "planet"}]}, "must be one of zone, region"),
+    ({"reservations": [{}]}, "needs name and zone and chips"),
+    ({"locations": "us"}, "locations must be a list of strings"),
+    ({"creates_per_minute": 1.5}, "creates_per_minute must be a whole number"),
+    ({"settings": {"provision_s": -1}}, "settings.provision_s must be a number from 0"),
+    ({"settings": {"speed": 1}}, 'There is no field "speed" in settings; there are provision_s'),
+    ({"settings": []}, "Settings must be an object"),
+    ({"faults": [{"kind": "boom"}]}, 'There is no fault of kind "boom"'),
+    ({"faults": {}}, "faults must be a list"),
+])  # fmt: skip
 def test_a_mistake_is_one_clear_line_and_changes_nothing(data: Any, expected: str) -> None:
     cloud = cloud_with(capacity=[{"chips": 4}], faults=[{"kind": "drop"}])
     before = rehearsal.dump(cloud.state)

@@ -47,31 +47,20 @@ def test_types_are_those_of_the_services_own_package() -> None:
     assert transcoding.type_names(transcoding.OPERATIONS, "CancelOperation")[1] == EMPTY
 
 
-@pytest.mark.parametrize(
-    ("service", "method", "request_", "verb", "target", "body"),
-    [
-        (V2, "GetNode", {"name": NODE}, "GET", f"/v2/{NODE}", None),
-        (ALPHA, "GetNode", {"name": NODE}, "GET", f"/v2alpha1/{NODE}", None),
-        (
-            *(V2, "CreateNode", {"parent": "projects/p/locations/z", "nodeId": "n", "node": {"labels": {"a": "b"}}}),
-            *("POST", "/v2/projects/p/locations/z/nodes?nodeId=n", {"labels": {"a": "b"}}),
-        ),
-        (
-            *(V2, "UpdateNode", {"node": {"name": NODE, "tags": ["t"]}, "updateMask": "tags,labels"}),
-            *("PATCH", f"/v2/{NODE}?updateMask=tags%2Clabels", {"name": NODE, "tags": ["t"]}),
-        ),
-        (
-            *(V2, "DeleteQueuedResource", {"name": "projects/p/locations/z/queuedResources/q", "force": True}),
-            *("DELETE", "/v2/projects/p/locations/z/queuedResources/q?force=true", None),
-        ),
-        (V2, "GetGuestAttributes", {"name": NODE, "workerIds": ["1"]}, "POST", None, {"workerIds": ["1"]}),
-        (V2, "StopNode", {"name": NODE}, "POST", f"/v2/{NODE}:stop", {}),
-        (
-            *(transcoding.LOCATIONS, "ListLocations", {"name": "projects/p", "pageSize": 5}),
-            *("GET", "/v2/projects/p/locations?pageSize=5", None),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("service", "method", "request_", "verb", "target", "body"), [
+    (V2, "GetNode", {"name": NODE}, "GET", f"/v2/{NODE}", None),
+    (ALPHA, "GetNode", {"name": NODE}, "GET", f"/v2alpha1/{NODE}", None),
+    (*(V2, "CreateNode", {"parent": "projects/p/locations/z", "nodeId": "n", "node": {"labels": {"a": "b"}}}),
+     *("POST", "/v2/projects/p/locations/z/nodes?nodeId=n", {"labels": {"a": "b"}})),
+    (*(V2, "UpdateNode", {"node": {"name": NODE, "tags": ["t"]}, "updateMask": "tags,labels"}),
+     *("PATCH", f"/v2/{NODE}?updateMask=tags%2Clabels", {"name": NODE, "tags": ["t"]})),
+    (*(V2, "DeleteQueuedResource", {"name": "projects/p/locations/z/queuedResources/q", "force": True}),
+     *("DELETE", "/v2/projects/p/locations/z/queuedResources/q?force=true", None)),
+    (V2, "GetGuestAttributes", {"name": NODE, "workerIds": ["1"]}, "POST", None, {"workerIds": ["1"]}),
+    (V2, "StopNode", {"name": NODE}, "POST", f"/v2/{NODE}:stop", {}),
+    (*(transcoding.LOCATIONS, "ListLocations", {"name": "projects/p", "pageSize": 5}),
+     *("GET", "/v2/projects/p/locations?pageSize=5", None)),
+])  # fmt: skip
 def test_a_call_becomes_the_request_of_its_rule(
     service: str, method: str, request_: dict[str, Any], verb: str, target: str | None, body: Any
 ) -> None:

@@ -30,7 +30,7 @@ from tests.unit.engine.cluster.virtual_cluster import (
     pods,
     taken_away,
 )
-from tests.unit.engine.virtual import VirtualWorld
+from tests.unit.engine.virtual import VirtualWorld, attempt_of
 
 Made = tuple[VirtualWorld, VirtualCluster]
 
@@ -56,11 +56,6 @@ def next_command(world: VirtualWorld) -> None:
     world.drive(close_attempts())
     world.drive(recover("gke", CAN, budget_s=7200, look=True))
     world.drive(close_attempts())
-
-
-def attempt_of(world: VirtualWorld) -> Any:
-    ((_, attempt),) = world.ledger.runs()
-    return attempt
 
 
 def nothing_is_left(world: VirtualWorld, cluster: VirtualCluster) -> bool:

@@ -26,18 +26,15 @@ OOM = "the job on worker0 was killed: it took more memory than there is (OOMKill
 NODE = LEASE.name.node
 
 
-@pytest.mark.parametrize(
-    ("worker", "kind", "code", "words"),
-    [
-        (ended(0, 124, "deadline", stopped=True), DeadlineExceeded, 124, "the job reached limits.max_duration and was stopped"),
-        (ended(0, 3, "setup"), PayloadFailed, 3, "the setup failed on worker0 with code 3"),
-        (ended(0, why="stalled"), SliceLost, 71, "the job printed nothing for `limits.stall` and was stopped"),
-        (ended(0, why="OOMKilled"), PayloadFailed, 63, OOM),
-        (ended(0, why="failed", detail="no room"), SliceLost, 71, "worker0 could not begin the job: no room"),
-        (ended(0, why="gone", detail="its pod was deleted"), SliceLost, 71, f"worker0 of {NODE} was lost: its pod was deleted"),
-        (ended(0, why="Evicted", detail="low on disk"), Preempted, 71, f"worker0 of {NODE} was lost: Evicted: low on disk"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("worker", "kind", "code", "words"), [
+    (ended(0, 124, "deadline", stopped=True), DeadlineExceeded, 124, "the job reached limits.max_duration and was stopped"),
+    (ended(0, 3, "setup"), PayloadFailed, 3, "the setup failed on worker0 with code 3"),
+    (ended(0, why="stalled"), SliceLost, 71, "the job printed nothing for `limits.stall` and was stopped"),
+    (ended(0, why="OOMKilled"), PayloadFailed, 63, OOM),
+    (ended(0, why="failed", detail="no room"), SliceLost, 71, "worker0 could not begin the job: no room"),
+    (ended(0, why="gone", detail="its pod was deleted"), SliceLost, 71, f"worker0 of {NODE} was lost: its pod was deleted"),
+    (ended(0, why="Evicted", detail="low on disk"), Preempted, 71, f"worker0 of {NODE} was lost: Evicted: low on disk"),
+])  # fmt: skip
 def test_each_end_has_its_words_and_its_code(
     worker: WorkerStatus, kind: type[TpujobError], code: int, words: str
 ) -> None:

@@ -24,7 +24,7 @@ from tests.unit.engine.cluster.virtual_cluster import (
     pods,
     taken_away,
 )
-from tests.unit.engine.virtual import VirtualWorld
+from tests.unit.engine.virtual import VirtualWorld, attempt_of
 
 Made = tuple[VirtualWorld, VirtualCluster]
 
@@ -36,11 +36,6 @@ def made(tmp_path: Path) -> Made:
 
 def play(world: VirtualWorld, **how: Any) -> Outcome:
     return world.drive(run_on_cluster(job(world), CAN), **how)
-
-
-def attempt_of(world: VirtualWorld) -> Any:
-    ((_, attempt),) = world.ledger.runs()
-    return attempt
 
 
 def nothing_is_left(world: VirtualWorld, cluster: VirtualCluster) -> bool:
@@ -281,13 +276,10 @@ def test_pods_of_which_nothing_is_heard_at_the_limit_are_asked_again_once_the_cl
     assert play(world, between=listen).exit_code == code and nothing_is_left(world, cluster)
 
 
-@pytest.mark.parametrize(
-    ("end", "code"),
-    [
-        *((PodEnd(200.0), 0), (PodEnd(200.0, 7), 7), (PodEnd(200.0, None, "Evicted"), 71)),
-        (PodEnd(MAX_S, 124, "deadline"), 124),
-    ],
-)
+@pytest.mark.parametrize(("end", "code"), [
+    (PodEnd(200.0), 0), (PodEnd(200.0, 7), 7), (PodEnd(200.0, None, "Evicted"), 71),
+    (PodEnd(MAX_S, 124, "deadline"), 124),
+])  # fmt: skip
 def test_a_machine_that_sleeps_past_the_limit_asks_how_the_job_has_ended_before_it_says_so(
     made: Made, end: PodEnd, code: int
 ) -> None:

@@ -15,27 +15,15 @@ from orchestrator.engine.guardian import loop
 from orchestrator.engine.guardian.loop import guardian_loop
 from orchestrator.errors import TpujobError
 from orchestrator.ledger.file import LedgerUnavailable
+from tests.leases import lease_on
 
 START = 1_000_000.0
 DAY = 86400.0
 
 
 def lease(node: str = "a", **changes: Any) -> Lease:
-    made = Lease(
-        id=node,
-        handle=node,
-        purpose=Purpose.RUN,
-        cloud="emulated",
-        name=SliceName("p", "us-central1-a", f"tpujob-owner0-{node}"),
-        accelerator_type="v5litepod-8",
-        runtime_version="v2-alpha-tpuv5-lite",
-        spot=False,
-        owner="owner0",
-        deadline=START + DAY,
-        created_at=START,
-        state=LeaseState.READY,
-    )
-    return replace(made, **changes)
+    name = SliceName("p", "us-central1-a", f"tpujob-owner0-{node}")
+    return lease_on(name, START, **{"handle": node, "state": LeaseState.READY, **changes})
 
 
 @dataclass

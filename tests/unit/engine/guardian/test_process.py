@@ -194,13 +194,10 @@ def test_a_guardian_that_dies_before_it_watches_is_not_armed(state: Path, monkey
 # -- CI ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("environ", "says"),
-    [
-        *(({}, False), ({"CI": "true"}, True), ({"RUNNER_TRACKING_ID": "github_1"}, True)),
-        *(({"CI": "true", "TPUJOB_GUARDIAN": "ci-detach"}, False), ({"TPUJOB_GUARDIAN": "ci-detach"}, False)),
-    ],
-)
+@pytest.mark.parametrize(("environ", "says"), [
+    ({}, False), ({"CI": "true"}, True), ({"RUNNER_TRACKING_ID": "github_1"}, True),
+    ({"CI": "true", "TPUJOB_GUARDIAN": "ci-detach"}, False), ({"TPUJOB_GUARDIAN": "ci-detach"}, False),
+])  # fmt: skip
 def test_in_a_ci_job_it_is_said_that_the_guardian_dies_with_it(environ: dict[str, str], says: bool) -> None:
     text = guardian.ci_notice(environ)
     assert (text is not None) is says

@@ -14,7 +14,7 @@ from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.recover import close_attempts, recover
 from orchestrator.engine.slices.up_and_down import down
 from orchestrator.remote.transfer.collect import CollectRequest
-from tests.unit.engine.virtual import CAN, Crash, VirtualWorld, job
+from tests.unit.engine.virtual import CAN, Crash, VirtualWorld, attempt_of, job
 
 
 def detached(world: VirtualWorld) -> Attachment:
@@ -23,11 +23,6 @@ def detached(world: VirtualWorld) -> Attachment:
     (lease,) = world.ledger.open_leases()
     order = CollectRequest(attempt.id, Path("runs/x"), ())
     return Attachment(run, attempt, lease, order, 3600.0, lambda worker, data: None)
-
-
-def attempt_of(world: VirtualWorld) -> Any:
-    ((_, attempt),) = world.ledger.runs()
-    return attempt
 
 
 def test_attaching_ends_like_an_attached_run(world: VirtualWorld) -> None:

@@ -113,13 +113,10 @@ def test_what_a_job_finds_in_its_environment_is_one_worker_that_can_meet_itself(
     assert "TPU_NAME" not in prepared.env and "PJRT_DEVICE" not in prepared.env
 
 
-@pytest.mark.parametrize(
-    ("ended", "message", "code"),
-    [
-        *((LocalExit(3), "the job failed with code 3", 3), (LocalExit(137), "the job failed with code 137", 63)),
-        (LocalExit(None, "OSError: no space"), "the job was lost: OSError: no space", 63),
-    ],
-)
+@pytest.mark.parametrize(("ended", "message", "code"), [
+    (LocalExit(3), "the job failed with code 3", 3), (LocalExit(137), "the job failed with code 137", 63),
+    (LocalExit(None, "OSError: no space"), "the job was lost: OSError: no space", 63),
+])  # fmt: skip
 def test_a_job_that_fails_gives_its_code_and_its_artifacts(
     tmp_path: Path, ended: LocalExit, message: str, code: int
 ) -> None:

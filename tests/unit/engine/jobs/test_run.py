@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.lease.cloud_api import QueueTerms
-from orchestrator.core.lease.lease import CANCEL, Down, LeaseState, Purpose
+from orchestrator.core.lease.lease import CANCEL, Down, Lease, LeaseState, Purpose
 from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.engine.effects.base import StoodStill
 from orchestrator.engine.jobs.job_run import JobRun
@@ -30,6 +30,13 @@ def run(
     world: VirtualWorld, prepared: JobRun | None = None, between: Callable[[VirtualWorld], None] | None = None
 ) -> Outcome:
     return world.drive(run_job(prepared or job(world), CAN), between=between)
+
+
+def held_slice(world: VirtualWorld) -> Lease:
+    drafts = (lease_and_request(9, now=world.time, purpose=Purpose.HOLD),)
+    held = world.drive(up(UpRequest("alice", drafts, None, 36000), CAN)).lease
+    assert held is not None
+    return held
 
 
 def while_running(act: Callable[[VirtualWorld], Any]) -> Callable[[VirtualWorld], None]:
@@ -72,10 +79,7 @@ def test_the_wait_in_googles_queue_is_not_part_of_the_duration(world: VirtualWor
 def test_a_job_that_might_wait_for_capacity_has_its_whole_duration_on_a_slice_that_was_held_before(
     world: VirtualWorld,
 ) -> None:
-    held = world.drive(
-        up(UpRequest("alice", (lease_and_request(9, now=world.time, purpose=Purpose.HOLD),), None, 36000), CAN)
-    ).lease
-    assert held is not None
+    held = held_slice(world)
     world.time += 7200
     assert run(world, replace(job(world, held=held), wait_s=21600, max_duration_s=3600)).exit_code == 0
 
@@ -127,9 +131,7 @@ def test_after_a_stockout_the_next_zone_is_asked_only_when_the_first_is_proven_e
 
 
 def test_a_held_slice_is_used_and_stays(world: VirtualWorld) -> None:
-    held = world.drive(
-        up(UpRequest("alice", (lease_and_request(9, now=world.time, purpose=Purpose.HOLD),), None, 36000), CAN)
-    ).lease
+    held = held_slice(world)
     outcome = run(world, job(world, held=held))
     assert outcome.exit_code == 0 and outcome.kept_until is not None
     assert set(world.cloud.nodes) == {"tpujob-owner0-0000000009"}
@@ -137,9 +139,7 @@ def test_a_held_slice_is_used_and_stays(world: VirtualWorld) -> None:
 
 
 def test_an_interrupted_job_on_a_held_slice_is_stopped_there(world: VirtualWorld) -> None:
-    held = world.drive(
-        up(UpRequest("alice", (lease_and_request(9, now=world.time, purpose=Purpose.HOLD),), None, 36000), CAN)
-    ).lease
+    held = held_slice(world)
     world.effects.clear()
     prepared = job(world, held=held)
     at = world_effect(world, prepared, "WaitForWorkers")
@@ -190,10 +190,7 @@ def test_a_down_between_intent_and_create_is_no_bug_of_ours(world: VirtualWorld)
 
 
 def test_a_held_slice_that_was_released_meanwhile_is_not_said_to_be_kept(world: VirtualWorld) -> None:
-    held = world.drive(
-        up(UpRequest("alice", (lease_and_request(9, now=world.time, purpose=Purpose.HOLD),), None, 36000), CAN)
-    ).lease
-    assert held is not None
+    held = held_slice(world)
 
     def say_down(world: VirtualWorld) -> None:
         world.ledger.record(Down(held.id, world.time, "tpujob down"))

@@ -225,15 +225,12 @@ def test_a_dry_run_deletes_nothing_and_is_not_done_while_something_should_go() -
 # -- what is left alone ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("view", "why"),
-    [
-        (relabelled(DEAD, tpujob=None), "not the label"),
-        (relabelled(DEAD, tpujob="0"), "not the label"),
-        (replace(DEAD, name=replace(DEAD.name, node="someone-elses")), "not a name like ours"),
-        (replace(DEAD, name=replace(DEAD.name, node="tpujobs-are-fun")), "not a name like ours"),
-    ],
-)
+@pytest.mark.parametrize(("view", "why"), [
+    (relabelled(DEAD, tpujob=None), "not the label"),
+    (relabelled(DEAD, tpujob="0"), "not the label"),
+    (replace(DEAD, name=replace(DEAD.name, node="someone-elses")), "not a name like ours"),
+    (replace(DEAD, name=replace(DEAD.name, node="tpujobs-are-fun")), "not a name like ours"),
+])  # fmt: skip
 def test_a_slice_with_one_of_the_two_marks_is_reported_and_never_deleted(view: SliceView, why: str) -> None:
     cloud = world(view)
     collected = cloud.collect_garbage()
@@ -274,14 +271,10 @@ def request(native: str, state: SliceState, identity: str = "q2m4x1pzt7", *, lea
     return replace(view, name=replace(view.name, queued=True))
 
 
-@pytest.mark.parametrize(
-    ("native", "state"),
-    [
-        ("WAITING_FOR_RESOURCES", SliceState.QUEUED),
-        ("FAILED", SliceState.TOMBSTONE),
-        ("SUSPENDED", SliceState.TOMBSTONE),
-    ],
-)
+@pytest.mark.parametrize(("native", "state"), [
+    ("WAITING_FOR_RESOURCES", SliceState.QUEUED),
+    ("FAILED", SliceState.TOMBSTONE), ("SUSPENDED", SliceState.TOMBSTONE),
+])  # fmt: skip
 def test_a_request_is_judged_by_its_labels_whether_it_waits_or_is_dead(native: str, state: SliceState) -> None:
     over = request(native, state, lease_in=-MARGIN_S - 60)
     claimed = request(native, state, "claimed0zz", lease_in=600)

@@ -170,24 +170,19 @@ def test_the_proof_for_a_plain_slice_lists_no_requests(world: VirtualWorld) -> N
     assert cloud.listed_queued is False
 
 
-@pytest.mark.parametrize(
-    ("on", "verb", "done", "gone"),
-    [
-        ("queuedResources/{}", "create", True, True),
-        ("queuedResources/{}", "createQueuedResource", True, True),
-        ("queuedResources/{}", "create", False, False),
-        ("nodes/{}", "create", True, True),
-        ("nodes/{}", "create", False, False),
-        # A verb that is not known counts as that of a create.
-        ("nodes/{}", "insert", False, False),
-        ("nodes/{}", "", False, False),
-        ("nodes/{}", "Provision", False, False),
-        ("nodes/{}", "insert", True, True),
-        ("nodes/{}", "deleteNode", False, True),
-        ("nodes/{}", "updateNode", False, True),
-        ("nodes/{}0", "insert", False, True),  # on another name
-    ],
-)
+@pytest.mark.parametrize(("on", "verb", "done", "gone"), [
+    ("queuedResources/{}", "create", True, True),
+    ("queuedResources/{}", "createQueuedResource", True, True),
+    ("queuedResources/{}", "create", False, False),
+    ("nodes/{}", "create", True, True), ("nodes/{}", "create", False, False),
+    # A verb that is not known counts as that of a create.
+    ("nodes/{}", "insert", False, False), ("nodes/{}", "", False, False),
+    ("nodes/{}", "Provision", False, False),
+    ("nodes/{}", "insert", True, True),
+    ("nodes/{}", "deleteNode", False, True),
+    ("nodes/{}", "updateNode", False, True),
+    ("nodes/{}0", "insert", False, True),  # on another name
+])  # fmt: skip
 def test_an_operation_that_may_create_the_slice_or_its_request_delays_the_proof(
     world: VirtualWorld, on: str, verb: str, done: bool, gone: bool
 ) -> None:

@@ -104,13 +104,10 @@ def test_a_training_with_requirements_has_an_environment_as_on_a_slice(tmp_path:
     assert pod_scripts_of(tmp_path, text)["main"] == main_script(tmp_path, text)
 
 
-@pytest.mark.parametrize(
-    ("modules", "rank"),
-    [
-        *((("torch_xla", "accelerate"), "0"), (("torch_xla",), ""), (("torch", "accelerate"), "")),
-        (("torch_xla", "accelerate", "lightning"), ""),
-    ],
-)
+@pytest.mark.parametrize(("modules", "rank"), [
+    (("torch_xla", "accelerate"), "0"), (("torch_xla",), ""), (("torch", "accelerate"), ""),
+    (("torch_xla", "accelerate", "lightning"), ""),
+])  # fmt: skip
 def test_on_the_cpu_of_the_emulator_accelerate_alone_finds_its_rank_on_the_host(
     tmp_path: Path, modules: tuple[str, ...], rank: str
 ) -> None:

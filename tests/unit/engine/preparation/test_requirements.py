@@ -93,13 +93,10 @@ def test_a_place_where_conda_built_a_package_is_refused(tmp_path: Path) -> None:
     assert "names /croot/six_1744271502820/work, where conda built it; workers do not get it" in mistake
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        *("-f /tmp", "--find-links=file:///tmp", "--find-links /usr/lib", "--global-option=/tmp", "--cert {}", "-i {}"),
-        *("x --config-settings=a={}", "x --global-option={}", f"foo @ file:///{'a' * 300}/x.whl", "-e /tmp/"),
-    ],
-)
+@pytest.mark.parametrize("line", [
+    "-f /tmp", "--find-links=file:///tmp", "--find-links /usr/lib", "--global-option=/tmp", "--cert {}", "-i {}",
+    "x --config-settings=a={}", "x --global-option={}", f"foo @ file:///{'a' * 300}/x.whl", "-e /tmp/",
+])  # fmt: skip
 def test_a_path_that_a_worker_may_have_is_its_own(tmp_path: Path, line: str) -> None:
     (tmp_path / "requirements.txt").write_text(line.format(tmp_path))
     assert read(tmp_path, "requirements: requirements.txt\ncode: .").requirements

@@ -8,17 +8,12 @@ from orchestrator.core.jobfile import keys
 from orchestrator.engine.preparation.sources import survey
 
 
-@pytest.mark.parametrize(
-    ("train", "emulated", "shipped"),
-    [
-        ("{}", False, False),
-        ("{}", True, True),
-        ("{fallback: sample}", False, True),
-        ("{fallback: synthetic}", False, True),
-        ("{dataset: fashion-mnist, fallback: synthetic}", True, False),
-        ("{entry: 'my:main'}", True, False),
-    ],
-)
+@pytest.mark.parametrize(("train", "emulated", "shipped"), [
+    ("{}", False, False), ("{}", True, True), ("{fallback: sample}", False, True),
+    ("{fallback: synthetic}", False, True),
+    ("{dataset: fashion-mnist, fallback: synthetic}", True, False),
+    ("{entry: 'my:main'}", True, False),
+])  # fmt: skip
 def test_the_sample_of_mnist_is_shipped_where_the_training_may_fall_back_on_it(
     tmp_path: Path, train: str, emulated: bool, shipped: bool
 ) -> None:

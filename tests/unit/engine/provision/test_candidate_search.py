@@ -157,14 +157,11 @@ def test_waiting_ends_in_time_with_the_reply_of_every_candidate(world: VirtualWo
     assert world.time - began <= 900 and set(raised.value.details) == {f"v5litepod-8 {A}", f"v5litepod-8 {B}"}
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        errors.QuotaError("Quota limit has been exceeded"),
-        errors.AuthError("Permission denied"),
-        errors.BadRequest("no", scope="place"),
-    ],
-)
+@pytest.mark.parametrize("error", [
+    errors.QuotaError("Quota limit has been exceeded"),
+    errors.AuthError("Permission denied"),
+    errors.BadRequest("no", scope="place"),
+])  # fmt: skip
 def test_candidates_without_quota_permission_or_offer_are_tried_once_and_the_others_again(
     world: VirtualWorld, error: errors.CloudError
 ) -> None:
@@ -184,17 +181,14 @@ NOT_THERE, USED_UP = (
 )
 
 
-@pytest.mark.parametrize(
-    ("refusing", "kind", "named"),
-    [
-        ({A: NOT_THERE, B: NOT_THERE}, errors.BadRequest, "was not found in zone"),
-        ({A: NOT_THERE, B: USED_UP}, errors.QuotaError, "Quota 'X' exhausted"),
-        ({A: USED_UP, B: NOT_THERE}, errors.QuotaError, "Quota 'X' exhausted"),
-        ({A: NOT_THERE}, errors.CapacityError, f"no capacity in {B}; refused: {NOT_THERE.message}\n"),
-        ({A: USED_UP}, errors.CapacityError, f"no capacity in {B}; quota: Quota 'X' exhausted\n"),
-        ({}, errors.CapacityError, "no capacity in any zone that was asked for"),
-    ],
-)
+@pytest.mark.parametrize(("refusing", "kind", "named"), [
+    ({A: NOT_THERE, B: NOT_THERE}, errors.BadRequest, "was not found in zone"),
+    ({A: NOT_THERE, B: USED_UP}, errors.QuotaError, "Quota 'X' exhausted"),
+    ({A: USED_UP, B: NOT_THERE}, errors.QuotaError, "Quota 'X' exhausted"),
+    ({A: NOT_THERE}, errors.CapacityError, f"no capacity in {B}; refused: {NOT_THERE.message}\n"),
+    ({A: USED_UP}, errors.CapacityError, f"no capacity in {B}; quota: Quota 'X' exhausted\n"),
+    ({}, errors.CapacityError, "no capacity in any zone that was asked for"),
+])  # fmt: skip
 def test_the_last_word_is_what_the_user_can_change_and_not_that_one_place_lacks_it(
     world: VirtualWorld, refusing: dict[str, errors.CloudError], kind: type[errors.CloudError], named: str
 ) -> None:
@@ -313,14 +307,10 @@ def test_a_key_is_not_imported_again_once_another_command_has_released_the_lease
     assert world.logins == {} and created(world) == []
 
 
-@pytest.mark.parametrize(
-    ("error", "sent_at"),
-    [
-        (errors.CloudUnavailable("503", retry_after_s=25.0), [0.0, 25.0, 50.0]),
-        (errors.UnexpectedReply("its effect is unknown"), [0.0]),
-    ],
-    ids=["unavailable", "unexpected"],
-)
+@pytest.mark.parametrize(("error", "sent_at"), [
+    (errors.CloudUnavailable("503", retry_after_s=25.0), [0.0, 25.0, 50.0]),
+    (errors.UnexpectedReply("its effect is unknown"), [0.0]),
+], ids=["unavailable", "unexpected"])  # fmt: skip
 def test_a_create_is_sent_again_when_the_cloud_says_for_a_minute_and_not_where_its_effect_is_unknown(
     world: VirtualWorld, monkeypatch: pytest.MonkeyPatch, error: errors.CloudError, sent_at: list[float]
 ) -> None:

@@ -18,7 +18,7 @@ import pytest
 from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.access import Route
 from orchestrator.core.lease.cloud_api import SliceName
-from orchestrator.core.lease.lease import Lease, Purpose
+from orchestrator.core.lease.lease import Purpose
 from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.engine.provision.startup_script import (
     startup_script,
@@ -28,22 +28,12 @@ from orchestrator.engine.provision.startup_script import (
     with_claim,
 )
 from tests.cli_fixture import kill_all
+from tests.leases import lease_on
 from tests.waiting import HANG_S, until
 
 NOW = 1_800_000_000.0
-LEASE = Lease(
-    id="run0000001",
-    handle="mnist",
-    purpose=Purpose.RUN,
-    cloud="google",
-    name=SliceName("my-project", "us-central1-a", "tpujob-aaaaaa-run0000001"),
-    accelerator_type="v5litepod-4",
-    runtime_version="v2-alpha-tpuv5-lite",
-    spot=False,
-    owner="aaaaaa",
-    deadline=NOW + 7200.9,
-    created_at=NOW,
-)
+NAME = SliceName("my-project", "us-central1-a", "tpujob-aaaaaa-run0000001")
+LEASE = lease_on(NAME, NOW, handle="mnist", cloud="google", accelerator_type="v5litepod-4", deadline=NOW + 7200.9)
 
 
 def config(**changes: Any) -> dict[str, Any]:

@@ -72,14 +72,11 @@ def test_while_it_is_used_its_claim_never_ends(world: VirtualWorld) -> None:
     assert "SetLabels" in world.effects
 
 
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        (lambda world, lease: world.ledger.record(Down(lease.id, world.time, "tpujob down")), Vanished),
-        (lambda world, lease: world.cloud.nodes.clear(), Vanished),
-        (lambda world, lease: setattr(world.cloud.nodes[lease.name.node], "preempted", True), Preempted),
-    ],
-)
+@pytest.mark.parametrize(("change", "error"), [
+    (lambda world, lease: world.ledger.record(Down(lease.id, world.time, "tpujob down")), Vanished),
+    (lambda world, lease: world.cloud.nodes.clear(), Vanished),
+    (lambda world, lease: setattr(world.cloud.nodes[lease.name.node], "preempted", True), Preempted),
+])  # fmt: skip
 def test_a_slice_that_is_lost_ends_the_lending(
     world: VirtualWorld, change: Callable[[VirtualWorld, Lease], None], error: type[Exception]
 ) -> None:
@@ -128,9 +125,13 @@ def test_a_slice_that_is_not_proven_absent_is_owed(world: VirtualWorld) -> None:
     assert loan.owed.unproven and loan.exit_code == 75
 
 
-def effects_of_a_lending(directory: Path) -> list[str]:
+def new_world(directory: Path) -> VirtualWorld:
     directory.mkdir()
-    world = VirtualWorld(directory)
+    return VirtualWorld(directory)
+
+
+def effects_of_a_lending(directory: Path) -> list[str]:
+    world = new_world(directory)
     lending(world, Borrower(world, 40))
     return world.effects
 
@@ -139,9 +140,7 @@ def effects_of_a_lending(directory: Path) -> list[str]:
 def test_a_signal_anywhere_ends_in_a_proven_release(tmp_path: Path) -> None:
     effects = effects_of_a_lending(tmp_path / "whole")
     for number in range(len(effects)):
-        directory = tmp_path / str(number)
-        directory.mkdir()
-        world = VirtualWorld(directory)
+        world = new_world(tmp_path / str(number))
         loan = lending(world, Borrower(world, 40), interrupt_at=number)
         shielded = "Shield" in effects[: number + 1]
         assert isinstance(loan.error, Interrupted) or shielded, effects[number]
@@ -153,9 +152,7 @@ def test_a_signal_anywhere_ends_in_a_proven_release(tmp_path: Path) -> None:
 def test_a_process_that_dies_anywhere_leaves_a_lease_that_the_next_one_releases(tmp_path: Path) -> None:
     effects = effects_of_a_lending(tmp_path / "whole")
     for number in range(len(effects)):
-        directory = tmp_path / str(number)
-        directory.mkdir()
-        world = VirtualWorld(directory)
+        world = new_world(tmp_path / str(number))
         with pytest.raises(Crash):
             lending(world, Borrower(world, 40), crash_at=number, after=True)
         world.locks.held.clear()

@@ -17,14 +17,10 @@ from orchestrator.remote.ssh.waves import LIMIT, Patience
 from tests.waiting import HANG_S
 
 
-@pytest.mark.parametrize(
-    ("kind", "limit", "why"),
-    [
-        (resource.RLIMIT_NOFILE, 300, "256 workers needs 842 open files here, and this process may open 300"),
-        (resource.RLIMIT_AS, 4 << 30, "256 workers needs 4608 MiB of memory here, and this process may use 4096"),
-    ],
-    ids=["open files", "memory"],
-)
+@pytest.mark.parametrize(("kind", "limit", "why"), [
+    (resource.RLIMIT_NOFILE, 300, "256 workers needs 842 open files here, and this process may open 300"),
+    (resource.RLIMIT_AS, 4 << 30, "256 workers needs 4608 MiB of memory here, and this process may use 4096"),
+], ids=["open files", "memory"])  # fmt: skip
 def test_too_low_a_limit_is_said_before_a_connection_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int, limit: int, why: str
 ) -> None:

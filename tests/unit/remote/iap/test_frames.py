@@ -8,16 +8,13 @@ from orchestrator.remote.iap import frames
 from orchestrator.remote.iap.frames import BadFrame, Frame, Tag
 
 
-@pytest.mark.parametrize(
-    ("message", "frame"),
-    [
-        (struct.pack(">HI3s", 1, 3, b"sid"), Frame(Tag.CONNECT_SUCCESS_SID, array=b"sid")),
-        (struct.pack(">HQ", 2, 77), Frame(Tag.RECONNECT_SUCCESS_ACK, count=77)),
-        (struct.pack(">HI2s", 4, 2, b"ab"), Frame(Tag.DATA, array=b"ab")),
-        (struct.pack(">HI2sx", 4, 2, b"ab"), Frame(Tag.DATA, array=b"ab")),
-        (struct.pack(">HQ", 7, 5), Frame(Tag.ACK, count=5)),
-    ],
-)
+@pytest.mark.parametrize(("message", "frame"), [
+    (struct.pack(">HI3s", 1, 3, b"sid"), Frame(Tag.CONNECT_SUCCESS_SID, array=b"sid")),
+    (struct.pack(">HQ", 2, 77), Frame(Tag.RECONNECT_SUCCESS_ACK, count=77)),
+    (struct.pack(">HI2s", 4, 2, b"ab"), Frame(Tag.DATA, array=b"ab")),
+    (struct.pack(">HI2sx", 4, 2, b"ab"), Frame(Tag.DATA, array=b"ab")),
+    (struct.pack(">HQ", 7, 5), Frame(Tag.ACK, count=5)),
+])  # fmt: skip
 def test_each_message_of_the_relay_is_read(message: bytes, frame: Frame) -> None:
     assert frames.parse(message) == frame
 

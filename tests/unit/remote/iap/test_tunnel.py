@@ -135,16 +135,13 @@ def test_a_token_is_renewed_once_and_not_for_ever() -> None:
     assert played.fresh == [False, True]
 
 
-@pytest.mark.parametrize(
-    ("end", "kind", "words"),
-    [
-        (closing(4033, "not authorized"), TunnelRefused, "vm-0: the relay of IAP refuses (4033: not authorized)"),
-        (closing(4003), Unreachable, "vm-0: the relay of IAP refuses (4003)"),
-        (closing(4000, "\x1b[31mred\x07"), Unreachable, "(4000: red"),
-        (WSMessage(WSMsgType.CLOSED, None, None), Unreachable, "vm-0: the relay of IAP cut the connection"),
-        (data(b"x"), Unreachable, "vm-0: the relay of IAP breaks its protocol: DATA first"),
-    ],
-)
+@pytest.mark.parametrize(("end", "kind", "words"), [
+    (closing(4033, "not authorized"), TunnelRefused, "vm-0: the relay of IAP refuses (4033: not authorized)"),
+    (closing(4003), Unreachable, "vm-0: the relay of IAP refuses (4003)"),
+    (closing(4000, "\x1b[31mred\x07"), Unreachable, "(4000: red"),
+    (WSMessage(WSMsgType.CLOSED, None, None), Unreachable, "vm-0: the relay of IAP cut the connection"),
+    (data(b"x"), Unreachable, "vm-0: the relay of IAP breaks its protocol: DATA first"),
+])  # fmt: skip
 def test_a_tunnel_that_does_not_open_says_why(end: WSMessage, kind: type[RemoteError], words: str) -> None:
     error = play(Script([end])).error
     assert isinstance(error, kind)

@@ -94,14 +94,11 @@ def test_a_setup_whose_end_is_gone_has_succeeded_where_main_has_begun(node: Node
     assert (end.state, end.rc) == (WorkerState.EXITED, 0) and seen.log.endswith(b"200000\n")
 
 
-@pytest.mark.parametrize(
-    ("of", "lines", "states"),
-    [
-        ("main", results("a"), [WorkerState.EXITED, WorkerState.EXITED]),
-        ("main", [{"end": {"phase": "main", "rc": None, "why": "stalled"}}], [WorkerState.EXITED, WorkerState.LOST]),
-        ("setup", [{"end": {"phase": "setup", "rc": None, "why": "stalled"}}], [WorkerState.LOST]),
-    ],
-)
+@pytest.mark.parametrize(("of", "lines", "states"), [
+    ("main", results("a"), [WorkerState.EXITED, WorkerState.EXITED]),
+    ("main", [{"end": {"phase": "main", "rc": None, "why": "stalled"}}], [WorkerState.EXITED, WorkerState.LOST]),
+    ("setup", [{"end": {"phase": "setup", "rc": None, "why": "stalled"}}], [WorkerState.LOST]),
+])  # fmt: skip
 def test_so_has_one_of_which_only_the_last_lines_are_left(
     node: Node, followed: Make, of: str, lines: list[dict[str, Any]], states: list[WorkerState]
 ) -> None:

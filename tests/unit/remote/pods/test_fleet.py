@@ -20,6 +20,14 @@ from tests.waiting import until
 Make = Callable[..., Followed]
 
 
+def up(followed: Make) -> Followed:
+    """Follow a job that says `up`, and return once it did."""
+    seen = followed()
+    seen.follow()
+    until(lambda: seen.log == b"up\n", "the job")
+    return seen
+
+
 def test_a_job_in_a_pod_has_its_log_its_figures_its_code_and_its_results(node: Node, followed: Make) -> None:
     archive = code({"a/hello.txt": b"hello\n"})
     main = """
@@ -124,9 +132,7 @@ def test_the_time_limit_is_kept_in_the_pod_and_its_results_come(node: Node, foll
     )
     leap = Leap(tmp_path / "clock", to_s=3541.0)  # of 3600 s, the last 60 s are for the end
     pod = node.run(request(("main", script), max_duration_s=3600.0), PYTHONPATH=leap.path)
-    seen = followed()
-    seen.follow()
-    until(lambda: seen.log == b"up\n", "the job")
+    seen = up(followed)
     leap.now()
     end = seen.ended().workers[0]
     assert (end.state, end.rc, end.stopped, end.why) == (WorkerState.EXITED, 124, True, "deadline")
@@ -147,9 +153,7 @@ def test_sigterm_stops_the_job_with_grace_and_still_sends_its_results(
 ) -> None:
     script = "trap 'echo saving; echo 7 >$TPUJOB_ARTIFACTS/step; exit 0' TERM; echo up; while true; do sleep 0.1; done"
     pod = node.run(request(("main", script)))
-    seen = followed()
-    seen.follow()
-    until(lambda: seen.log == b"up\n", "the job")
+    seen = up(followed)
     pod.reason, pod.deleting = reason, not reason
     pod.kill(signal.SIGTERM)
     end = seen.ended().workers[0]
@@ -177,9 +181,7 @@ def test_a_pod_that_is_killed_is_lost_and_leaves_no_process(node: Node, followed
 
 def test_an_api_server_that_is_away_is_no_end(node: Node, followed: Make) -> None:
     pod = node.run(request(("main", "echo up; until [ -e go ]; do sleep 0.05; done; echo went")))
-    seen = followed()
-    seen.follow()
-    until(lambda: seen.log == b"up\n", "the job")
+    seen = up(followed)
     node.away = True
     node.streams[-1].close()
     until(lambda: seen.fleet.wait(0.2).workers[0].state is WorkerState.UNREACHABLE, "the notice of it")
@@ -193,9 +195,7 @@ def test_a_clock_of_the_node_that_goes_back_before_a_new_connection_loses_nothin
     pod = node.pod()
     pod.clock = lambda: 1_800_000_000.0
     node.run(request(("main", "echo up; until [ -e go ]; do sleep 0.05; done; echo went; cp $0 $TPUJOB_ARTIFACTS/it")))
-    seen = followed()
-    seen.follow()
-    until(lambda: seen.log == b"up\n", "the job")
+    seen = up(followed)
     pod.clock = lambda: 1_700_000_000.0
     node.streams[-1].close()
     (pod.place / "run" / "r1-1" / "work" / "go").touch()

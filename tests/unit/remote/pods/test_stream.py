@@ -199,16 +199,13 @@ def test_a_line_without_an_end_takes_no_more_memory_than_a_line_may() -> None:
     assert len(found) == 64 * 65536 // (LINE_BYTES + 65536) and {line.stamp for line in found} == {None}
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        *(b"::tpujob", b"::tpujob ", b"::tpujob {", b"::tpujob []", b"::tpujob {}"),
-        *(b'::tpujob {"n": -1, "at": 0, "of": null}', b'::tpujob {"n": true, "at": 0, "of": null}'),
-        *(b'::tpujob {"n": 1e3, "at": 0, "of": null}', b'::tpujob {"n": 1, "at": 99999999999999999999999, "of": null}'),
-        *(b'::tpujob {"n": 1, "at": 1, "of": []}', b"::tpujob " + b'{"a":' * 100_000, b"::tpujob \xff", b"::tpujob|"),
-        b"::tpujob|x",
-    ],
-)
+@pytest.mark.parametrize("line", [
+    b"::tpujob", b"::tpujob ", b"::tpujob {", b"::tpujob []", b"::tpujob {}",
+    b'::tpujob {"n": -1, "at": 0, "of": null}', b'::tpujob {"n": true, "at": 0, "of": null}',
+    b'::tpujob {"n": 1e3, "at": 0, "of": null}', b'::tpujob {"n": 1, "at": 99999999999999999999999, "of": null}',
+    b'::tpujob {"n": 1, "at": 1, "of": []}', b"::tpujob " + b'{"a":' * 100_000, b"::tpujob \xff", b"::tpujob|",
+    b"::tpujob|x",
+])  # fmt: skip
 def test_a_control_line_that_makes_no_sense_is_a_line_of_the_job(line: bytes) -> None:
     assert parse(line) == Text(line + b"\n")
 

@@ -54,18 +54,10 @@ def test_an_index_or_refusals_without_end_are_left(
         heard(tmp_path, (row(number, **refusal) for number in itertools.count()))
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {},
-        {"path": "x"},
-        row(0, size_bytes="many"),
-        row(0, size_bytes=None),
-        row(0, size_bytes=float("inf")),
-        {"hashed": []},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("bad", [
+    {}, {"path": "x"}, row(0, size_bytes="many"), row(0, size_bytes=None), row(0, size_bytes=float("inf")),
+    {"hashed": []},
+], ids=str)  # fmt: skip
 def test_a_row_that_makes_no_sense_is_an_error_of_the_worker(tmp_path: Path, bad: dict[str, Any]) -> None:
     with pytest.raises(RemoteError, match="makes no sense"):
         heard(tmp_path, iter([bad]))

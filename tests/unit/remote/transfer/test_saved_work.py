@@ -234,23 +234,13 @@ def test_the_last_line_with_a_step_counts_and_an_incomplete_one_does_not(tmp_pat
     assert state(tmp_path, {"worker0/artifacts/metrics.jsonl": text}).metrics_step == 2
 
 
-@pytest.mark.parametrize(
-    ("found", "built_in", "text"),
-    [
-        (SavedState(), True, "begins at step 0: nothing was saved"),
-        (SavedState(3, 1_200_000, True, 80, 85), True, "goes on at step 80, saved 4 s before the loss"),
-        (
-            SavedState(1, 900, metrics_step=5),
-            True,
-            "begins at step 0: no checkpoint was saved, only 1 file (900 bytes)",
-        ),
-        (
-            SavedState(3, 1_200_000, metrics_step=68),
-            False,
-            "goes on from 3 files (1.2 MB, metrics up to step 68), saved 4 s before the loss",
-        ),
-        (SavedState(2, 2_000), False, "goes on from 2 files (2 KB), saved 4 s before the loss"),
-    ],
-)
+@pytest.mark.parametrize(("found", "built_in", "text"), [
+    (SavedState(), True, "begins at step 0: nothing was saved"),
+    (SavedState(3, 1_200_000, True, 80, 85), True, "goes on at step 80, saved 4 s before the loss"),
+    (SavedState(1, 900, metrics_step=5), True, "begins at step 0: no checkpoint was saved, only 1 file (900 bytes)"),
+    (SavedState(3, 1_200_000, metrics_step=68), False,
+     "goes on from 3 files (1.2 MB, metrics up to step 68), saved 4 s before the loss"),
+    (SavedState(2, 2_000), False, "goes on from 2 files (2 KB), saved 4 s before the loss"),
+])  # fmt: skip
 def test_a_restart_is_described_by_what_is_saved(found: SavedState, built_in: bool, text: str) -> None:
     assert found.text(4.0, built_in=built_in) == text

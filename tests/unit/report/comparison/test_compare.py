@@ -135,15 +135,12 @@ def test_a_run_of_a_sweep_is_called_by_its_variant_if_that_has_a_name(tmp_path: 
         assert column(tmp_path / name, name=name, spec=RunSpec.of({"sweep": {"variant": variant}})).title == title
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"model": "alexnet"}, "model: mnist_cnn (mnist), alexnet (other)"),
-        ({"batch_size": 128}, "batch size: 64 (mnist), 128 (other)"),
-        ({"dataset": {"name": "synthetic", "train_examples": 60_000}}, "data: mnist (mnist), synthetic (other)"),
-        ({"dataset": {"name": "mnist", "train_examples": 6_000}}, "number of examples: 60,000 (mnist), 6,000 (other)"),
-    ],
-)
+@pytest.mark.parametrize(("change", "said"), [
+    ({"model": "alexnet"}, "model: mnist_cnn (mnist), alexnet (other)"),
+    ({"batch_size": 128}, "batch size: 64 (mnist), 128 (other)"),
+    ({"dataset": {"name": "synthetic", "train_examples": 60_000}}, "data: mnist (mnist), synthetic (other)"),
+    ({"dataset": {"name": "mnist", "train_examples": 6_000}}, "number of examples: 60,000 (mnist), 6,000 (other)"),
+])  # fmt: skip
 def test_runs_that_did_other_work_are_said_not_to_be_comparable(tmp_path: Path, change: Any, said: str) -> None:
     columns = [column(tmp_path / "a"), column(tmp_path / "b", name="other", metrics=METRICS | change)]
     assert f"NOT COMPARABLE, other {said}" in lines_of(columns)
@@ -173,15 +170,12 @@ def test_a_stamped_run_shows_no_spread_and_says_how_to_get_one(tmp_path: Path) -
     assert "mnist: its iterations' σ is measured" in text and "other: no σ of an iteration" in text
 
 
-@pytest.mark.parametrize(
-    ("usd", "cloud", "shown"),
-    [
-        pytest.param(2.4, "google", "$2.40", id="on Google Cloud"),
-        pytest.param(2.4, "emulated", "$2.40 emulated", id="emulated"),
-        pytest.param(None, "google", "unknown", id="no price in the table"),
-        pytest.param(None, "local", "none (local)", id="no cloud at all"),
-    ],
-)
+@pytest.mark.parametrize(("usd", "cloud", "shown"), [
+    pytest.param(2.4, "google", "$2.40", id="on Google Cloud"),
+    pytest.param(2.4, "emulated", "$2.40 emulated", id="emulated"),
+    pytest.param(None, "google", "unknown", id="no price in the table"),
+    pytest.param(None, "local", "none (local)", id="no cloud at all"),
+])  # fmt: skip
 def test_dollars(tmp_path: Path, usd: float | None, cloud: str, shown: str) -> None:
     assert compare.dollars(column(tmp_path / "a", usd=usd, cloud=cloud)) == shown
 
@@ -190,15 +184,12 @@ def test_an_emulated_run_says_that_its_figures_are_not_a_tpus(tmp_path: Path) ->
     assert "are not those of a real one" in "\n".join(lines_of([column(tmp_path / "a", cloud="emulated")]))
 
 
-@pytest.mark.parametrize(
-    "metrics",
-    [
-        *("", "[]", "{" * 100_000),
-        json.dumps({"seconds": [], "world": "x", "dataset": 3, "epochs": "many", "train_loss": [None]}),
-        json.dumps(METRICS | {"test_accuracy": 7, "images_per_s": -1, "batch_size": "64", "peak_rss_bytes": 1.5}),
-        json.dumps(METRICS | {"test_accuracy": "\x1b[2J", "model": ["a"], "images_per_s": 10**400}),
-    ],
-)
+@pytest.mark.parametrize("metrics", [
+    "", "[]", "{" * 100_000,
+    json.dumps({"seconds": [], "world": "x", "dataset": 3, "epochs": "many", "train_loss": [None]}),
+    json.dumps(METRICS | {"test_accuracy": 7, "images_per_s": -1, "batch_size": "64", "peak_rss_bytes": 1.5}),
+    json.dumps(METRICS | {"test_accuracy": "\x1b[2J", "model": ["a"], "images_per_s": 10**400}),
+])  # fmt: skip
 def test_metrics_that_make_no_sense_cost_their_figure_and_nothing_else(tmp_path: Path, metrics: str) -> None:
     found = column(tmp_path / "a", metrics=metrics)
     assert found.test_accuracy is None and found.images_per_s is None
@@ -292,13 +283,10 @@ def test_csv_has_a_line_for_each_run_with_the_figures_as_measured_and_no_formula
     assert float(row["step_s_mean"]) == pytest.approx(0.08) and row["cost_usd"] == ""
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        *((0.0074123, "0.00741"), (0.0741, "0.0741"), (7.414, "7.41"), (74.14, "74.1"), (1234.5, "1,234.5")),
-        *((0, "0.0"), (None, "-")),
-    ],
-)
+@pytest.mark.parametrize(("value", "shown"), [
+    (0.0074123, "0.00741"), (0.0741, "0.0741"), (7.414, "7.41"), (74.14, "74.1"), (1234.5, "1,234.5"),
+    (0, "0.0"), (None, "-"),
+])  # fmt: skip
 def test_seconds_are_shown_with_three_figures_that_mean_something(value: float | None, shown: str) -> None:
     assert compare.seconds(value) == shown
 

@@ -203,15 +203,12 @@ def test_the_seconds_of_different_slices_in_one_group_are_said_to_be_that() -> N
     assert "lr-sweep: its times are of different slices: v5litepod-8, v6e-8" in notes(grouped(columns, ["seed"]))
 
 
-@pytest.mark.parametrize(
-    ("columns", "name", "advice"),
-    [
-        pytest.param(SIX, "sed", "did you mean `seed`?", id="a near name"),
-        pytest.param(SIX, "fold", "they have lr, seed", id="another name"),
-        pytest.param(SIX, "", "they have lr, seed", id="no name"),
-        pytest.param([ran("s-1", {})], "seed", "they have none", id="runs without parameters"),
-    ],
-)
+@pytest.mark.parametrize(("columns", "name", "advice"), [
+    pytest.param(SIX, "sed", "did you mean `seed`?", id="a near name"),
+    pytest.param(SIX, "fold", "they have lr, seed", id="another name"),
+    pytest.param(SIX, "", "they have lr, seed", id="no name"),
+    pytest.param([ran("s-1", {})], "seed", "they have none", id="runs without parameters"),
+])  # fmt: skip
 def test_a_parameter_that_no_run_has_is_refused(columns: list[RunFigures], name: str, advice: str) -> None:
     with pytest.raises(UserError) as refused:
         grouped(columns, [name])
@@ -252,19 +249,16 @@ def test_a_figure_of_the_built_in_training_is_not_shown_twice_and_its_accuracy_i
     assert float(row["test_accuracy_mean"]) == pytest.approx(0.98)
 
 
-@pytest.mark.parametrize(
-    ("values", "text"),
-    [
-        pytest.param([], "-", id="none"),
-        pytest.param([0.123456], "0.1235", id="one"),
-        pytest.param([0.1, 0.1, 0.1], "0.1 ± 0", id="alike"),
-        pytest.param([0.8177, 0.8211], "0.8194 ± 0.0024", id="small"),
-        pytest.param([1200, 1500], "1,350 ± 212", id="large"),
-        pytest.param([1e-9, 3e-9], "2e-09 ± 1.4e-09", id="tiny"),
-        pytest.param([1e300, 3e300], "2e+300 ± 1.4e+300", id="huge"),
-        pytest.param([1.7e308, -1.7e308], "0", id="without a σ that is a float"),
-        pytest.param([None, 2.0, None, 4.0], "3.0 ± 1.4", id="with holes"),
-    ],
-)
+@pytest.mark.parametrize(("values", "text"), [
+    pytest.param([], "-", id="none"),
+    pytest.param([0.123456], "0.1235", id="one"),
+    pytest.param([0.1, 0.1, 0.1], "0.1 ± 0", id="alike"),
+    pytest.param([0.8177, 0.8211], "0.8194 ± 0.0024", id="small"),
+    pytest.param([1200, 1500], "1,350 ± 212", id="large"),
+    pytest.param([1e-9, 3e-9], "2e-09 ± 1.4e-09", id="tiny"),
+    pytest.param([1e300, 3e300], "2e+300 ± 1.4e+300", id="huge"),
+    pytest.param([1.7e308, -1.7e308], "0", id="without a σ that is a float"),
+    pytest.param([None, 2.0, None, 4.0], "3.0 ± 1.4", id="with holes"),
+])  # fmt: skip
 def test_a_mean_has_as_many_decimals_as_the_two_digits_of_its_sigma(values: list[float | None], text: str) -> None:
     assert mean_and_std(measure(values)) == text

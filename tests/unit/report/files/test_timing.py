@@ -96,20 +96,17 @@ def test_the_line_that_is_being_written_is_not_read() -> None:
     assert (found.intervals.count, found.problems) == (1, [])
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        *(b"not json\n", b"[1, 2]\n", b"\xff\xfe\n", b"[" * 5000 + b"\n"),
-        *(b"x" * (timing_file.MAX_LINE_BYTES + 5) + b"\n", {"epoch": 1, "step": 1, "t_s": 1.0, "dt_s": "0.1"}),
-        *({"epoch": 1, "step": 1, "t_s": 1.0, "dt_s": True}, b'{"epoch": 1, "step": 1, "t_s": 1.0, "dt_s": NaN}\n'),
-        b'{"epoch": 1, "step": 1, "t_s": 1.0, "dt_s": -1}\n',
-        b'{"epoch": 1, "step": 1, "t_s": 1.0, "dt_s": 1e999}\n',
-        b'{"epoch": 1, "step": 1, "t_s": 1.0, "dt_s": ' + b"9" * 5000 + b"}\n",
-        {"epoch": 1, "s": 1.0, "warm_steps": 1.5, "steps": 2},
-        *({"epoch": None, "s": 1.0, "warm_steps": 1, "steps": 2}, {"span": "rm -rf", "s": 1.0}),
-        *({"span": ["eval"], "s": 1.0}, {"span": "eval", "s": None}, {}),
-    ],
-)
+@pytest.mark.parametrize("line", [
+    b"not json\n", b"[1, 2]\n", b"\xff\xfe\n", b"[" * 5000 + b"\n",
+    b"x" * (timing_file.MAX_LINE_BYTES + 5) + b"\n", {"epoch": 1, "step": 1, "t_s": 1.0, "dt_s": "0.1"},
+    {"epoch": 1, "step": 1, "t_s": 1.0, "dt_s": True}, b'{"epoch": 1, "step": 1, "t_s": 1.0, "dt_s": NaN}\n',
+    b'{"epoch": 1, "step": 1, "t_s": 1.0, "dt_s": -1}\n',
+    b'{"epoch": 1, "step": 1, "t_s": 1.0, "dt_s": 1e999}\n',
+    b'{"epoch": 1, "step": 1, "t_s": 1.0, "dt_s": ' + b"9" * 5000 + b"}\n",
+    {"epoch": 1, "s": 1.0, "warm_steps": 1.5, "steps": 2},
+    {"epoch": None, "s": 1.0, "warm_steps": 1, "steps": 2}, {"span": "rm -rf", "s": 1.0},
+    {"span": ["eval"], "s": 1.0}, {"span": "eval", "s": None}, {},
+])  # fmt: skip
 def test_a_line_that_makes_no_sense_is_counted_and_costs_no_other(line: Any) -> None:
     found = read(HEADER, line, step(0.5))
     assert found.intervals.mean == 0.5 and found.intervals.count == 1

@@ -91,19 +91,13 @@ def test_results_that_are_not_collected_idle_on_the_account_of_their_run() -> No
     assert uses(bill)[2] == ("r1", "idle", 5)
 
 
-@pytest.mark.parametrize(
-    ("bill", "expected"),
-    [
-        pytest.param(replace(BILL, paid=(run("r1", 0, 10),)), [("r1", "lost", 10)], id="it lost a race"),
-        pytest.param(replace(USED, ready_at=None), [("r1", "lost", 10)], id="it was given up while it was created"),
-        pytest.param(replace(HELD, ready_at=None), [(None, "lost", 10)], id="a slice of `up` that was never READY"),
-        pytest.param(
-            replace(BILL, state="creating", until=None, now=AT + 2 * HOUR, ready_at=None, down_at=None),
-            [(None, "overhead", 2)],
-            id="it may still win",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("bill", "expected"), [
+    pytest.param(replace(BILL, paid=(run("r1", 0, 10),)), [("r1", "lost", 10)], id="it lost a race"),
+    pytest.param(replace(USED, ready_at=None), [("r1", "lost", 10)], id="it was given up while it was created"),
+    pytest.param(replace(HELD, ready_at=None), [(None, "lost", 10)], id="a slice of `up` that was never READY"),
+    pytest.param(replace(BILL, state="creating", until=None, now=AT + 2 * HOUR, ready_at=None, down_at=None),
+                 [(None, "overhead", 2)], id="it may still win"),
+])  # fmt: skip
 def test_a_slice_that_no_job_reached_is_lost_once_it_is_given_up(
     bill: Bill, expected: list[tuple[str | None, str, float]]
 ) -> None:
@@ -192,17 +186,14 @@ def test_beside_an_unknown_price_the_known_part_of_a_sum_is_told() -> None:
 SPOT = replace(USED, spot=True, on_demand_usd_per_hour=25.0)
 
 
-@pytest.mark.parametrize(
-    ("bill", "saved"),
-    [
-        pytest.param(SPOT, 150.0, id="spot"),
-        pytest.param(replace(SPOT, spot=False), 0.0, id="on-demand"),
-        pytest.param(replace(SPOT, on_demand_usd_per_hour=None), None, id="no on-demand price"),
-        pytest.param(replace(SPOT, usd_per_hour=None), None, id="no spot price"),
-        pytest.param(replace(SPOT, usd_per_hour=0.0), 0.0, id="granted, so free without spot, too"),
-        pytest.param(replace(SPOT, on_demand_usd_per_hour=8.0), -20.0, id="dearer than on-demand"),
-    ],
-)
+@pytest.mark.parametrize(("bill", "saved"), [
+    pytest.param(SPOT, 150.0, id="spot"),
+    pytest.param(replace(SPOT, spot=False), 0.0, id="on-demand"),
+    pytest.param(replace(SPOT, on_demand_usd_per_hour=None), None, id="no on-demand price"),
+    pytest.param(replace(SPOT, usd_per_hour=None), None, id="no spot price"),
+    pytest.param(replace(SPOT, usd_per_hour=0.0), 0.0, id="granted, so free without spot, too"),
+    pytest.param(replace(SPOT, on_demand_usd_per_hour=8.0), -20.0, id="dearer than on-demand"),
+])  # fmt: skip
 def test_spot_saves_the_difference_to_the_on_demand_price(bill: Bill, saved: float | None) -> None:
     assert total(bill).spot_saved_usd == (saved if saved is None else pytest.approx(saved))
 
@@ -236,14 +227,11 @@ def test_a_run_on_this_machine_has_hours_and_no_price() -> None:
     assert only([replace(LOCAL, until=None)]).open_slices == ()
 
 
-@pytest.mark.parametrize(
-    ("by", "names"),
-    [
-        ("run", [("r1", "mnist"), ("r2", "mnist"), ("slice trainer", None)]),
-        *(("job", [("mnist", None), ("slice trainer", None)]), ("project", [("acme", None), ("other", None)])),
-        ("accelerator", [("v5litepod-8", None), ("v6e-4", None)]),
-    ],
-)
+@pytest.mark.parametrize(("by", "names"), [
+    ("run", [("r1", "mnist"), ("r2", "mnist"), ("slice trainer", None)]),
+    ("job", [("mnist", None), ("slice trainer", None)]), ("project", [("acme", None), ("other", None)]),
+    ("accelerator", [("v5litepod-8", None), ("v6e-4", None)]),
+])  # fmt: skip
 def test_rows_are_runs_jobs_projects_or_types_and_the_most_expensive_is_first(
     by: By, names: list[tuple[str, str | None]]
 ) -> None:

@@ -67,13 +67,10 @@ def test_the_parts_of_the_cost_are_one_sentence() -> None:
     assert tables.remarks(cloud(USED))[0] == "of $100.00: jobs: $70.00; creating and deleting: $30.00"
 
 
-@pytest.mark.parametrize(
-    ("bill", "said"),
-    [
-        (replace(USED, until=None, now=AT + HOUR, state="down"), "still billed: tpujob-x-1 (trainer, v5litepod-8,"),
-        (replace(USED, state="forgotten"), "forgotten, never proven gone: tpujob-x-1"),
-    ],
-)
+@pytest.mark.parametrize(("bill", "said"), [
+    (replace(USED, until=None, now=AT + HOUR, state="down"), "still billed: tpujob-x-1 (trainer, v5litepod-8,"),
+    (replace(USED, state="forgotten"), "forgotten, never proven gone: tpujob-x-1"),
+])  # fmt: skip
 def test_a_slice_whose_end_is_not_proven_is_told(bill: Bill, said: str) -> None:
     assert tables.remarks(cloud(bill))[-1].startswith(said)
 

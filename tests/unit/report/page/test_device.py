@@ -53,14 +53,11 @@ def test_the_page_has_them_under_speed_and_the_throughput_of_a_chip_at_its_top(t
     assert text.index(" Speed ") < text.index("peak 4.0 of 16.0 GB (25 %)") < text.index("Duty cycle mean 30.0 %")
 
 
-@pytest.mark.parametrize(
-    ("lines", "why"),
-    [
-        (None, "no tpu-metrics.jsonl came from the workers"),
-        ([{"schema": 1}], "libtpu reported nothing: no program was loaded, or for less than 10 s"),
-        ([{"absent": "the job's python3 has no libtpu.sdk"}], "the job's python3 has no libtpu.sdk"),
-    ],
-)
+@pytest.mark.parametrize(("lines", "why"), [
+    (None, "no tpu-metrics.jsonl came from the workers"),
+    ([{"schema": 1}], "libtpu reported nothing: no program was loaded, or for less than 10 s"),
+    ([{"absent": "the job's python3 has no libtpu.sdk"}], "the job's python3 has no libtpu.sdk"),
+])  # fmt: skip
 def test_what_a_tpu_did_not_report_is_absent_with_the_reason(tmp_path: Path, lines: Any, why: str) -> None:
     world = trained(tmp_path / "run")
     said = said_of(world if lines is None else sampled(world, *lines))

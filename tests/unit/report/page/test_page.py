@@ -171,13 +171,19 @@ def test_the_last_rate_of_a_training_is_not_that_of_a_few_steps() -> None:
     assert list(charts._rates([], 5)) == []
 
 
-def test_nothing_that_a_job_says_becomes_markup_or_script(tmp_path: Path) -> None:
-    world = World(tmp_path / "a", name=HOSTILE, spec={"params": {HOSTILE: HOSTILE}, "command": HOSTILE})
+def hostile_run(directory: Path) -> World:
+    """Return a run whose every word wants to be markup."""
+    world = World(directory, name=HOSTILE, spec={"params": {HOSTILE: HOSTILE}, "command": HOSTILE})
     attempt = world.begin()
     world.refused(attempt, HOSTILE)
     world.end(attempt, world.work(attempt, 3), AttemptState.FAILED, HOSTILE)
     name = HOSTILE.replace("\u2028", "")[:60]
     world.metrics([{"step": 1, name: 1.0}, {"step": 2, name: 2.0}])
+    return world
+
+
+def test_nothing_that_a_job_says_becomes_markup_or_script(tmp_path: Path) -> None:
+    world = hostile_run(tmp_path / "a")
     world.write("logs/worker0.log", HOSTILE)
     world.write("worker0/artifacts/provenance.json", json.dumps({"device": HOSTILE, "host": {HOSTILE: HOSTILE}}))
     world.write("worker0/artifacts/javascript:alert(1)", "x")
@@ -185,7 +191,7 @@ def test_nothing_that_a_job_says_becomes_markup_or_script(tmp_path: Path) -> Non
     page = world.page()
     assert page.count("<script") == 2 and page.count("</script>") == 2 and "<img" not in page
     assert "\u2028" not in page[page.index('<script type="application/json"') :], "to a script it is the end of a line"
-    assert data_of(page)["charts"][0]["name"] == name
+    assert data_of(page)["charts"][0]["name"] == HOSTILE.replace("\u2028", "")[:60]
     assert 'href="./worker0/artifacts/javascript%3Aalert%281%29"' in page
     assert not re.search(r'(href|src)="(?!\./|data:,|#)', page)
     assert page.count("owned") > 5, "it is shown, as text"

@@ -1,0 +1,13 @@
+"""Operations of the API, as tpujob's own clients follow them."""
+
+from orchestrator.clouds.tpu.calls import ApiCalls
+from orchestrator.core.lease.cloud_api import Cloud, Operation
+from tests.waiting import until
+
+
+def finish(api: Cloud | ApiCalls, operation: Operation | None) -> Operation:
+    """Return the operation, once it is done."""
+    assert operation is not None
+    done = until(lambda: api.operation(operation.name), wanted=lambda now: now is not None and now.done)
+    assert done is not None
+    return done
