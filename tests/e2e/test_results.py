@@ -299,6 +299,23 @@ def test_what_is_too_much_beside_the_artifacts_waits_on_the_slice_and_comes_to_a
     assert tpujob.only_run()["lease"]["state"] == "gone"
 
 
+@pytest.mark.parametrize("how", ["keep", "sweep"])
+def test_what_is_left_is_fetched_from_a_kept_slice_and_ends_the_lane_of_a_sweep(
+    tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(collect, "MOST_BESIDE", 1_000_000)
+    sweep = "matrix: {x: [1, 2, 3]}\nenv: {X: '${params.x}'}\n" if how == "sweep" else ""
+    done = tpujob("run", tpujob.job(WRITES + ON_TPU + sweep), *(["--keep", "1h"] if how == "keep" else []))
+    assert tpujob.lived() == 1 and len(tpujob.alive()) == 1, done.text
+    if how == "keep":
+        fetched = tpujob("collect", "writes", "--work")
+        assert fetched.returncode == 0 and len(tpujob.alive()) == 1, fetched.text
+        assert len(list(tpujob.directory.glob("runs/*/worker0/work/checkpoints/large"))) == 1
+    else:
+        assert "its slice is kept for its results" in done.stderr
+    assert tpujob("down", "--all").returncode == 0
+
+
 @pytest.mark.parametrize("copied", [True, False])
 def test_what_a_job_has_written_is_here_when_its_command_is_interrupted(tpujob: Tpujob, copied: bool) -> None:
     endless = "sleep 0.2; echo last >last; echo ready; sleep 3600"

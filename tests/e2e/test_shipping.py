@@ -27,6 +27,7 @@ def project(directory: Path) -> Path:
     (place / ".gitignore").write_text("caches/\n")
     (place / "train.py").write_text("one")
     (place / "README.md").write_text("of the project")
+    (place / "__init__.py").touch()
     return place
 
 
@@ -39,12 +40,12 @@ def test_only_what_changed_travels_to_a_held_slice_and_the_line_says_so(tpujob: 
     job = tpujob.job(JOB)
     assert tpujob("up", "mine", "--zone", "us-central1-a").returncode == 0
     (first,) = stage(tpujob("run", job).stderr, "ship")
-    assert first.startswith("ship     3 files, ") and "→ 1 worker in " in first
+    assert first.startswith("ship     4 files, ") and "→ 1 worker in " in first
     assert "(caches/ 300 KB left out by .gitignore:1)" in first
     (directory / "train.py").write_text("two")
     said = tpujob("run", job)
     assert "worker0 | two" in said.stdout
-    assert stage(said.stderr, "ship")[0].startswith("ship     1 of 3 files, 3 bytes changed → 1 worker in ")
+    assert stage(said.stderr, "ship")[0].startswith("ship     1 of 4 files, 3 bytes changed (caches/ 300 KB")
     (again,) = stage(tpujob("run", job).stderr, "ship")
     assert "nothing new" in again
     assert tpujob("down", "mine").returncode == 0
@@ -54,9 +55,9 @@ def test_plan_says_what_is_shipped_what_is_left_out_and_by_which_rule(tpujob: Tp
     project(tpujob.directory)
     job = tpujob.job(JOB)
     said = tpujob("plan", job)
-    assert "ships 3 files, " in said.stderr and "caches/ 300 KB (.gitignore:1)" in said.stderr
+    assert "ships 4 files, " in said.stderr and "caches/ 300 KB (.gitignore:1)" in said.stderr
     ship = json.loads(tpujob("plan", job, "--json").stdout)["ship"]
-    assert ship["files"] == 3
+    assert ship["files"] == 4
     assert {"path": "caches/", "size_bytes": 300_000, "rule": ".gitignore:1", "complete": True} in ship["left_out"]
 
 
@@ -83,7 +84,7 @@ def test_a_job_that_misses_a_file_ends_with_why_and_its_run_is_neither_shipped_n
     assert "hint: `caches/big` exists here and was left out by .gitignore:1; the line" in said.stderr
     assert subprocess.run([*git, "status", "-s"], check=True, capture_output=True).stdout == untracked
     ship = json.loads(tpujob("plan", job, "--json").stdout)["ship"]
-    assert ship["files"] == 4
+    assert ship["files"] == 5
     run = f"runs/{Path(tpujob.only_run()['directory']).name}/"
     assert [one["path"] for one in ship["left_out"] if one["rule"] == "of tpujob"] == [run]
 

@@ -258,8 +258,12 @@ def _shipped(shipment: Shipment, sent: Sequence[PushResult]) -> str:
     from orchestrator.remote.shipping.tree import count, left_out_text
 
     most = max(sent, key=lambda result: (result.files, result.size_bytes), default=None)
-    if most is not None and 0 < most.files < shipment.files:
-        return f"{most.files:,} of {count(shipment.files)}, {format_size(most.size_bytes)} changed"
-    there = ", nothing new" if most is not None and not most.files and shipment.size_bytes else ""
     left_out = left_out_text(shipment.left_out)
-    return f"{count(shipment.files)}, {format_size(shipment.size_bytes)}{there}{f' ({left_out})' if left_out else ''}"
+    rest = f" ({left_out})" if left_out else ""
+    contents = len(
+        {file.sha256 for file in shipment.manifest.files if file.size_bytes}
+    )  # each is sent once, and no empty one
+    if most is not None and 0 < most.files < contents:
+        return f"{most.files:,} of {count(shipment.files)}, {format_size(most.size_bytes)} changed{rest}"
+    there = ", nothing new" if most is not None and not most.files and shipment.size_bytes else ""
+    return f"{count(shipment.files)}, {format_size(shipment.size_bytes)}{there}{rest}"

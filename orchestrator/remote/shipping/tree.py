@@ -337,14 +337,16 @@ def size_of(one: LeftOut) -> str:
 
 
 def left_out_text(left_out: Sequence[LeftOut]) -> str:
-    """Return the biggest of what is left out, and by which rule, such as `data/ 300 MB left out by .gitignore:6`.
+    """Return what is left out, of many the biggest, and by which rule, such as `data/ 300 MB left out by .gitignore:6`.
 
     What every job leaves out is not named; "" when that is all.
     """
     of_user = [one for one in left_out if one.rule not in (BUILT_IN, OWN_DIRECTORY)]
     links = [one for one in of_user if one.is_link]
     files = [one for one in of_user if one.size_bytes and not one.is_link]
-    parts = [f"{printable(one.path)} {size_of(one)} left out by {one.rule}" for one in files[:1]]
+    parts = [
+        f"{printable(one.path)} {size_of(one)} left out by {one.rule}" for one in files[: 3 if len(files) < 4 else 1]
+    ]
     parts += [f"{printable(one.path)} left out: {one.rule}" for one in links[:1]]
     more = len(files) + len(links) - len(parts)
     return ", ".join([*parts, *([f"{more:,} more"] if more else [])])

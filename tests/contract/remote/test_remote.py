@@ -523,6 +523,13 @@ def test_what_lies_beside_the_artifacts_comes_once_within_its_bounds_and_the_res
         "work/same",
         "home/of-home",
     }
+    one = replace(
+        order, destination=tmp_path / "one", beside=Beside(), elsewhere=frozenset((w, "work/same") for w in range(4))
+    )
+    rest = fleet.collect(one).within(HANG_S)
+    assert rest.uncollected == () and len([file for file in rest.files if file.beside]) == 5, (
+        "its rows keep their numbers"
+    )
     late = fleet.collect(replace(order, destination=tmp_path / "late", beside=Beside(most_s=0.0))).within(HANG_S)
     assert {file.path for file in late.files} == {"artifacts/a", "work/own"} and len(late.left) == 6, "no more time"
 

@@ -127,3 +127,13 @@ def test_a_file_that_cannot_fit_into_the_log_is_not_read_again(sent: Sent, monke
     (sent.run / "artifacts" / "large").write_bytes(bytes(9 << 20))
     monkeypatch.setattr(pack, "content", lambda path, size_bytes: pytest.fail("it was read"))
     assert sent.rows(inline_bytes=9000) == {"artifacts/large": NO_ROOM}
+
+
+def test_what_lies_beside_the_artifacts_takes_no_room_from_a_promise(sent: Sent) -> None:
+    (sent.run / "work").mkdir()
+    (sent.run / "before.json").write_text('{"home": null, "of": {}, "elsewhere": {}}')
+    (sent.run / "artifacts" / "model").write_bytes(os.urandom(9000))
+    for name in ("a", "b", "c"):
+        (sent.run / "work" / name).write_bytes(os.urandom(1000))
+    rows = sent.rows(beside=True, inline_bytes=9500)
+    assert rows["artifacts/model"] is None and list(rows.values()).count(NO_ROOM) == 3
