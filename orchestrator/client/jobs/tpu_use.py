@@ -23,7 +23,7 @@ _TORCH = {"torch", "torchvision", "torchaudio", "lightning", "pytorch-lightning"
 _FOR_TPU = re.compile(r"\bjax\[[^\]]*tpu|\blibtpu|\btorch[-_](xla|tpu)\b|\btensorflow[-_]tpu\b", re.I)
 _SCRIPT = re.compile(r"(?<![\w./-])[\w./-]+\.py\b")
 _CUDA = re.compile(r"\btorch\.cuda\b|\.cuda\(|[\"']cuda(:\d+)?[\"']")
-_OTHERS = re.compile(r"xla|tpu|\b(jax|keras|tensorflow|accelerate|lightning)\b", re.I)
+_OTHERS = re.compile(r"(?<![a-z])(xla|tpu)|\b(jax|keras|tensorflow|accelerate|lightning)\b", re.I)
 
 
 def warnings(spec: JobSpec, path: Path) -> list[str]:

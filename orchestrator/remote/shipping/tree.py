@@ -299,6 +299,12 @@ def _secret(path: Path, within: str, what: str) -> UserError:
     )
 
 
+def is_secret(path: Path) -> bool:
+    """Return whether it looks like a secret, by its name or by what is in it. Raises OSError."""
+    may_hold = path.is_file() and may_hold_secret(path.name, path.stat().st_size)
+    return bool(secret_by_name(path.as_posix()) or (may_hold and secret_by_content(path.read_bytes())))
+
+
 def secret_in(entry: Entry) -> UserError | None:
     """Return the refusal of a file whose content looks like a secret."""
     if entry.suspect and not entry.allowed and isinstance(entry.content, Path):
