@@ -36,7 +36,7 @@ def refusal_of(pins: str, asked: str, python: Path) -> str:
 
 
 def pair_of(tool: Tool, requirements: str, constraints: str) -> str:
-    """Return the constraint by which torch and torch_xla are of one version; "" where none is needed, or the rest allows none."""
+    """Return the constraint by which torch and torch_xla are of one version; "" where none is needed, or possible."""
     if not any(plain(match[1]) == "torch-xla" for match in map(PACKAGE.match, requirements.splitlines()) if match):
         return ""
     lines = [line for line in (requirements + constraints).splitlines() if PACKAGE.match(line)]

@@ -5,10 +5,12 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from orchestrator.errors import UserError
+from orchestrator.remote.shipping import git_files
 from orchestrator.remote.shipping.ignore import Rules, mark_run
 from orchestrator.remote.shipping.tree import Source, Survey, check_content, left_out_text, survey
 
@@ -59,10 +61,18 @@ def repository(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def test_a_link_to_what_is_in_the_same_repository_travels_as_its_contents(tree: Path, repository: Path) -> None:
+def test_a_link_to_what_is_in_the_same_repository_travels_as_its_contents(
+    tree: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tree / "tool.py").symlink_to("../tool.py")
     (tree / "data").symlink_to("../shared")
     (tree / "pkg" / "again").symlink_to(repository / "shared" / "deep")
+    reads = Mock(wraps=git_files._entries)
+    monkeypatch.setattr(git_files, "_entries", reads)
+    for name in ("more", "most"):
+        (repository / name).mkdir()
+        (repository / name / "x").touch()
+        (tree / name).symlink_to(repository / name)
     (repository / "shared" / "up").symlink_to("../shared")
     (repository / "shared" / "hop").symlink_to("../tree/pkg/a.py")
     (tree / ".tpujobignore").write_text("data/big.npy\n")
@@ -72,6 +82,7 @@ def test_a_link_to_what_is_in_the_same_repository_travels_as_its_contents(tree: 
         "data/hop": "../pkg/a.py",
         "pkg/again": "../data/deep",
     }
+    assert reads.call_count == 1, "the index of git is read once"
     assert found["tool.py"].content == repository / "tool.py"
     assert found["data/deep/x"].content == repository / "shared" / "deep" / "x"
     assert "data/big.npy" not in found, "its place is what a .tpujobignore names"
@@ -282,8 +293,7 @@ def test_what_looks_like_a_secret_is_refused_with_its_name_and_the_fix(
     with pytest.raises(UserError) as caught:
         check(tree)
     assert caught.value.message == f"{path} looks like a secret ({what}), so nothing is shipped"
-    assert f"`{name}` in .gitignore or .tpujobignore" in str(caught.value.hint)
-    assert f"`!{name}` in .tpujobignore" in str(caught.value.hint)
+    assert f"a line `{name}` in .tpujobignore, or allow it there with `!{name}`" in str(caught.value.hint)
     (tree / ".gitignore").write_text(f"{name}\n")
     assert name not in check(tree).entries
     (tree / ".tpujobignore").write_text(f"!{name}\n")
