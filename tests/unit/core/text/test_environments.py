@@ -84,7 +84,7 @@ def test_torch_tpu_has_an_environment_of_its_own_and_needs_a_newer_python() -> N
         (
             "torch_xla[tpu, pallas]==2.9.0 ; x",
             "torch_xla[ pallas]==2.9.0 ; x\n",
-            "torch_xla[tpu, pallas] means torch_xla, ",
+            "torch_xla[tpu, pallas] means torch_xla[ pallas], ",
         ),
         *(
             ("libtpu==0.0.21", "", "TPU, libtpu is"),
