@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from orchestrator.core.jobfile.sweep import Sweep
 
 PROGRAMS = {".py": "python ", ".sh": "bash ", ".ipynb": "jupyter execute "}  # what may be named in place of a job file
+# A word of a text for bash, as far as a name needs it.
+_WORD = re.compile(r"""[;&|\n()<>]+|"[^"]*"|'[^']*'|[^\s;&|()<>]+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ def name_of(command: tuple[str, ...]) -> str:
     """Return a name for the job of a command: that of the last script or module that it runs, else of a program."""
     words, name, found = _words(command), "", ""
     for before, word in pairwise(["", *words]):
-        found = "" if re.fullmatch(r"[;&]+|\|\|", word) else found or _named_by(before, word)
+        found = "" if re.fullmatch(r"([;&\n]|\|\|)+", word) else found or _named_by(before, word)
         name = found or name
     program = (word for word in words if "/" in word and "=" not in word)
     return names.to_job_name(PurePath(name or next(program, words[0] if words else "")).name)
@@ -122,14 +124,7 @@ def name_of(command: tuple[str, ...]) -> str:
 def _words(command: tuple[str, ...]) -> list[str]:
     """Return the words of a command, with those of the text in it that a shell runs (`bash -c TEXT`) and without code."""
     if len(command) == 1:
-        try:
-            reader = shlex.shlex(
-                command[0].replace("\\\n", " ").replace("\n", " ; "), posix=True, punctuation_chars=True
-            )
-            reader.whitespace_split, reader.commenters = True, ""
-            command = tuple(reader)
-        except ValueError:  # an open quote, which bash will name
-            command = tuple(command[0].split())
+        command = tuple(each.strip("\"'") for each in _WORD.findall(command[0].replace("\\\n", " ")))
     for number, (word, after) in enumerate(pairwise(command)):
         if re.fullmatch("-[a-z]*c", word):
             is_shell = any(PurePath(each).name in ("bash", "sh", "zsh", "dash") for each in command[:number])

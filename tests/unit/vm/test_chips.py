@@ -10,24 +10,14 @@ import pytest
 from orchestrator.vm import chips
 
 
-def test_a_look_that_fails_and_a_full_disk_do_not_end_the_looks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_neither_a_failed_look_nor_a_full_disk_ends_the_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "accel0").touch()
-    variables = {
-        "EMULATED_CHIPS": tmp_path,
-        "AGENT": 1,
-        "HOSTS": "h",
-        "WORKER": 0,
-        "ATTEMPT": "a",
-        "ARTIFACTS": "/no/such",
-    }
-    for name, value in variables.items():
-        monkeypatch.setenv(f"TPUJOB_{name}", str(value))
+    variables = {"EMULATED_CHIPS": str(tmp_path), "AGENT": "1", "HOSTS": "h", "WORKER": "0", "ATTEMPT": "a"}
+    for name, value in {**variables, "ARTIFACTS": "/no/such"}.items():
+        monkeypatch.setenv(f"TPUJOB_{name}", value)
     monkeypatch.setattr(os, "nice", Mock())
     found = [subprocess.TimeoutExpired("find", 20), OSError(), (set(), {}), ({os.getpid()}, {})]
-    looks = Mock(side_effect=found)
-    monkeypatch.setattr(chips, "holders", looks)
+    monkeypatch.setattr(chips, "holders", looks := Mock(side_effect=found))
     with (tmp_path / "log").open("wb") as log:
         monkeypatch.setattr(chips, "LOG", log.fileno())
         chips.chips("0")

@@ -156,12 +156,8 @@ def test_the_job_is_named_after_its_script(command: str, name: str) -> None:
     [
         *((("bash", "-c", "cd a && python train.py; ls"), "train"), (("sh", "-xc", "exec ./fit"), "fit")),
         *((("python", "-c", "import x.py"), "python"), (("bash",), "bash"), (('python "my train.py";',), "my-train")),
-        *(
-            (("python 'open",), "python"),
-            (("bash s.sh\npython \\\n fit.py",), "fit"),
-            (("python train.py -c a.py",), "train"),
-            ((), "job"),
-        ),
+        *((("python 'open",), "python"), (("(bash s.sh\npython \\\n fit.py)",), "fit")),
+        *((("python train.py -c a.py",), "train"), ((), "job")),
     ],
 )
 def test_so_is_one_whose_text_a_shell_runs(command: tuple[str, ...], name: str) -> None:

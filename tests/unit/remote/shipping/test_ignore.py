@@ -170,10 +170,8 @@ def test_what_the_repository_above_leaves_out_stays_here(tmp_path: Path) -> None
 
 def test_a_directory_that_the_job_names_is_shipped_although_git_leaves_it_out(tmp_path: Path) -> None:
     write(Path.home(), {".config/git/ignore": "*.swp\n"})
-    write(
-        tmp_path,
-        {".git/info/exclude": "*\n", ".gitignore": "build/\n", "build/out/train.py": "", "build/out/x.swp": ""},
-    )
+    files = {".git/info/exclude": "*\n", ".gitignore": "build/\n", "build/out/train.py": "", "build/out/x.swp": ""}
+    write(tmp_path, files)
     assert shipped(tmp_path / "build" / "out") == {"train.py"}
 
 

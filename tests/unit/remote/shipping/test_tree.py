@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import patch
 
 import pytest
 
@@ -54,29 +54,24 @@ def repository(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository in which the tree is the job's code, beside shared data."""
     monkeypatch.setenv("HOME", str(tree.parent.parent / "home"))
     root = tree.parent
-    for path in (".git/config", "shared/big.npy", "shared/deep/x", "cache/y", "tool.py"):
+    for path in (".git/config", "shared/big.npy", "shared/deep/x", "cache/y", "tool.py", "more/x", "most/x"):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(path)
     (root / ".gitignore").write_text("cache/\n")
     return root
 
 
-def test_a_link_to_what_is_in_the_same_repository_travels_as_its_contents(
-    tree: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_to_what_is_in_the_same_repository_travels_as_its_contents(tree: Path, repository: Path) -> None:
     (tree / "tool.py").symlink_to("../tool.py")
     (tree / "data").symlink_to("../shared")
     (tree / "pkg" / "again").symlink_to(repository / "shared" / "deep")
-    reads = Mock(wraps=git_files._entries)
-    monkeypatch.setattr(git_files, "_entries", reads)
     for name in ("more", "most"):
-        (repository / name).mkdir()
-        (repository / name / "x").touch()
-        (tree / name).symlink_to(repository / name)
+        (tree / name).symlink_to(f"../{name}")
     (repository / "shared" / "up").symlink_to("../shared")
     (repository / "shared" / "hop").symlink_to("../tree/pkg/a.py")
     (tree / ".tpujobignore").write_text("data/big.npy\n")
-    found = of(tree).entries
+    with patch.object(git_files, "_entries", wraps=git_files._entries) as reads:
+        found = of(tree).entries
     assert {name: entry.content for name, entry in found.items() if not isinstance(entry.content, Path)} == {
         "data/up": ".",
         "data/hop": "../pkg/a.py",
