@@ -85,9 +85,8 @@ class Rules:
     wanted: tuple[tuple[str, ...], ...] = ()  # the parts of each `!a/b` of a .tpujobignore, from the root
     uses_git: bool = False
     tracked: tuple[Tracked, ...] = ()  # of each repository
-    indexes: dict[Path, list[tuple[str, bool]]] = field(
-        default_factory=dict
-    )  # that were read, by their repository's top
+    # What git tracks, as it was read once, by the top of its work tree.
+    indexes: dict[Path, list[tuple[str, bool]]] = field(default_factory=dict)
 
     @classmethod
     def at(cls, root: Path, *, gitignore: bool, like: Rules | None = None) -> Rules:
