@@ -1,6 +1,7 @@
 """`attach`: follows a detached job to its end, collects its artifacts, releases its slice; leaving changes nothing."""
 
 import itertools
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from orchestrator.core.lease.lease import CANCEL, Detached, Intent, LeaseState, Ready, Sent
 from orchestrator.core.lease.run_and_attempt import AttemptEnded, AttemptState, Began, Leased
-from orchestrator.engine.effects.base import Now, StoodStill
+from orchestrator.engine.effects.base import StoodStill
 from orchestrator.engine.effects.cloud import GetGuestAttributes
 from orchestrator.engine.jobs.attach import Attachment, attach
 from orchestrator.engine.jobs.chips import ChipWatch
@@ -217,12 +218,9 @@ def test_cancel_killed_at_any_effect_leaves_a_run_that_goes_on_or_one_that_is_ca
 def test_the_workers_are_asked_soon_once_a_minute_and_once_after_an_attach(ticks: list[int], asked: list[int]) -> None:
     watch, found = ChipWatch(lease_and_request().lease, "a-1", 300.0, Bill(0.0), 0.0), []
     for now in ticks:
-        tick = watch.tick()
-        assert isinstance(tick.send(None), Now)
-        try:
+        (tick := watch.tick()).send(None)
+        with suppress(StopIteration):
             assert isinstance(tick.send(float(now)), GetGuestAttributes)
             found.append(now)
             tick.close()
-        except StopIteration:
-            continue
     assert found == asked
