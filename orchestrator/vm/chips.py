@@ -13,6 +13,7 @@ What it finds goes to the guest attribute `tpujob/chips`, which core/lease/chip_
 # ruff: noqa: PTH123, PTH208
 from __future__ import annotations
 
+import contextlib
 import glob
 import http.client
 import json
@@ -46,7 +47,11 @@ def chips(first: str) -> None:
     after = f"{first_s / 60:.0f} m" if first_s >= 60 else f"{first_s:g} s"
     job_began, held_since, talked, told = _began(os.getsid(0)), math.inf, False, "used"
     while any(map(glob.glob, devices)):
-        held, sockets = holders(devices, sudo)
+        try:
+            held, sockets = holders(devices, sudo)
+        except (OSError, subprocess.TimeoutExpired):  # such as on a worker under load; the next look may say it
+            time.sleep(first_s / LOOKS)
+            continue
         passed_s = time.monotonic() - began
         before = {pid for pid in held if _began(pid) < job_began}
         ours = held - before
@@ -104,7 +109,8 @@ def connected(sockets: dict[int, set[str]], hosts: set[str]) -> bool:
 
 def _publish(record: dict[str, object], in_pod: bool) -> bool:
     """Publish it, and note it for the report; return whether that worked, or never will."""
-    tpu_metrics.write(f"{os.environ['TPUJOB_ARTIFACTS']}/{tpu_metrics.NAME}", {"chips": record})
+    with contextlib.suppress(OSError):  # such as of a full disk
+        tpu_metrics.write(f"{os.environ['TPUJOB_ARTIFACTS']}/{tpu_metrics.NAME}", {"chips": record})
     host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
     path = "/computeMetadata/v1/instance/guest-attributes/tpujob/chips"
     connection = http.client.HTTPConnection(host, timeout=TIMEOUT_S)

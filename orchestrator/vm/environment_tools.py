@@ -205,6 +205,9 @@ def adopt_settings_of_pip(python: Path) -> None:
         found.update((name, str(ast.literal_eval(value))) for name, _, value in rows)
     of_pip = {name[4:].lower().replace("_", "-"): text for name, text in os.environ.items() if name[:4] == "PIP_"}
     found.update(of_pip)
+    # Of several indexes uv takes the first that has the name, pip the best version.
+    if "extra-index-url" in found and "UV_INDEX" not in os.environ:
+        os.environ.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
     for name, (key, separator) in UV_FROM_PIP.items():
         if key in found:
             os.environ.setdefault(name, separator.join(found[key].split()))

@@ -36,7 +36,7 @@ def refusal_of(pins: str, asked: str, python: Path) -> str:
 
 
 def pair_of(tool: Tool, requirements: str, constraints: str) -> str:
-    """Return the constraint by which torch and torch_xla are of one version where the requirements would not have it so."""
+    """Return the constraint by which torch and torch_xla are of one version; "" where none is needed, or possible."""
     if not any(plain(match[1]) == "torch-xla" for match in map(PACKAGE.match, requirements.splitlines()) if match):
         return ""
     lines = [line for line in (requirements + constraints).splitlines() if PACKAGE.match(line)]
@@ -47,8 +47,9 @@ def pair_of(tool: Tool, requirements: str, constraints: str) -> str:
     torch, xla = (".".join(found.get(name, "").split(".")[:2]) for name in ("torch", "torch-xla"))
     if not torch or not xla or torch == xla:
         return ""
-    is_given = any(re.match(r"\s*torch\s*(\[.*\])?\s*[(<>=!~@]", line, re.I) for line in lines)
-    pin = f"torch-xla=={torch}.*" if is_given else f"torch=={xla}.*"
+    pins = (f"torch=={xla}.*", f"torch-xla=={torch}.*")
+    pin = next((each for each in pins if tool.would_install(requirements, f"{constraints}{each}\n")), "")
     if tool.is_first:
-        say(f"torch_xla works with the torch of its own version only, not {xla} with {torch}: {pin} is asked for, too")
-    return f"{pin}\n"
+        what = f"torch_xla works with the torch of its own version only, not {xla} with {torch}"
+        say(f"{what}: {pin} is asked for, too" if pin else what)
+    return pin and f"{pin}\n"

@@ -97,7 +97,7 @@ def test_a_secret_is_refused_before_anything_is_created(tpujob: Tpujob) -> None:
         for command in ("plan", "run", "submit"):
             said = tpujob(command, job)
             assert said.returncode == 64 and ".env looks like a secret (an environment file)" in said.stderr
-            assert "`!.env` in .tpujobignore" in said.stderr
+            assert ".tpujobignore, or allow it there with `!.env`" in said.stderr
     (directory / ".tpujobignore").write_text("!.env\n")
     assert tpujob("plan", job).returncode == 0
 

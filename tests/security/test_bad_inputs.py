@@ -35,7 +35,7 @@ FILES: list[tuple[str, str | bytes, str]] = [
     ("05-tab", "tpu:\n\tzone: us-central1-a\n", "job.yaml:2: a tab in the indentation; YAML needs spaces"),
     ("05-bom", b"\xef\xbb\xbfcommand: ls\nx: 1\n", "job.yaml:2: x: unknown key"),
     ("05-utf-16", "command: ls\n".encode("utf-16"), "job.yaml:1: the file is UTF-16 or binary; save it as UTF-8"),
-    ("05-latin-1", b"command: ls\nname: caf\xe9\n", "job.yaml:2: byte 0xe9 is not UTF-8"),
+    ("05-latin-1", b"command: ls\nname: caf\xe9\n", "job.yaml:1: the file is not UTF-8 (byte 0xe9 in line 2)"),
     ("05-nul", b"command: ls\nname: a\0b\n", "job.yaml:2: a NUL byte does not belong in a text file; delete it"),
     ("05-50-mb", b"#" * (50 << 20), "job.yaml:1: the file has more than 1 MiB"),
     ("06-list", "- command: ls\n", "job.yaml:1: a job file is a mapping (`key: value` lines), not a list"),

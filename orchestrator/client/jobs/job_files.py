@@ -24,11 +24,8 @@ if TYPE_CHECKING:
     from orchestrator.core.jobfile.sweep import Sweep
 
 PROGRAMS = {".py": "python ", ".sh": "bash ", ".ipynb": "jupyter execute "}  # what may be named in place of a job file
-# Words before the program that a job is about: options, variables, operators, numbers, and what starts another program.
-_STARTS_ANOTHER = re.compile(
-    r"-.*|\w+=.*|[\W\d]*|[\d.]+[smhd]?|(.*/)?(ba|z|da)?sh|(.*/)?python[\d.]*|env|exec|nohup|time|timeout|nice|set|source|"
-    r"uvx?|uv|run|poetry|pipenv|torchrun|accelerate|launch|cd"
-)
+# A word of a text for bash, as far as a name needs it.
+_WORD = re.compile(r"""[;&|\n()<>]+|"[^"]*"|'[^']*'|[^\s;&|()<>]+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,25 +112,19 @@ def _command(words: tuple[str, ...]) -> str | list[str]:
 
 
 def name_of(command: tuple[str, ...]) -> str:
-    """Return a name for the job of a command: that of the script or module that it runs, else of its program."""
-    words = _words(command)
-    found = (_named_by(before, word) for before, word in pairwise(["", *words]))
-    program = (
-        word for before, word in pairwise(["", *words]) if not _STARTS_ANOTHER.fullmatch(word) and before != "cd"
-    )
-    name = next(filter(None, found), None) or next(program, words[0] if words else "")
-    return names.to_job_name(PurePath(name).name)
+    """Return a name for the job of a command: that of the last script or module that it runs, else of a program."""
+    words, name, found = _words(command), "", ""
+    for before, word in pairwise(["", *words]):
+        found = "" if re.fullmatch(r"([;&\n]|\|\|)+", word) else found or _named_by(before, word)
+        name = found or name
+    program = (word for word in words if "/" in word and "=" not in word)
+    return names.to_job_name(PurePath(name or next(program, words[0] if words else "")).name)
 
 
 def _words(command: tuple[str, ...]) -> list[str]:
     """Return the words of a command, with those of the text in it that a shell runs (`bash -c TEXT`) and without code."""
     if len(command) == 1:
-        try:
-            reader = shlex.shlex(command[0], posix=True, punctuation_chars=True)
-            reader.whitespace_split, reader.commenters = True, ""
-            command = tuple(reader)
-        except ValueError:  # an open quote, which bash will name
-            command = tuple(command[0].split())
+        command = tuple(each.strip("\"'") for each in _WORD.findall(command[0].replace("\\\n", " ")))
     for number, (word, after) in enumerate(pairwise(command)):
         if re.fullmatch("-[a-z]*c", word):
             is_shell = any(PurePath(each).name in ("bash", "sh", "zsh", "dash") for each in command[:number])
@@ -144,7 +135,7 @@ def _words(command: tuple[str, ...]) -> list[str]:
 def _named_by(before: str, word: str) -> str:
     """Return the script or the module that this word is, the latter after `-m`; "" for any other word."""
     if before == "-m":
-        return "" if word.startswith(("torch.distributed.", "accelerate.")) else word
+        return "" if re.match(r"pip$|torch\.distributed\.|accelerate\.", word) else word
     return PurePath(word).stem if PurePath(word).suffix in PROGRAMS else ""
 
 

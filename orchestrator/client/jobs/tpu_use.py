@@ -23,7 +23,7 @@ _TORCH = {"torch", "torchvision", "torchaudio", "lightning", "pytorch-lightning"
 _FOR_TPU = re.compile(r"\bjax\[[^\]]*tpu|\blibtpu|\btorch[-_](xla|tpu)\b|\btensorflow[-_]tpu\b", re.I)
 _SCRIPT = re.compile(r"(?<![\w./-])[\w./-]+\.py\b")
 _CUDA = re.compile(r"\btorch\.cuda\b|\.cuda\(|[\"']cuda(:\d+)?[\"']")
-_OTHERS = re.compile(r"xla|tpu|\b(jax|keras|tensorflow|accelerate|lightning)\b", re.I)
+_OTHERS = re.compile(r"(?<![a-z])(xla|tpu)|\b(jax|keras|tensorflow|accelerate|lightning)\b", re.I)
 
 
 def warnings(spec: JobSpec, path: Path) -> list[str]:
@@ -40,13 +40,16 @@ def warnings(spec: JobSpec, path: Path) -> list[str]:
         lines.append(f"requirements: {jax[0]} without `jax[tpu]`: JAX trains on the CPU of the TPU VM; add `jax[tpu]`")
     elif torch := sorted(packages & _TORCH):
         what = f"requirements: {torch[0]} without torch_xla or torch_tpu: PyTorch trains on the CPU of the TPU VM"
-        lines.append(f"{what}; add `torch==2.9.0` and `torch_xla[tpu]==2.9.0`, or torch_tpu (Python 3.11, v4 or later)")
+        pinned = re.search(r"^torch==(\d+\.\d+\.\d+)", asked, re.M)
+        pair = f"`torch_xla[tpu]=={pinned[1]}`" if pinned else "`torch==2.9.0` and `torch_xla[tpu]==2.9.0`"
+        lines.append(f"{what}; add {pair}, or torch_tpu (Python 3.11, v4 or later)")
     named = (path.parent / (spec.code or "") / name for name in _SCRIPT.findall(spec.command or "") if spec.code)
     with suppress(OSError, StopIteration):
         script = next(filter(Path.is_file, named))
         with script.open(encoding="utf-8", errors="replace") as file:
             text = file.read(MOST_CHARS)
     if (found := _CUDA.search(text)) and not _OTHERS.search(text):
-        where = f"{script.name}:{text.count(chr(10), 0, found.start()) + 1} names CUDA ({found[0]}) and no TPU"
+        name = script.relative_to(path.parent / (spec.code or ""))
+        where = f"{name}:{text.count(chr(10), 0, found.start()) + 1} names CUDA ({found[0]}) and no TPU"
         lines.append(f"{where}: a TPU has no CUDA; write `torch_xla.device()`, or with torch_tpu the device `tpu`")
     return lines

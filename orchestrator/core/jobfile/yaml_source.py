@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from orchestrator.core.text.names import shown
+from orchestrator.core.text.text_file import text_of
 
 MAX_BYTES = 1024 * 1024
 MAX_NODES = 20_000
@@ -117,13 +118,10 @@ def _decode(text: str | bytes) -> str:
     raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     if len(raw) > MAX_BYTES:
         raise _Stop(1, "the file has more than 1 MiB; a job file is a page of text: is this the right one?")
-    if raw[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in raw[:4]:
-        raise _Stop(1, "the file is UTF-16 or binary; save it as UTF-8")
     try:
-        content = raw.decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise _Stop(line, f"byte 0x{raw[error.start]:02x} is not UTF-8; save the file as UTF-8") from None
+        content = text_of(raw).replace("\r\n", "\n")
+    except ValueError as error:
+        raise _Stop(1, f"the file {error}") from None
     if bad := _UNPRINTABLE.search(content):
         line = content.count("\n", 0, bad.start()) + 1
         raise _Stop(line, f"{unprintable(bad.group())} does not belong in a text file; delete it")

@@ -57,8 +57,9 @@ class Environment:
                 kept.append(line)
             elif found["name"]:
                 extras = ",".join(part for part in found["extras"].split(",") if part.strip() != "tpu")
-                kept.append(f"{found['name']}{f'[{extras}]' if extras else ''}{line[found.end() :]}")
-                meant.append(f"{found[0]} means {found['name']}")
+                without = f"{found['name']}{f'[{extras}]' if extras else ''}"
+                kept.append(f"{without}{line[found.end() :]}")
+                meant.append(f"{found[0]} means {without}")
         if not meant and len(kept) == len(self.requirements.splitlines()):
             return self
         remark = f"emulated: without a TPU, {', '.join([*meant, 'libtpu is left out'])}"

@@ -30,7 +30,7 @@ def watch(worker: str, run: str) -> None:
         place = "/".join(path.split("/")[:DEPTH])
         if (path + "/").startswith(known) or any(each in path for each in OF_PYTHON) or place in said:
             return
-        if os.path.exists(path):
+        if path.rstrip("/").count("/") > 1 and os.path.exists(path):  # every machine has a root, and a /opt or a /home
             said.append(place)
             name = ("said-" + run + place.replace("/", "-"))[:200]
             os.close(os.open(worker + "/" + name, os.O_CREAT | os.O_EXCL, 0o600))  # once for all processes of the job

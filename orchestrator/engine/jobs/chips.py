@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from orchestrator.core.lease.lease import Lease
     from orchestrator.engine.jobs.monitor import Bill
 
-# Times `chip_s`: between two looks (a minute: the API limits them), and the last one, from the start of the job on.
-EVERY, LAST = 0.2, 4.0
+# Times `chip_s`: from the start of the job to the first look, between two (a minute: the API limits them), and from the first
+# to the last. One that is attached later looks once.
+FIRST, EVERY, LAST = 0.1, 0.2, 5.0
 
 
 @dataclass(slots=True)
@@ -34,9 +35,10 @@ class ChipWatch:
     async def tick(self, silent_s: float = 0.0) -> None:
         """Ask what the workers have published, if that is due, and report what is new."""
         now = await Now()
-        if not self._looks * EVERY <= (now - self.began) / self.chip_s - 1.1 <= LAST:
+        passed = (now - self.began) / self.chip_s - FIRST
+        if passed < self._looks * EVERY or (self._looks and passed > LAST):
             return
-        self._looks = int(((now - self.began) / self.chip_s - 1.1) / EVERY) + 1
+        self._looks = int(passed / EVERY) + 1
         try:
             published = await GetGuestAttributes(self.lease.name)
         except CloudError:

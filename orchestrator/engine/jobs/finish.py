@@ -1,5 +1,6 @@
 """The end that every run shares: its error is captured, its slice is released, and the ledger records how it ended."""
 
+from contextlib import suppress
 from functools import partial
 
 from orchestrator.core.lease.cloud_api import Capabilities
@@ -93,10 +94,11 @@ async def finish(progress: JobProgress, capabilities: Capabilities | None = None
 
 def _explain(progress: JobProgress, error: PayloadFailed) -> None:
     """Add to the error what the logs of the workers say about the cause."""
-    from orchestrator.engine.jobs import log_hints  # only after a failure
-
     failed = [each.worker for each in error.workers if each.failed]
-    error.hint = log_hints.hint(progress.run, failed or [0], error.hint)
+    with suppress(Exception):  # a hint costs no result
+        from orchestrator.engine.jobs import log_hints  # only after a failure
+
+        error.hint = log_hints.hint(progress.run, failed or [0], error.hint)
     error.__notes__ = [f"hint: {error.hint}"]
 
 

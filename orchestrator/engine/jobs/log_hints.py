@@ -16,6 +16,7 @@ from orchestrator.core.text.terminal import clean
 from orchestrator.errors import UserError
 from orchestrator.remote.shipping.ignore import OWN, Rules
 from orchestrator.remote.shipping.links import reach_of
+from orchestrator.remote.shipping.tree import is_secret
 
 TAIL_BYTES, TAIL_LINES, LINE_CHARS = 64 << 10, 200, 1000
 MOST, MOST_WORKERS, MOST_BASES, MOST_CHILDREN = 3, 4, 8, 50
@@ -27,11 +28,11 @@ _MISSING = re.compile(
 )
 _WORD = r"[^\s'\"`,;:=()\[\]<>]*"
 _PATHS = re.compile(rf"""(['"`])(.+?)\1|([^\s:'"`]+): No such file|({_WORD}[/.]{_WORD})""")
-_SYSTEM = re.compile(r"/(usr|s?bin|lib\w*|etc|proc|sys|dev|run)/|.*/(site-packages|worker\d+)/")
+_SYSTEM = re.compile(r"/(usr|s?bin|lib\w*|etc|proc|sys|dev|run|opt|snap|tmp|var)/|.*/(site-packages|worker\d+)/")
 _SCRIPT = re.compile(r'File "([^"]+)/[^/"]+", line')
 _MODULE = re.compile(r"No module named '?([\w.]+)")
 _CUDA = re.compile(
-    r"not compiled with CUDA|No CUDA GPUs|no NVIDIA driver|CUDA driver|a CUDA device|libcuda|nvidia-smi: .*not found"
+    r"not compiled with CUDA|No CUDA GPUs|no NVIDIA driver|CUDA driver|a CUDA device|Error: .*libcuda|nvidia-smi: .*not found"
 )
 NO_CUDA = "a TPU has no CUDA: the device is `torch_xla.device()` (docs/your-own-script.md)"
 NO_KEYBOARD = "nobody can type into a job: give what it asks for as an argument, or write `echo yes | …` before it"
@@ -41,7 +42,8 @@ PACKAGES: dict[str, str] = dict(
         r"(\S+):(\S+)",
         "PIL:pillow attr:attrs bs4:beautifulsoup4 cv2:opencv-python-headless dateutil:python-dateutil distutils:setuptools "
         "dotenv:python-dotenv fitz:pymupdf git:gitpython google.cloud:google-cloud-storage hydra:hydra-core "
-        "mpl_toolkits:matplotlib pkg_resources:setuptools<81 skimage:scikit-image sklearn:scikit-learn yaml:pyyaml",
+        "mpl_toolkits:matplotlib pkg_resources:setuptools<81 skimage:scikit-image sklearn:scikit-learn yaml:pyyaml "
+        "jax:jax[tpu] torch_xla:torch_xla[tpu]",
     )
 )
 
@@ -106,16 +108,15 @@ class _Said:
     def _of_path(self, said: str, path: Path) -> tuple[str, str] | None:
         """Return why this path, which the log names as `said`, is not on the workers; None: it is, or it is not known why."""
         path, root = Path(os.path.normpath(path)), self.root
-        of_here = said.startswith("/") and self._here(said) == said
-        if root is None or not path.exists() or _SYSTEM.match(str(path)) or (of_here and len(path.parts) < 4):
+        here = self._here(said)
+        if root is None or not path.exists() or _SYSTEM.match(here) or (here[:1] == "/" and len(path.parts) < 4):
+            return None
+        if is_secret(path):
             return None
         real, reach = path.resolve(), reach_of(root)
         inside = [each for each in (path, real) if each.is_relative_to(root) and each != root]
         if found := next(filter(None, (self._left_out(said, each, root) for each in inside)), None):
             return found
-        if inside and of_here:
-            told = f"`{inside[0].relative_to(root)}` in the directory where the job starts"
-            return said, f"`{said}` is a path of this machine; a worker has {told}"
         if real.is_relative_to(root) or (inside and real.is_relative_to(reach) and not self._rule(reach, real)[0]):
             return None  # a link leads there
         return said, f"`{said}` exists here, outside of `code:`, and was not shipped; copy it into {root}"
@@ -132,20 +133,21 @@ class _Said:
         lines = [f"!{name}{'/' * path.is_dir()}"]
         if entry.rstrip("/") != name:  # the directory that it is in may be what is needed
             lines.insert(0, f"!{name.rpartition('/')[0]}/")
+        beside = islice(path.parent.iterdir(), MOST_CHILDREN) if path.is_file() and "/" in name else ()
+        if sum(bool(self._rule(root, each)[0]) for each in beside) > 1:  # of which the next run would miss another one
+            lines.insert(-1, f"!{name.rpartition('/')[0]}/*")
         rules = self._rules[root]
         line = next((each for each in lines if not rules.having(each).verdict_of(root, name)[0].left_out), lines[-1])
         return line, f"`{said}` exists here and was left out by {rule}; the line `{line}` in {OWN} ships it"
 
     def _of_module(self, module: str) -> tuple[str, str] | None:
         top = module.partition(".")[0]
-        for place in (self.root, self.root / "src", self.root.parent) if self.root else ():
-            for path in (place / top, place / f"{top}.py"):
-                if path.exists():
-                    name, place_name = (os.path.relpath(each, self.root) for each in (path, place))
-                    shipped = f"`{name}` is shipped; `env: {{PYTHONPATH: {place_name}}}` lets Python find it"
-                    return self._of_path(name, path) or (top, shipped)
-        if top in sys.stdlib_module_names and top not in PACKAGES:
-            return None
-        package = PACKAGES.get(".".join(module.split(".")[:2]), PACKAGES.get(top, top))
+        for place in (self.root, self.root / "src") if self.root else ():
+            if (found := place / f"{top}.py").is_file() or any((found := place / top).glob("*.py")):
+                return self._of_path(found.relative_to(self.root or place).as_posix(), found)
+        name = ".".join(module.split(".")[:2])
+        package = PACKAGES.get(name)
+        if package is None and (module != top or top in sys.stdlib_module_names):
+            return None  # of a package that is there, whose version may be another one
         where = "requirements.txt" if Path(self.run.job_path).name.startswith("Job(") else "`requirements:`"
-        return top, f"`{top}` is not installed on the workers; name `{package}` in {where}"
+        return name, f"`{name}` is not installed on the workers; name `{package or name}` in {where}"

@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,12 +78,11 @@ class Tracked:
     directories: frozenset[str]
 
     @classmethod
-    def of(cls, repository: Repository, root: Path, below: str = "") -> Tracked:
-        """Return what is tracked in a directory of the repository, which is called `below` in the tree."""
-        relative = root.relative_to(repository.top).as_posix()
+    def of(cls, tracked: Iterable[tuple[str, bool]], relative: str, below: str) -> Tracked:
+        """Return what a repository has `tracked` in a directory at `relative` ("." for all), called `below` in the tree."""
         prefix = "" if relative == "." else f"{relative}/"
         files, directories = set[str](), set[str]()
-        for name, is_submodule in repository.tracked():
+        for name, is_submodule in tracked:
             if not name.startswith(prefix):
                 continue
             path = below + name[len(prefix) :]

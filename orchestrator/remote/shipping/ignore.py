@@ -14,13 +14,14 @@ import stat
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
 from orchestrator.errors import UserError
 from orchestrator.remote.shipping.git_files import Repository, Tracked
+from orchestrator.vm.sensitive import secret_by_name
 
 GIT, OWN = ".gitignore", ".tpujobignore"
 BUILT_IN = "built in"
@@ -47,7 +48,7 @@ class Verdict:
     @property
     def is_final(self) -> bool:
         """Whether it stays left out although git tracks it."""
-        return self.left_out and (self.names_it or self.rule == OWN_DIRECTORY)
+        return self.left_out and self.names_it
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +85,18 @@ class Rules:
     wanted: tuple[tuple[str, ...], ...] = ()  # the parts of each `!a/b` of a .tpujobignore, from the root
     uses_git: bool = False
     tracked: tuple[Tracked, ...] = ()  # of each repository
+    # What git tracks, as it was read once, by the top of its work tree.
+    indexes: dict[Path, list[tuple[str, bool]]] = field(default_factory=dict)
 
     @classmethod
-    def at(cls, root: Path, *, gitignore: bool) -> Rules:
-        """Return the rules at the top of a tree. `gitignore`: the files of that name count. Raises UserError."""
-        rules = cls(uses_git=gitignore).behind_link(root, "", root)
-        if any(patterns.leaves_out_root() for patterns in rules.git):
-            rules = replace(
-                rules, git=()
-            )  # the job names the very directory that git leaves out: it means it all the same
+    def at(cls, root: Path, *, gitignore: bool, like: Rules | None = None) -> Rules:
+        """Return the rules at the top of a tree. `gitignore`: the files of that name count. Raises UserError.
+
+        `like`: rules whose indexes of git are not read again.
+        """
+        rules = cls(uses_git=gitignore, indexes=like.indexes if like else {}).behind_link(root, "", root)
+        # Where the job names the very directory that git leaves out, it means it all the same.
+        rules = replace(rules, git=tuple(each for each in rules.git if not each.leaves_out_root()))
         return rules.entered(root, "")
 
     def behind_link(self, directory: Path, below: str, root: Path) -> Rules:
@@ -101,13 +105,19 @@ class Rules:
         if repository is None:
             return self
         above = tuple(_git_above(repository, directory, below, root))
-        return replace(self, git=above, tracked=(*self.tracked, Tracked.of(repository, directory, below)))
+        return replace(self._tracking(repository, directory, below), git=above)
+
+    def _tracking(self, repository: Repository, directory: Path, below: str) -> Rules:
+        if repository.top not in self.indexes:
+            self.indexes[repository.top] = list(repository.tracked())
+        found = Tracked.of(self.indexes[repository.top], directory.relative_to(repository.top).as_posix(), below)
+        return replace(self, tracked=(*self.tracked, found))
 
     def entered(self, directory: Path, below: str) -> Rules:
         """Return the rules of a directory of the tree; `below` is its path from the root, with a slash at the end."""
         rules = self
         if self.uses_git and below and (repository := Repository.at(directory)) is not None:
-            rules = replace(rules, tracked=(*rules.tracked, Tracked.of(repository, directory, below)))
+            rules = rules._tracking(repository, directory, below)
         if self.uses_git and (text := _read(directory / GIT)) is not None and not text.startswith(RUN_MARK):
             rules = replace(rules, git=(_patterns(text, f"{below}{GIT}", below=below), *rules.git))
         if (text := _read(directory / OWN)) is not None:
@@ -122,7 +132,8 @@ class Rules:
     def verdict(self, path: str, *, inherited: Verdict) -> Verdict:
         """Return what becomes of an entry. `inherited`: what became of the directory that it is in."""
         found = _nearest(self.own, path)
-        if found is None and not inherited.is_final and any(path in each.files for each in self.tracked):
+        is_tracked = found is None and not inherited.is_final and any(path in each.files for each in self.tracked)
+        if is_tracked and secret_by_name(path) is None:  # a secret that a pattern matches was tracked by mistake
             return Verdict()
         if found is None and inherited.left_out:
             return inherited

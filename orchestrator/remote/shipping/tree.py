@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from orchestrator.core.text.sizes import format_size
 from orchestrator.core.text.terminal import printable
 from orchestrator.errors import UserError
-from orchestrator.remote.shipping.ignore import BUILT_IN, GIT, OWN, OWN_DIRECTORY, Rules, Verdict, is_of_run
+from orchestrator.remote.shipping.ignore import BUILT_IN, OWN, OWN_DIRECTORY, Rules, Verdict, is_of_run
 from orchestrator.remote.shipping.links import LINK, reach_of, seen_from, travels_as
 from orchestrator.vm.sensitive import may_hold_secret, secret_by_content, secret_by_name
 
@@ -226,7 +226,7 @@ class _Walk:
     def _reach(self, root: Path, rules: Rules) -> tuple[Path, Rules]:
         if root not in self.reaches:
             reach = reach_of(root)
-            self.reaches[root] = reach, Rules.at(reach, gitignore=rules.uses_git)
+            self.reaches[root] = reach, Rules.at(reach, gitignore=rules.uses_git, like=rules)
         return self.reaches[root]
 
     def _verdict(self, rules: Rules, child: Path, path: str, state: Verdict) -> Verdict:
@@ -295,8 +295,14 @@ def _secret(path: Path, within: str, what: str) -> UserError:
     name = printable(within)
     return UserError(
         f"{printable(str(path))} looks like a secret ({what}), so nothing is shipped",
-        hint=f"leave it out with a line `{name}` in {GIT} or {OWN}, or allow it with `!{name}` in {OWN}",
+        hint=f"leave it out with a line `{name}` in {OWN}, or allow it there with `!{name}`",
     )
+
+
+def is_secret(path: Path) -> bool:
+    """Return whether it looks like a secret, by its name or by what is in it. Raises OSError."""
+    may_hold = path.is_file() and may_hold_secret(path.name, path.stat().st_size)
+    return bool(secret_by_name(path.as_posix()) or (may_hold and secret_by_content(path.read_bytes())))
 
 
 def secret_in(entry: Entry) -> UserError | None:

@@ -19,7 +19,6 @@ MAX_BYTES = 4 << 20
 MAX_LINE_BYTES = 64 << 10
 MAX_WORKERS = 16  # their chips do the same; the files of a thousand workers would take seconds
 MAX_CHIPS = 1024
-MAX_SAID = 16  # of a worker
 
 
 @dataclass(slots=True)
@@ -36,7 +35,7 @@ class TpuUse:
     absent: str | None = None
     duty_sum: float = 0.0  # percent, times the seconds that a sample stands for
     duty_s: float = 0.0
-    chips_said: list[Any] = field(default_factory=list)  # by `vm.chips`: what core/lease/chip_report.py reads
+    chips_said: list[Any] = field(default_factory=list)  # last by `vm.chips`: what chip_report.py reads
 
     @property
     def duty_cycle_percent(self) -> float | None:
@@ -47,8 +46,8 @@ class TpuUse:
         """Add a line; what makes no sense in it is left out."""
         if isinstance(line.get("absent"), str):
             self.absent = printable(line["absent"])[:200]
-        if "chips" in line and len(self.chips_said) < MAX_SAID:
-            self.chips_said.append(line["chips"])
+        if "chips" in line:
+            self.chips_said = [line["chips"]]
         used, total = _numbers(line.get("hbm_used_bytes")), _numbers(line.get("hbm_total_bytes"))
         fits = bool(used) and len(used) == len(total) and all(u <= t > 0 for u, t in zip(used, total, strict=True))
         duty = [value for value in _numbers(line.get("duty_cycle_percent")) if value <= 100]

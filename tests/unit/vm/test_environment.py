@@ -377,6 +377,8 @@ def test_what_needs_another_torch_than_the_one_lent_says_which_package_wants_wha
 @pytest.mark.parametrize(("asked", "pin"), [
     ("torch_xla\ntorch; python_version > '3'\n", "torch==2.9.*"),
     ("torch_xla\ntorch\n", "torch==2.9.*"), ("torch-xla==2.5.0\ntorchvision\n", "torch==2.5.*"),
+    ("torch_xla\ntorch>=2\n", "torch==2.9.*"), ("torch>=2\ntorch_xla[tpu]==2.5.0\n", "torch==2.5.*"),
+    ("torch_xla\ntorchvision==0.20.0\n", "torch-xla==2.5.*"),
     ("torch_xla\ntorch==2.5.0\n", "torch-xla==2.5.*"), ("torch_xla==2.5.0\ntorch==2.5.0", ""),
 ])  # fmt: skip
 def test_torch_and_torch_xla_are_of_one_version_which_their_metadata_do_not_say(
@@ -436,19 +438,21 @@ def test_the_lock_of_a_package_manager_is_waited_for_and_named(
 @pytest.mark.parametrize(("variables", "cert"), [
     ({}, "/of the file.pem"), ({"PIP_CERT": "/p.pem", "REQUESTS_CA_BUNDLE": "/r.pem"}, "/p.pem"),
     ({"SSL_CERT_FILE": "/uv.pem"}, "/uv.pem"), ({"PIP_CONFIG_FILE": os.devnull, "CURL_CA_BUNDLE": "/c"}, "/c"),
-    ({"PIP_CONFIG_FILE": os.devnull}, None),
+    ({"PIP_CONFIG_FILE": os.devnull, "UV_INDEX": "https://own"}, None),
 ])  # fmt: skip
 def test_what_pip_is_set_up_with_is_that_of_uv_too(tmp_path: Path, variables: dict[str, str], cert: str | None) -> None:
     config = tmp_path / "pip.conf"
     config.write_text("[global]\ncert = /of the file.pem\n[install]\nfind-links = /a\n    /b\n")
-    environ = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PIP_CONFIG_FILE": str(config), **variables}
-    environ |= {"PIP_INDEX_URL": "https://i.example", "PIP_EXTRA_INDEX_URL": "https://m", "UV_INDEX": "https://own"}
+    environ = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PIP_CONFIG_FILE": str(config)}
+    environ |= {"PIP_INDEX_URL": "https://i.example", "PIP_EXTRA_INDEX_URL": "https://m", **variables}
     code = (
         f"import sys, os, json; sys.path.insert(0, {str(ROOT)!r}); from orchestrator.vm import environment_tools as t; "
     )
     code += "t.adopt_settings_of_pip(sys.executable); print(json.dumps(dict(os.environ)))"
     found = json.loads(subprocess.check_output([sys.executable, "-c", code], env=environ, timeout=HANG_S))
-    assert found["UV_DEFAULT_INDEX"] == "https://i.example" and found["UV_INDEX"] == "https://own"
+    indexes = [found.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_STRATEGY")]
+    others = ["https://own", None] if "UV_INDEX" in variables else ["https://m", "unsafe-best-match"]
+    assert indexes == ["https://i.example", *others]
     assert found.get("UV_FIND_LINKS") == ("/a,/b" if "PIP_CONFIG_FILE" not in variables else None)
     assert found.get("SSL_CERT_FILE") == cert
 

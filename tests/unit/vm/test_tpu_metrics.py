@@ -1,4 +1,7 @@
-"""The sampler of HBM use and duty cycle: what it writes of what libtpu says, and that a job never notices it."""
+"""The sampler of HBM use and duty cycle: what it writes of what libtpu says, and that a job never notices it.
+
+Beside it, what looks at the chips.
+"""
 
 import json
 import os
@@ -10,12 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from orchestrator.core.text import scripts
 from orchestrator.remote.ssh import agent
-from orchestrator.vm import tpu_metrics
+from orchestrator.vm import chips, tpu_metrics
 from tests.unit.vm import libtpu_fixture
 from tests.unit.vm.conftest import Worker
 from tests.waiting import HANG_S, until
@@ -211,3 +215,18 @@ def test_it_ends_with_the_job_on_a_worker_and_its_file_is_among_the_artifacts(pl
     ended = worker.ended()
     assert (ended["rc"], worker.log(), worker.processes()) == (3, "done\n", [])
     assert tpu_metrics.NAME in [path.name for path in worker.path("artifacts").iterdir()]
+
+
+def test_neither_a_failed_look_nor_a_full_disk_ends_the_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "accel0").touch()
+    variables = {"EMULATED_CHIPS": str(tmp_path), "AGENT": "1", "HOSTS": "h", "WORKER": "0", "ATTEMPT": "a"}
+    for name, value in {**variables, "ARTIFACTS": "/no/such"}.items():
+        monkeypatch.setenv(f"TPUJOB_{name}", value)
+    monkeypatch.setattr(os, "nice", Mock())
+    found = [subprocess.TimeoutExpired("find", 20), OSError(), (set(), {}), ({os.getpid()}, {})]
+    monkeypatch.setattr(chips, "holders", looks := Mock(side_effect=found))
+    with (tmp_path / "log").open("wb") as log:
+        monkeypatch.setattr(chips, "LOG", log.fileno())
+        chips.chips("0")
+    assert looks.call_count == len(found)
+    assert (tmp_path / "log").read_text() == "tpujob: no process holds a TPU chip 0 s after the job began\n"

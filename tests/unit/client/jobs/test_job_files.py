@@ -141,6 +141,9 @@ def test_without_a_file_the_requirements_of_the_directory_are_installed(director
         ("accelerate launch --num_processes 1 x.py", "x"),
         ("python -m torch.distributed.run --nproc-per-node 1 x.py", "x"),
         ("cd sub && ./fit", "fit"),
+        ("bash setup.sh && python train.py --config x.py", "train"),
+        ("python -m pip install -e . && python -m mypkg.train", "mypkg-train"),
+        ("wget https://x/y.sh && python train.py | tee log", "train"),
     ],
 )
 def test_the_job_is_named_after_its_script(command: str, name: str) -> None:
@@ -153,7 +156,8 @@ def test_the_job_is_named_after_its_script(command: str, name: str) -> None:
     [
         *((("bash", "-c", "cd a && python train.py; ls"), "train"), (("sh", "-xc", "exec ./fit"), "fit")),
         *((("python", "-c", "import x.py"), "python"), (("bash",), "bash"), (('python "my train.py";',), "my-train")),
-        *((("python 'open",), "open"), (("python train.py -c a.py",), "train"), ((), "job")),
+        *((("python 'open",), "python"), (("(bash s.sh\npython \\\n fit.py)",), "fit")),
+        *((("python train.py -c a.py",), "train"), ((), "job")),
     ],
 )
 def test_so_is_one_whose_text_a_shell_runs(command: tuple[str, ...], name: str) -> None:

@@ -43,7 +43,7 @@ def problems(text: str | bytes) -> list[str]:
         (b"\xef\xbb\xbf" + COMMAND.encode() + b"x: !x y", "2: x: tags (`!x`) are not allowed; write a plain value"),
         (COMMAND.encode("utf-16"), "1: the file is UTF-16 or binary; save it as UTF-8"),
         (COMMAND.encode("utf-16-be"), "1: the file is UTF-16 or binary; save it as UTF-8"),
-        (b"command: ls\nname: \xe9t\xe9\n", "2: byte 0xe9 is not UTF-8; save the file as UTF-8"),
+        (b"command: ls\nname: \xe9t\xe9\n", "1: the file is not UTF-8 (byte 0xe9 in line 2); save it as UTF-8"),
         ("command: ls\nname: a\0b\n", "2: a NUL byte does not belong in a text file; delete it"),
         (
             "command: ls\r\nname: a\x1b]0;x\r\n",

@@ -77,7 +77,7 @@ def test_torch_tpu_has_an_environment_of_its_own_and_needs_a_newer_python() -> N
 @pytest.mark.parametrize(("line", "kept", "said"), [
     ("jax[tpu]>=0.6", "jax>=0.6\n", "jax[tpu] means jax, libtpu is left out"),
     ("torch_xla[tpu, pallas]==2.9.0 ; x", "torch_xla[ pallas]==2.9.0 ; x\n",
-     "torch_xla[tpu, pallas] means torch_xla, "),
+     "torch_xla[tpu, pallas] means torch_xla[ pallas], "),
     ("libtpu==0.0.21", "", "TPU, libtpu is"), ("-f https://storage.googleapis.com/libtpu-wheels/index.html", "", ""),
     *((line, f"{line}\n", "") for line in ("jax", "jax[cuda12]", "jax[k8s,tpux]", "mylib[tpu]", "-f ./wheels")),
 ])  # fmt: skip

@@ -62,7 +62,8 @@ def test_a_job_says_once_that_it_opens_what_no_tpu_vm_has_and_nothing_else(
     python, training = tmp_path / "worker0" / COMMANDS, tmp_path / "worker0" / TRAINING / "bin"
     variables = {"TPUJOB_RUN": "r", "TPUJOB_EMULATED_TRAINING": str(training)}
     told = f"emulator: the job opens {'/'.join(tmp_path.parts[:4])[1:]} of this machine; a TPU VM does not have it"
-    code = f"import json, os; open({str(tmp_path / 'watch.py')!r}); [os.listdir(a) for a in ({str(tmp_path)!r}, '/etc', '.')]"
+    places = (str(tmp_path), "/etc", ".", "/", "/opt", "/home/")
+    code = f"import json, os; open({str(tmp_path / 'watch.py')!r}); [os.listdir(place) for place in {places}]"
     assert run(python, "-c", code).stderr == "", "it is no job"
     said = run(python, "-c", f"{code}; open('/no/such/place')", **variables).stderr.splitlines()
     assert said[0] == told and "emulator:" not in "".join(said[1:]) and said[-1].endswith("directory: '/no/such/place'")

@@ -1,6 +1,7 @@
 """`attach`: follows a detached job to its end, collects its artifacts, releases its slice; leaving changes nothing."""
 
 import itertools
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,15 @@ import pytest
 from orchestrator.core.lease.lease import CANCEL, Detached, Intent, LeaseState, Ready, Sent
 from orchestrator.core.lease.run_and_attempt import AttemptEnded, AttemptState, Began, Leased
 from orchestrator.engine.effects.base import StoodStill
+from orchestrator.engine.effects.cloud import GetGuestAttributes
 from orchestrator.engine.jobs.attach import Attachment, attach
+from orchestrator.engine.jobs.chips import ChipWatch
+from orchestrator.engine.jobs.monitor import Bill
 from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.recover import close_attempts, recover
 from orchestrator.engine.slices.up_and_down import down
 from orchestrator.remote.transfer.collect import CollectRequest
-from tests.unit.engine.virtual import CAN, Crash, VirtualWorld, attempt_of, job
+from tests.unit.engine.virtual import CAN, Crash, VirtualWorld, attempt_of, job, lease_and_request
 
 
 def detached(world: VirtualWorld) -> Attachment:
@@ -199,3 +203,19 @@ def test_cancel_killed_at_any_effect_leaves_a_run_that_goes_on_or_one_that_is_ca
         if attempt.state.ended:
             assert attempt_of(world).state is AttemptState.CANCELED and world.cloud.nodes == {}
     assert step > 5
+
+
+@pytest.mark.parametrize(
+    ("ticks", "asked"),
+    [([29, 31, 89, 92, 149, 152], [31, 92, 152]), ([4000, 4010, 4100], [4000])],
+    ids=["as the job begins", "as one attaches late"],
+)
+def test_the_workers_are_asked_soon_once_a_minute_and_once_after_an_attach(ticks: list[int], asked: list[int]) -> None:
+    watch, found = ChipWatch(lease_and_request().lease, "a-1", 300.0, Bill(0.0), 0.0), []
+    for now in ticks:
+        (tick := watch.tick()).send(None)
+        with suppress(StopIteration):
+            assert isinstance(tick.send(float(now)), GetGuestAttributes)
+            found.append(now)
+            tick.close()
+    assert found == asked

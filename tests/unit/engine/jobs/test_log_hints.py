@@ -28,12 +28,16 @@ def top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     files = ["code/data/wiki/train.txt", "code/a.ckpt", "code/out/x", "code/lib/pkg.py", "code/sub/main.py"]
     files += ["code/sub/big/b.bin", "code/src/mine/__init__.py", "code/hidden.py", "shared/s", "beside.py", "far/f"]
-    files += [".git/config", "code/cache/deep/c"]
+    files += [".git/config", "code/cache/deep/c", "code/.env", "code/wandb/run.log", "wandb/__init__.py", "token.ppk"]
+    files += ["code/pair/train.bin", "code/pair/meta.bin"]
     for name in files:
         path = tmp_path / "top" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x")
-    (tmp_path / "top" / ".gitignore").write_text("far/\ndata\n*.ckpt\ncode/out/*\nbig\nhidden.py\n*.bin\n")
+    (tmp_path / "top" / ".gitignore").write_text(
+        "far/\ndata\n*.ckpt\ncode/out/*\nbig\nhidden.py\n*.bin\n.env\nkey.json\n"
+    )
+    (tmp_path / "top" / "code" / "sub" / "key.json").write_text('{"type": "service_account"}')
     (tmp_path / "top" / "code" / ".tpujobignore").write_text("cache/\n")
     for name in ("shared", "far"):
         (tmp_path / "top" / "code" / name).symlink_to(f"../{name}")
@@ -61,21 +65,21 @@ ABSENT = "is not installed on the workers; name"
         (f"FileNotFoundError: Unable to find '{WORK}/{DATA}'", ignored(f"{WORK}/{DATA}", *DATA_RULE)),
         ("No such file: 'a.ckpt'", ignored("a.ckpt", "../.gitignore:3", "a.ckpt")),
         *(("bash: out: No such file or directory", OUT), ("Couldn't find any data file at out/", OUT)),
+        ("No such file: 'pair/train.bin'", ignored("pair/train.bin", "../.gitignore:7", "pair/*")),
         ("No such file: 'cache/deep/c'", ignored("cache/deep/c", ".tpujobignore:1", "cache/deep/")),
         (
             f'File "{WORK}/sub/m.py", line 3\nNo such file: "big/b.bin"',
             ignored("big/b.bin", "../.gitignore:5", "sub/big/b.bin"),
         ),
         *(("No such file: '../shared/s'", f"`../shared/s` {OUTSIDE}"), ("No such file: 'far/f'", f"`far/f` {OUTSIDE}")),
-        (
-            "No such file: 'TOP/code/sub/main.py'",
-            "`TOP/code/sub/main.py` is a path of this machine; a worker has `sub/main.py` in the directory "
-            "where the job starts",
-        ),
         ("ModuleNotFoundError: No module named 'cv2'", f"`cv2` {ABSENT} `opencv-python-headless` in `requirements:`"),
-        ("No module named 'wandb.sdk'", f"`wandb` {ABSENT} `wandb` in `requirements:`"),
-        ("No module named mine", "`src/mine` is shipped; `env: {PYTHONPATH: src}` lets Python find it"),
-        ("No module named 'beside'", f"`../beside.py` {OUTSIDE}"),
+        ("No module named 'jax'", f"`jax` {ABSENT} `jax[tpu]` in `requirements:`"),
+        ("No module named 'wandb'", f"`wandb` {ABSENT} `wandb` in `requirements:`"),
+        (
+            "No module named 'google.cloud.storage'",
+            f"`google.cloud` {ABSENT} `google-cloud-storage` in `requirements:`",
+        ),
+        ("ImportError: libcuda.so.1: cannot open shared object file", NO_CUDA),
         ("No module named 'hidden'", ignored("hidden.py", "../.gitignore:6", "hidden.py")),
         *(("AssertionError: Torch not compiled with CUDA enabled", NO_CUDA), ("No CUDA GPUs are available", NO_CUDA)),
         ("EOFError: EOF when reading a line", NO_KEYBOARD),
@@ -85,7 +89,13 @@ ABSENT = "is not installed on the workers; name"
             for path in ("sub/main.py", "shared/s", "data/wiki/other", "/usr/bin/env", "..")
         ),
         *((f"No such file: '{path}'", None) for path in ("/", "/etc", "x" * 900, "a\0b")),
-        *(("No module named '_ctypes'", None), (f"training on {DATA}", None), ("", None)),
+        *(
+            (f"No such file: '{path}'", None)
+            for path in (".env", "sub/key.json", "../token.ppk", "/var/lib/dpkg/status")
+        ),
+        *((f"No module named '{name}'", None) for name in ("_ctypes", "torch._six", "mine", "wandb.sdk")),
+        ("W tensorflow: Could not load dynamic library 'libcuda.so.1'; dlerror: libcuda.so.1: cannot open", None),
+        *((f"training on {DATA}", None), ("", None)),
     ],
 )
 def test_the_end_of_a_log_says_why(tmp_path: Path, top: Path, log: str, expected: str | None) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -11,6 +12,7 @@ from orchestrator.core.lease.cloud_api import QueueTerms
 from orchestrator.core.lease.lease import CANCEL, Down, Lease, LeaseState, Purpose
 from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.engine.effects.base import StoodStill
+from orchestrator.engine.jobs import log_hints
 from orchestrator.engine.jobs.job_run import JobRun
 from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.jobs.run import run_job
@@ -51,7 +53,10 @@ def while_running(act: Callable[[VirtualWorld], Any]) -> Callable[[VirtualWorld]
     return between
 
 
-def test_a_job_that_fails_passes_its_code_and_stops_the_other_workers(world: VirtualWorld) -> None:
+def test_a_job_that_fails_passes_its_code_and_stops_the_other_workers(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_hints, "hint", Mock(side_effect=ZeroDivisionError))  # which costs no result
     world.fleet.rc = 7
     outcome = run(world)
     assert isinstance(outcome.error, PayloadFailed) and outcome.exit_code == 7

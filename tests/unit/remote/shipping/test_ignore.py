@@ -99,7 +99,8 @@ def test_what_git_would_add_or_tracks_is_what_is_shipped(
 @pytest.mark.parametrize("how", ["2", "4", "--split-index", "sha256", "worktree", "submodule"])
 def test_what_git_tracks_is_shipped_although_a_pattern_matches_it(tmp_path: Path, how: str) -> None:
     files = {".gitignore": "data/\n*.bin\n", "data/a": "", "data/deep/b.bin": "", "node_modules/m.js": "", "é.bin": ""}
-    root = write(tmp_path / "tree", {**files, "runs/x/.gitignore": "# of tpujob\n*\n"})
+    files |= {".gitignore": f"{files['.gitignore']}.env\n", "runs/x/.gitignore": "# of tpujob\n*\n"}
+    root = write(tmp_path / "tree", {**files, ".env": "KEY=1", "conf/.env": "KEY=1"})
     git(root, "init", "-q", "--template=", *(["--object-format=sha256"] if how == "sha256" else []))
     git(root, "add", "-f", ".")
     git(root, "-c", "user.name=x", "-c", "user.email=x@y", "commit", "-qm", "x")
@@ -120,7 +121,7 @@ def test_what_git_tracks_is_shipped_although_a_pattern_matches_it(tmp_path: Path
     assert shipped(root) == files.keys()
     assert shipped(root / "data") >= {"a", "deep/b.bin"}
     write(root, {".tpujobignore": "data/\n*.js\n"})
-    assert shipped(root) - {".tpujobignore", ".gitignore"} == {"é.bin"}, "the user's own word"
+    assert shipped(root) - {".tpujobignore", ".gitignore"} == {"é.bin", "runs/x/.gitignore"}, "the user's own word"
 
 
 def test_an_index_that_is_not_understood_is_refused(tmp_path: Path) -> None:
@@ -168,7 +169,9 @@ def test_what_the_repository_above_leaves_out_stays_here(tmp_path: Path) -> None
 
 
 def test_a_directory_that_the_job_names_is_shipped_although_git_leaves_it_out(tmp_path: Path) -> None:
-    write(tmp_path, {".git/config": "", ".gitignore": "build/\n", "build/out/train.py": ""})
+    write(Path.home(), {".config/git/ignore": "*.swp\n"})
+    files = {".git/info/exclude": "*\n", ".gitignore": "build/\n", "build/out/train.py": "", "build/out/x.swp": ""}
+    write(tmp_path, files)
     assert shipped(tmp_path / "build" / "out") == {"train.py"}
 
 

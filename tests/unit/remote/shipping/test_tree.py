@@ -5,10 +5,12 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from orchestrator.errors import UserError
+from orchestrator.remote.shipping import git_files
 from orchestrator.remote.shipping.ignore import Rules, mark_run
 from orchestrator.remote.shipping.tree import Source, Survey, check_content, left_out_text, survey
 
@@ -52,7 +54,7 @@ def repository(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository in which the tree is the job's code, beside shared data."""
     monkeypatch.setenv("HOME", str(tree.parent.parent / "home"))
     root = tree.parent
-    for path in (".git/config", "shared/big.npy", "shared/deep/x", "cache/y", "tool.py"):
+    for path in (".git/config", "shared/big.npy", "shared/deep/x", "cache/y", "tool.py", "more/x", "most/x"):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(path)
     (root / ".gitignore").write_text("cache/\n")
@@ -63,15 +65,19 @@ def test_a_link_to_what_is_in_the_same_repository_travels_as_its_contents(tree: 
     (tree / "tool.py").symlink_to("../tool.py")
     (tree / "data").symlink_to("../shared")
     (tree / "pkg" / "again").symlink_to(repository / "shared" / "deep")
+    for name in ("more", "most"):
+        (tree / name).symlink_to(f"../{name}")
     (repository / "shared" / "up").symlink_to("../shared")
     (repository / "shared" / "hop").symlink_to("../tree/pkg/a.py")
     (tree / ".tpujobignore").write_text("data/big.npy\n")
-    found = of(tree).entries
+    with patch.object(git_files, "_entries", wraps=git_files._entries) as reads:
+        found = of(tree).entries
     assert {name: entry.content for name, entry in found.items() if not isinstance(entry.content, Path)} == {
         "data/up": ".",
         "data/hop": "../pkg/a.py",
         "pkg/again": "../data/deep",
     }
+    assert reads.call_count == 1, "the index of git is read once"
     assert found["tool.py"].content == repository / "tool.py"
     assert found["data/deep/x"].content == repository / "shared" / "deep" / "x"
     assert "data/big.npy" not in found, "its place is what a .tpujobignore names"
@@ -235,7 +241,10 @@ def test_what_is_left_out_has_its_size_and_the_biggest_comes_first(tree: Path) -
         ("a.ckpt", 10_000, ".gitignore:1"),
         ("pkg/x.pyc", 5, "built in"),
     ]
-    assert left_out_text(found.left_out) == "caches/ 290 KB left out by .gitignore:2, 1 more"
+    assert (
+        left_out_text(found.left_out)
+        == "caches/ 290 KB left out by .gitignore:2, a.ckpt 10 KB left out by .gitignore:1"
+    )
 
 
 def test_of_too_much_to_look_at_a_part_is_measured(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,8 +291,7 @@ def test_what_looks_like_a_secret_is_refused_with_its_name_and_the_fix(
     with pytest.raises(UserError) as caught:
         check(tree)
     assert caught.value.message == f"{path} looks like a secret ({what}), so nothing is shipped"
-    assert f"`{name}` in .gitignore or .tpujobignore" in str(caught.value.hint)
-    assert f"`!{name}` in .tpujobignore" in str(caught.value.hint)
+    assert f"a line `{name}` in .tpujobignore, or allow it there with `!{name}`" in str(caught.value.hint)
     (tree / ".gitignore").write_text(f"{name}\n")
     assert name not in check(tree).entries
     (tree / ".tpujobignore").write_text(f"!{name}\n")

@@ -47,6 +47,13 @@ def test_the_device_is_described_by_its_samples(tmp_path: Path) -> None:
     assert said["Duty cycle"] == "mean 30.0 %, of 2 chips in 2 samples"
 
 
+@pytest.mark.parametrize("last", ["idle", "used"])
+def test_of_what_a_worker_said_of_its_chips_the_last_counts(tmp_path: Path, last: str) -> None:
+    said = [{"chips": {"worker": 0, "workers": 1, "use": use, "text": use}} for use in ("idle", last)]
+    use = said_of(sampled(trained(tmp_path / "run"), *said)).get("TPU use", "")
+    assert use.startswith("worker0 (1 of 1): idle; the run: ") if last == "idle" else not use
+
+
 def test_the_page_has_them_under_speed_and_the_throughput_of_a_chip_at_its_top(tmp_path: Path) -> None:
     text = text_of(sampled(trained(tmp_path / "run"), SAMPLE).page())
     assert "Throughput 8,000 images/s, 1,000 per chip" in text
