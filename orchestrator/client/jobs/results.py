@@ -240,7 +240,8 @@ def _tell_results(session: Session, outcome: Outcome) -> None:
 def _remove_saved_work(session: Session, outcome: Outcome, directory: Path) -> None:
     """Remove what was copied while the job ran, unless it is all that is left of the job; say what became of that."""
     saved = directory / "saved"
-    if outcome.collected is not None and (outcome.kept_until is not None or not outcome.collected.uncollected):
+    came = outcome.collected
+    if came is not None and not came.waiting and (not came.left or outcome.kept_until is not None):
         shutil.rmtree(saved, ignore_errors=True)
     for path in [path for path in (saved / ".draft").rglob("*") if path.is_file() and path.name != DRAFT]:
         target = saved / path.relative_to(saved / ".draft")  # the file is whole, though its copy is not

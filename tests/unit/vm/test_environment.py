@@ -448,7 +448,7 @@ def test_what_pip_is_set_up_with_is_that_of_uv_too(tmp_path: Path, variables: di
     code = (
         f"import sys, os, json; sys.path.insert(0, {str(ROOT)!r}); from orchestrator.vm import environment_tools as t; "
     )
-    code += "t.adopt_settings_of_pip(sys.executable); print(json.dumps(dict(os.environ)))"
+    code += "t.adopt_settings_of_pip(sys._base_executable); print(json.dumps(dict(os.environ)))"
     found = json.loads(subprocess.check_output([sys.executable, "-c", code], env=environ, timeout=HANG_S))
     indexes = [found.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_STRATEGY")]
     others = ["https://own", None] if "UV_INDEX" in variables else ["https://m", "unsafe-best-match"]
