@@ -245,7 +245,7 @@ def _remove_saved_work(session: Session, outcome: Outcome, directory: Path) -> N
         shutil.rmtree(saved, ignore_errors=True)
     for path in [path for path in (saved / ".draft").rglob("*") if path.is_file() and path.name != DRAFT]:
         target = saved / path.relative_to(saved / ".draft")  # the file is whole, though its copy is not
-        target.parent.mkdir(parents=True, exist_ok=True)
+        private_files.make_directory(target.parent)
         path.replace(target)
     shutil.rmtree(saved / ".draft", ignore_errors=True)
     if any(saved.glob("worker*")):

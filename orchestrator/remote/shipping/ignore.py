@@ -19,6 +19,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
+from orchestrator import private_files
 from orchestrator.errors import UserError
 from orchestrator.remote.shipping.git_files import Repository, Tracked
 from orchestrator.vm.sensitive import secret_by_name
@@ -177,7 +178,8 @@ class Rules:
 
 def mark_run(directory: Path) -> None:
     """Keep the directory of a run out of every shipment, and out of `git status`. Raises OSError."""
-    (directory / GIT).write_text(f"{RUN_MARK}: the results of a run, which are not shipped with a job\n*\n")
+    with private_files.open_file(directory / GIT, "w") as file:
+        file.write(f"{RUN_MARK}: the results of a run, which are not shipped with a job\n*\n")
 
 
 def is_of_run(directory: Path) -> bool:

@@ -402,7 +402,7 @@ class Collector:
                     self.request.destination / f"worker{each}" / file.path for each in (file.worker, worker)
                 )
                 try:
-                    target.parent.mkdir(mode=private_files.DIRECTORY_MODE, parents=True, exist_ok=True)
+                    private_files.make_directory(target.parent)
                     source.rename(target)
                     file = replace(file, worker=worker)  # noqa: PLW2901
                 except OSError:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator import private_files
 from orchestrator.core.lease.saved_state import SavedState
 from orchestrator.core.text import json_text
 from orchestrator.errors import ArtifactError
@@ -158,7 +159,7 @@ class SavedWork:
             for path in [path for path in files if path.startswith(("above/", "home/"))]:
                 place = files.pop(path).place
                 aside = self.directory.with_name("earlier") / f"worker{worker}" / place
-                aside.parent.mkdir(parents=True, exist_ok=True)
+                private_files.make_directory(aside.parent)
                 (self.of(worker) / place).replace(aside)
         return tuple(self._shipment(index, on_progress) for index in range(workers))
 
