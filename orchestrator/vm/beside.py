@@ -270,7 +270,9 @@ def _print_of(path: str, left: list[int]) -> int | None:
 def _is_ours(kind: str, below: str, name: str, path: str) -> bool:
     """Return whether an entry is tpujob's own, or of the settings of the home; `kind` is the name of a place in `_tops`."""
     if not below:
-        return (kind == "above" and (name in OF_AN_ATTEMPT or name[0] == ".")) or (kind == "home" and name[0] == ".")
+        return (kind == "above" and (name in OF_AN_ATTEMPT or name.startswith((".draft.", f".{BEFORE}")))) or (
+            kind == "home" and name[0] == "."
+        )
     if kind != "home" or not below.startswith("tpujob"):
         return False
     return (below == "tpujob" and name in OF_TPUJOB) or (

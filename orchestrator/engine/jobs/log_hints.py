@@ -35,7 +35,7 @@ _CUDA = re.compile(
     r"not compiled with CUDA|No CUDA GPUs|no NVIDIA driver|CUDA driver|a CUDA device|Error: .*libcuda|nvidia-smi: .*not found"
 )
 NO_CUDA = "a TPU has no CUDA: the device is `torch_xla.device()` (docs/your-own-script.md)"
-NO_KEYBOARD = "nobody can type into a job: give what it asks for as an argument, or write `echo yes | …` before it"
+NO_KEYBOARD = "a job reads no keyboard: give what it asks for as an argument, or write `echo yes | …` before it"
 # Modules of packages that have another name.
 PACKAGES: dict[str, str] = dict(
     re.findall(

@@ -507,12 +507,12 @@ def test_what_lies_beside_the_artifacts_comes_once_within_its_bounds_and_the_res
     order = CollectRequest("beside", run, ("nothing", "own"), beside=Beside(most_bytes=7000))
     first = fleet.collect(order).within(HANG_S)
     assert first.problems == () and first.unmatched == ("nothing",)
-    places = {f"worker{file.worker}/{file.path}" for file in first.files if file.beside}
-    large = {place for place in places if place.endswith("large")}
-    assert places - large == {"worker0/work/same", "worker0/home/of-home"} and len(large) == 2
-    assert all((run / place).is_file() for place in places)
+    places = {(file.worker, file.path) for file in first.files if file.beside}
+    large = {(worker, path) for worker, path in places if path == "work/deep/large"}
+    assert places - large == {(0, "work/same"), (0, "home/of-home")} and len(large) == 2
+    assert all((run / f"worker{worker}" / path).is_file() for worker, path in places)
     left = {(each.worker, each.path): each.size_bytes for each in first.left}
-    assert left.keys() == {(w, "work/deep/large") for w in range(4) if f"worker{w}/work/deep/large" not in large}
+    assert left.keys() == {(w, "work/deep/large") for w in range(4)} - large
     assert set(left.values()) == {3000} and "7 KB of a run come by themselves" in first.left[0].why
     wide = CollectRequest("beside", tmp_path / "disk", None, beside=Beside(None, None, only="deep"))
     came = fleet.collect(wide).within(HANG_S)

@@ -1,4 +1,4 @@
-"""The bound of a log on a worker: its two ends are kept, and whoever reads hears exactly how much is left out between them."""
+"""The bound of a log on a worker: its two ends are kept, and each reader gets exactly how much is left out between them."""
 
 import os
 import random
@@ -59,7 +59,7 @@ def test_a_reader_gets_what_was_printed_or_how_much_is_left_out(
     assert (fstat(job).st_blocks * 512 <= 2 * PART + BLOCK_BYTES) is holes
     monkeypatch.setattr(bounded_log, "DRAIN_S", -1.0)
     monkeypatch.setattr(bounded_log, "LAST_BYTES", PART // 2)
-    assert next(read(7, size))[0] == size - PART // 2, "nobody waits for more of a log that has a gap"
+    assert next(read(7, size))[0] == size - PART // 2, "more of a log that has a gap is not waited for"
     assert next(read(7, 2 * PART))[0] == 7, "one without a gap comes as a whole"
     monkeypatch.undo()
     os.close(job)

@@ -83,7 +83,7 @@ ABSENT = "is not installed on the workers; name"
         ("No module named 'hidden'", ignored("hidden.py", "../.gitignore:6", "hidden.py")),
         *(("AssertionError: Torch not compiled with CUDA enabled", NO_CUDA), ("No CUDA GPUs are available", NO_CUDA)),
         ("EOFError: EOF when reading a line", NO_KEYBOARD),
-        # Of these nothing is known: they are shipped, are not here, belong to the system, or nobody missed them.
+        # Of these nothing is known: they are shipped, are not here, belong to the system, or are not missed.
         *(
             (f"No such file: '{path}'", None)
             for path in ("sub/main.py", "shared/s", "data/wiki/other", "/usr/bin/env", "..")
