@@ -45,7 +45,8 @@ def chips(first: str) -> None:
     record = {"attempt": os.environ["TPUJOB_ATTEMPT"], "worker": worker, "workers": len(hosts)}
     peers = {_in_table(host) for index, host in enumerate(hosts) if index != worker and "." in host}
     after = f"{first_s / 60:.0f} m" if first_s >= 60 else f"{first_s:g} s"
-    job_began, held_since, talked, told = _began(os.getsid(0)), math.inf, False, "used"
+    job_began = min(_began(os.getsid(0)), _began(os.getpid()))  # the first of its session may be gone, or out of sight
+    held_since, talked, told = math.inf, False, "used"
     while any(map(glob.glob, devices)):
         try:
             held, sockets = holders(devices, sudo)

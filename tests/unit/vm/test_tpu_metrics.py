@@ -223,6 +223,7 @@ def test_neither_a_failed_look_nor_a_full_disk_ends_the_looks(tmp_path: Path, mo
     for name, value in {**variables, "ARTIFACTS": "/no/such"}.items():
         monkeypatch.setenv(f"TPUJOB_{name}", value)
     monkeypatch.setattr(os, "nice", Mock())
+    monkeypatch.setattr(os, "getsid", lambda _pid: 0)  # as where the first process of the session is out of sight
     found = [subprocess.TimeoutExpired("find", 20), OSError(), (set(), {}), ({os.getpid()}, {})]
     monkeypatch.setattr(chips, "holders", looks := Mock(side_effect=found))
     with (tmp_path / "log").open("wb") as log:
