@@ -31,10 +31,12 @@ _PATHS = re.compile(rf"""(['"`])(.+?)\1|([^\s:'"`]+): No such file|({_WORD}[/.]{
 _SYSTEM = re.compile(r"/(usr|s?bin|lib\w*|etc|proc|sys|dev|run|opt|snap|tmp|var)/|.*/(site-packages|worker\d+)/")
 _SCRIPT = re.compile(r'File "([^"]+)/[^/"]+", line')
 _MODULE = re.compile(r"No module named '?([\w.]+)")
+_PACKAGE = re.compile(r"No package metadata was found for ([\w.-]+)")
 _CUDA = re.compile(
     r"not compiled with CUDA|No CUDA GPUs|no NVIDIA driver|CUDA driver|a CUDA device|Error: .*libcuda|nvidia-smi: .*not found"
 )
 NO_CUDA = "a TPU has no CUDA: the device is `torch_xla.device()` (docs/your-own-script.md)"
+ONE_MACHINE = "emulated workers share the ports of this machine; each TPU VM has its own"
 NO_KEYBOARD = "a job reads no keyboard: give what it asks for as an argument, or write `echo yes | …` before it"
 # Modules of packages that have another name.
 PACKAGES: dict[str, str] = dict(
@@ -86,8 +88,12 @@ class _Said:
             yield NO_KEYBOARD, NO_KEYBOARD
         if self.run.cloud != LOCAL and _CUDA.search(line):
             yield NO_CUDA, NO_CUDA
+        if self.run.cloud == "emulated" and re.search("EADDRINUSE|Address already in use", line):
+            yield ONE_MACHINE, ONE_MACHINE
         if found := _MODULE.search(line):
             yield self._of_module(found[1]) or ("", "")
+        elif found := _PACKAGE.search(line):
+            yield self._of_package(found[1])
         elif _MISSING.search(line):
             for each in _PATHS.finditer(line):
                 said = (each[2] or each[3] or each[4]).rstrip(".")
@@ -149,5 +155,15 @@ class _Said:
         package = PACKAGES.get(name)
         if package is None and (module != top or top in sys.stdlib_module_names):
             return None  # of a package that is there, whose version may be another one
+        return self._absent(name, package or name)
+
+    def _of_package(self, name: str) -> tuple[str, str]:
+        """Return what installs a package that asks for its own version: where its code is that of the job, `.`."""
+        project = self.root and self.root / "pyproject.toml"
+        text = project.read_text(errors="replace") if project and project.is_file() else ""
+        own = re.search(rf"(?im)^name\s*=\s*['\"]{re.sub('[-_.]+', '[-_.]+', name)}['\"]", text)
+        return self._absent(name, "." if own else name)
+
+    def _absent(self, name: str, package: str) -> tuple[str, str]:
         where = "requirements.txt" if Path(self.run.job_path).name.startswith("Job(") else "`requirements:`"
-        return name, f"`{name}` is not installed on the workers; name `{package or name}` in {where}"
+        return name, f"`{name}` is not installed on the workers; name `{package}` in {where}"

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.core.lease.run_and_attempt import RunRecord
 from orchestrator.core.lease.run_spec import RunSpec
-from orchestrator.engine.jobs.log_hints import NO_CUDA, NO_KEYBOARD, hint
+from orchestrator.engine.jobs.log_hints import NO_CUDA, NO_KEYBOARD, ONE_MACHINE, hint
 
 WORK = "/home/me/tpujob/runs/7q2m4x1pzt-1/work"
 
@@ -34,6 +34,7 @@ def top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path = tmp_path / "top" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x")
+    (tmp_path / "top" / "code" / "pyproject.toml").write_text('[project]\nname = "My_Pkg"\n')
     (tmp_path / "top" / ".gitignore").write_text(
         "far/\ndata\n*.ckpt\ncode/out/*\nbig\nhidden.py\n*.bin\n.env\nkey.json\n"
     )
@@ -79,6 +80,11 @@ ABSENT = "is not installed on the workers; name"
             "No module named 'google.cloud.storage'",
             f"`google.cloud` {ABSENT} `google-cloud-storage` in `requirements:`",
         ),
+        *(
+            (f"No package metadata was found for {name}", f"`{name}` {ABSENT} `{gives}` in `requirements:`")
+            for name, gives in (("my.pkg", "."), ("x", "x"))
+        ),
+        ("RuntimeError: The server socket has failed to bind. errno: 98 - Address already in use", ONE_MACHINE),
         ("ImportError: libcuda.so.1: cannot open shared object file", NO_CUDA),
         ("No module named 'hidden'", ignored("hidden.py", "../.gitignore:6", "hidden.py")),
         *(("AssertionError: Torch not compiled with CUDA enabled", NO_CUDA), ("No CUDA GPUs are available", NO_CUDA)),
