@@ -374,3 +374,8 @@ def tpujob(
 
 def press(process: subprocess.Popen[str], number: int = signal.SIGINT) -> None:
     process.send_signal(number)
+
+
+def in_ci(*values: Any) -> list[Any]:
+    """Return parameters that only .ci/run plays: the same way as another one, in a longer test."""
+    return [pytest.param(value, marks=pytest.mark.ci) for value in values]

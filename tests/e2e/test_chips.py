@@ -60,6 +60,7 @@ def test_a_job_that_uses_no_chip_is_named_with_its_cost_until_it_does(chips: Tpu
     assert "no process holds" not in page.read_text(), "it has used it since"
 
 
+@pytest.mark.ci
 def test_a_chip_that_an_earlier_process_holds_is_named_at_once_with_the_process(chips: Tpujob) -> None:
     assert chips("up", "mine", "--zone", "us-central1-a").returncode == 0
     assert chips("ssh", "mine", "--", f"{OPEN}; nohup sleep 1234 </dev/null >/dev/null 2>&1 &").returncode == 0
@@ -70,6 +71,7 @@ def test_a_chip_that_an_earlier_process_holds_is_named_at_once_with_the_process(
     process.communicate(timeout=HANG_S)
 
 
+@pytest.mark.ci
 def test_workers_that_are_connected_to_no_other_are_named_and_those_of_one_world_are_not(chips: Tpujob) -> None:
     process = started(chips, OPEN, WORKS, GO, kind="v5litepod-16")
     line_of(process, "worker0 to worker3 (4 of 4): holds its chips for 3 s, connected to no other worker")

@@ -17,7 +17,7 @@ import pytest
 
 from orchestrator.core.lease import timings
 from orchestrator.remote.transfer import collect, disk_space
-from tests.cli_fixture import Said, Tpujob, press
+from tests.cli_fixture import Said, Tpujob, in_ci, press
 from tests.faults.world import is_stopped
 from tests.waiting import until
 
@@ -86,7 +86,7 @@ def held_until(tpujob: Tpujob) -> float:
     return float(row["hold_until"])
 
 
-@pytest.mark.parametrize("where", ["on: local\n", ON_TPU], ids=["local", "slice"])
+@pytest.mark.parametrize("where", ["on: local\n", *in_ci(ON_TPU)], ids=["local", "slice"])
 def test_a_log_beyond_its_bound_keeps_both_ends_and_says_what_is_left_out(tpujob: Tpujob, where: str) -> None:
     done = tpujob("run", tpujob.job(where + CHATTY))
     assert done.returncode == 7, done.stderr
@@ -117,7 +117,7 @@ def test_a_disk_that_is_full_costs_no_results_and_collect_gets_them_once_there_i
     assert idle.returncode == 0 and "all results are collected" in idle.stdout
 
 
-@pytest.mark.parametrize("how", ["run", "local", "detached", "failed"])
+@pytest.mark.parametrize("how", ["run", "local", *in_ci("detached", "failed")])
 def test_results_of_any_name_come_and_what_is_no_file_is_a_note(tpujob: Tpujob, how: str) -> None:
     job = NAMED.replace("${LAST:-true}", "exit 7") if how == "failed" else NAMED
     path = tpujob.job(job + ("on: local\n" if how == "local" else ON_TPU))
@@ -144,7 +144,7 @@ def test_results_of_any_name_come_and_what_is_no_file_is_a_note(tpujob: Tpujob, 
     assert tpujob.alive() == []
 
 
-@pytest.mark.parametrize("how", ["run", "detached", "keep_on_failure", "sweep", "failing sweep"])
+@pytest.mark.parametrize("how", ["run", "sweep", *in_ci("detached", "keep_on_failure", "failing sweep")])
 def test_a_result_that_cannot_be_stored_keeps_the_slice_as_any_that_is_not_collected(tpujob: Tpujob, how: str) -> None:
     sweep = "matrix: {x: [1, 2]}\nenv: {X: '${params.x}'}\n"
     more = {"sweep": sweep, "failing sweep": sweep, "keep_on_failure": "keep_on_failure: 10m\n"}.get(how, "")
@@ -253,7 +253,7 @@ command: |
 """
 
 
-@pytest.mark.parametrize("how", ["run", "detached", "local", "held", "failed", "only"])
+@pytest.mark.parametrize("how", ["run", "local", "held", *in_ci("detached", "failed", "only")])
 def test_what_a_job_writes_beside_its_artifacts_comes_home(tpujob: Tpujob, how: str) -> None:
     (tpujob.directory / "code").mkdir()
     (tpujob.directory / "code" / "notes").write_text("shipped")
@@ -299,7 +299,7 @@ def test_what_is_too_much_beside_the_artifacts_waits_on_the_slice_and_comes_to_a
     assert tpujob.only_run()["lease"]["state"] == "gone"
 
 
-@pytest.mark.parametrize("how", ["keep", "sweep"])
+@pytest.mark.parametrize("how", ["keep", *in_ci("sweep")])
 def test_what_is_left_is_fetched_from_a_kept_slice_and_ends_the_lane_of_a_sweep(
     tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
@@ -316,7 +316,7 @@ def test_what_is_left_is_fetched_from_a_kept_slice_and_ends_the_lane_of_a_sweep(
     assert tpujob("down", "--all").returncode == 0
 
 
-@pytest.mark.parametrize("copied", [True, False])
+@pytest.mark.parametrize("copied", [True, *in_ci(False)])
 def test_what_a_job_has_written_is_here_when_its_command_is_interrupted(tpujob: Tpujob, copied: bool) -> None:
     endless = "sleep 0.2; echo last >last; echo ready; sleep 3600"
     job = WRITES.replace("${LAST:-true}", endless) + ON_TPU + ("" if copied else "copy_while_running: false\n")

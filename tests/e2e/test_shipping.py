@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli_fixture import Cli, Tpujob
+from tests.cli_fixture import Cli, Tpujob, in_ci
 from tests.waiting import until
 
 JOB = """
@@ -61,7 +61,7 @@ def test_plan_says_what_is_shipped_what_is_left_out_and_by_which_rule(tpujob: Tp
     assert {"path": "caches/", "size_bytes": 300_000, "rule": ".gitignore:1", "complete": True} in ship["left_out"]
 
 
-@pytest.mark.parametrize("command", ["run", "submit", "run here"])
+@pytest.mark.parametrize("command", ["run", "run here", *in_ci("submit")])
 def test_a_job_that_misses_a_file_ends_with_why_and_its_run_is_neither_shipped_nor_seen_by_git(
     tpujob: Tpujob, command: str
 ) -> None:
