@@ -26,7 +26,7 @@ WIDTH, SCALE, COLORS = 1120, 2, 64  # pixels of the page, of the picture for eac
 
 # What differs between two runs of the same job.
 IDS = re.compile(r"tpujob-\w+-\w+|(?<=^run {6})\w+|(?<=runs/mnist-)\w+|(?<=tpujob show )\w+", re.MULTILINE)
-KEPT = r"\d+ artifacts?|cores emulated as \d+|\d+ worker"
+KEPT = r"\d+ artifacts?|cores? emulated as \d+|\d+ worker"
 TIMES = r"\d{4}-\d\d-\d\d |\d\d:\d\d:\d\dZ|(?:[\d.]+ (?:d|h|m|s)\b ?)+"
 NUMBERS = re.compile(rf"(?P<kept>{KEPT})|{TIMES}|[\d.,]*\d(?: [KMG]?B\b)?")
 WHY_NOT = re.compile(r"(?<=cannot be downloaded: ).*")

@@ -58,9 +58,11 @@ def _of_types(typed: str) -> Words:
 
     kinds = [kind for name in catalog.types() if (kind := catalog.lookup(name))]
     generations = {kind.generation: "generation" for kind in kinds}
-    types = {kind.name: f"{kind.topology}, {kind.chips} chips" for kind in kinds}
+    types = {kind.name: f"{kind.topology}, {kind.chips} chip{'s'[: kind.chips != 1]}" for kind in kinds}
     # The API's name of a type begins with its family: v5litepod-8. People type v5e-8.
-    spoken = {catalog.spoken(kind.name): f"{kind.topology}, {kind.chips} chips" for kind in kinds}
+    spoken = {
+        catalog.spoken(kind.name): f"{kind.topology}, {kind.chips} chip{'s'[: kind.chips != 1]}" for kind in kinds
+    }
     return [*(spoken | types | generations).items()]
 
 

@@ -26,7 +26,8 @@ def _what(of: ClusterShape) -> str:
     kind, slices = of.slice, f"{of.slices} × " if of.slices > 1 else ""
     pods = f"{of.pods} pod{'s'[: of.pods != 1]}" + (f", {kind.hosts} a slice" if of.slices > 1 else "")
     how = f"{of.capacity.provisioning.label}{', all at once' if of.capacity.together else ''}"
-    chips = f"{of.slices * kind.kind.chips} chips"
+    count = of.slices * kind.kind.chips
+    chips = f"{count} chip{'s'[: count != 1]}"
     return f"{slices}{kind.kind.name} · {how} · {pods} on {kind.machine_type} · topology {kind.topology} · {chips}"
 
 

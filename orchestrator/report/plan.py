@@ -40,8 +40,8 @@ def plan_lines(
     job with code of its own. `torch_tpu`: the job trains with torch_tpu.
     """
     first = plan.candidates[0]
-    workers = f"{first.workers} worker{'s' if first.workers > 1 else ''}"
-    cores = f"{first.cores} cores"
+    workers = f"{first.workers} worker{'s'[: first.workers != 1]}"
+    cores = f"{first.cores} core{'s'[: first.cores != 1]}"
     if emulated_cores is not None:
         cores += f" emulated as {min(emulated_cores, first.cores_per_worker) * first.workers}"
     until = f"ends by {day_clock(now + first.life_s)} at the latest"

@@ -309,7 +309,7 @@ def remark_lines(found: RunReport) -> list[str]:
 def remarks(found: RunReport) -> list[tuple[str, str]]:
     """Return a kind and a sentence for each thing to be said of the results, also of what was saved of a run that was lost."""
     saved = [file for file in found.files if file.path.startswith("saved/worker")]
-    said = f"what the job had written when it was copied last: {len(saved):,} files in saved/"
+    said = f"what the job had written when it was copied last: {len(saved):,} file{'s'[: len(saved) != 1]} in saved/"
     return [*collected.lines(found.results), *([("saved", said)] if saved and found.ended_at is not None else [])]
 
 

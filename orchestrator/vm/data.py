@@ -119,7 +119,7 @@ class Place:
         size, took_s = sum(each.size for each in self.wanted.values()), time.monotonic() - self.began
         rate = f"{_size(self.fetched_bytes)} fetched in {took_s:.1f} s, {_size(self.fetched_bytes / took_s)}/s"
         if IS_FIRST:
-            self.say(f"{len(self.wanted):,} files, {_size(size)} of {self.url}: {rate}")
+            self.say(f"{_files(len(self.wanted))}, {_size(size)} of {self.url}: {rate}")
 
     def _look(self) -> set[str]:
         """Find out which objects are wanted, and delete all else. Return directories that only exist."""
@@ -171,7 +171,7 @@ class Place:
             if IS_FIRST and time.monotonic() - said >= SAY_S:
                 said = time.monotonic()
                 rate = _size(self.fetched_bytes / (said - self.began))
-                self.say(f"{_size(there + self.fetched_bytes)} of {_size(total)} in {len(missing):,} files, {rate}/s")
+                self.say(f"{_size(there + self.fetched_bytes)} of {_size(total)} in {_files(len(missing))}, {rate}/s")
         pool.shutdown()
 
     def _begin(self, one: Object) -> None:
@@ -270,6 +270,10 @@ def fetch_part(of: tuple[str, str, str], draft: str, size: int, begin: int, end:
 def _free(path: Path) -> int:
     disk = os.statvfs(path)
     return disk.f_bavail * disk.f_frsize
+
+
+def _files(count: int) -> str:
+    return f"{count:,} file{'s'[: count != 1]}"
 
 
 def _size(size_bytes: float) -> str:

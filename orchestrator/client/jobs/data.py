@@ -59,4 +59,4 @@ def _line(spec: JobSpec, key: str, url: str, objects: Objects) -> str:
     if not sizes:
         raise JobSpecError([spec.mistake(("data", key), f"gs://{bucket} has no object `{path}`, and none below it")])
     size = format_size(sum(sizes.values()))
-    return f"data: {key} is {url}: {more}{len(sizes):,} objects, {size}, fetched by each worker"
+    return f"data: {key} is {url}: {more}{len(sizes):,} object{'s'[: len(sizes) != 1]}, {size}, fetched by each worker"

@@ -219,7 +219,7 @@ async def _collect(to: UncollectedRun, progress: JobProgress, capabilities: Capa
     if to.wide is None:
         return await collect_results(to.lease, progress.fleet, to.request, tasks)
     came = await collect_results(to.lease, progress.fleet, to.wide, tasks)
-    what = f"{len(came.files):,} files, {format_size(came.size_bytes)} in {to.wide.destination}"
+    what = f"{len(came.files):,} file{'s'[: len(came.files) != 1]}, {format_size(came.size_bytes)} in {to.wide.destination}"
     await Report("collect", what)
     here = {(file.worker, file.path) for file in came.files} | came.equal
     rest = await collect_results(to.lease, progress.fleet, replace(to.request, elsewhere=here), tasks)
