@@ -283,4 +283,4 @@ def test_a_worker_fetches_the_data_of_a_job_and_what_is_missing_is_refused_befor
 
 def test_a_bucket_is_refused_where_there_is_no_storage(detached: Tpujob) -> None:
     done = detached("submit", detached.job(QUICK + "bucket: gs://my-bucket/runs\n"))
-    assert done.returncode == 64 and "job.yaml:8: bucket: the emulated cloud has no Cloud Storage" in done.stderr
+    assert done.returncode == 64 and "job.yaml:8: bucket: no Cloud Storage belongs to this shell" in done.stderr

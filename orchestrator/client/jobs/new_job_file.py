@@ -40,7 +40,7 @@ limits:
   max_duration: 8h              # then the TPU is deleted, whatever happens
   # max_cost: 10                # dollars, by the price table
 
-# artifacts: [out/*]            # collected, besides what the script writes to $TPUJOB_ARTIFACTS
+# artifacts: [out/*]            # collected whatever their size, as is $TPUJOB_ARTIFACTS; other new files up to 2 GB
 # env:
 #   WANDB_API_KEY: ${{env:WANDB_API_KEY}}   # your own variable, which stays out of files and logs
 # keep_on_failure: 30m          # keep the TPU of a job that fails, to look and to run again

@@ -37,6 +37,7 @@ _CUDA = re.compile(
 )
 NO_CUDA = "a TPU has no CUDA: the device is `torch_xla.device()` (docs/your-own-script.md)"
 ONE_MACHINE = "emulated workers share the ports of this machine; each TPU VM has its own"
+LEND = "`tpujob emulator up --lend-torch`"
 NO_KEYBOARD = "a job reads no keyboard: give what it asks for as an argument, or write `echo yes | …` before it"
 # Modules of packages that have another name.
 PACKAGES: dict[str, str] = dict(
@@ -96,8 +97,8 @@ class _Said:
             yield self._of_package(found[1])
         elif _MISSING.search(line):
             for each in _PATHS.finditer(line):
-                said = (each[2] or each[3] or each[4]).rstrip(".")
-                told = (self._of_path(said, base / self._here(said)) for base in self.bases if re.search(r"\w", said))
+                said = self._here((each[2] or each[3] or each[4]).rstrip("."))
+                told = (self._of_path(said, base / said) for base in self.bases if re.search(r"\w", said))
                 yield next(filter(None, told), ("", ""))
 
     def _here(self, said: str) -> str:
@@ -114,8 +115,7 @@ class _Said:
     def _of_path(self, said: str, path: Path) -> tuple[str, str] | None:
         """Return why this path, which the log names as `said`, is not on the workers; None: it is, or it is not known why."""
         path, root = Path(os.path.normpath(path)), self.root
-        here = self._here(said)
-        if root is None or not path.exists() or _SYSTEM.match(here) or (here[:1] == "/" and len(path.parts) < 4):
+        if root is None or not path.exists() or _SYSTEM.match(said) or (said[:1] == "/" and len(path.parts) < 4):
             return None
         if is_secret(path):
             return None
@@ -166,4 +166,9 @@ class _Said:
 
     def _absent(self, name: str, package: str) -> tuple[str, str]:
         where = "requirements.txt" if Path(self.run.job_path).name.startswith("Job(") else "`requirements:`"
-        return name, f"`{name}` is not installed on the workers; name `{package}` in {where}"
+        lent = (
+            f", or lend them this machine's: {LEND}"
+            if name in ("torch", "torch_xla") and self.run.cloud == "emulated"
+            else ""
+        )
+        return name, f"`{name}` is not installed on the workers; name `{package}` in {where}{lent}"

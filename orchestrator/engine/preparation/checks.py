@@ -57,7 +57,8 @@ def check_bucket(spec: JobSpec, cloud: str, environ: Mapping[str, str]) -> dict[
         return {}
     host = environ.get("STORAGE_EMULATOR_HOST")
     if not host:
-        text = "the emulated cloud has no Cloud Storage; remove this, or set STORAGE_EMULATOR_HOST to an emulator of it"
+        own = 'eval "$(tpujob emulator env)"; export STORAGE_EMULATOR_HOST=$TPUJOB_EMULATOR_URL'
+        text = f"no Cloud Storage belongs to this shell; `{own}` takes that of the emulator"
         raise JobSpecError([spec.mistake(field, text)])
     return {"STORAGE_EMULATOR_HOST": host}
 

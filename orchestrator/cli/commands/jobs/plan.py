@@ -58,7 +58,11 @@ def _print(session: Session, preview: PlanPreview) -> None:
     for note in preview.notes:
         console().notice("plan", note)
     if preview.table is not None:
-        print_table(preview.table.head, preview.table.rows, right=preview.table.right, optional=(4,), wraps=(7, 3))
+        rows, optional = preview.table.rows, (4,)
+        if len(reasons := {row[7] for row in rows}) == 1 < len(rows):
+            console().notice("plan", f"why these {len(rows)}: {reasons.pop()}")
+            optional = (7, 4)
+        print_table(preview.table.head, rows, right=preview.table.right, optional=optional, wraps=(7, 3))
     if preview.requests:
         first, *others = preview.requests
         body = "; `--json` has its body, and the others" if others else "; `--json` has its body"

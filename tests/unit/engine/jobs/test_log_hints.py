@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.core.lease.run_and_attempt import RunRecord
 from orchestrator.core.lease.run_spec import RunSpec
-from orchestrator.engine.jobs.log_hints import NO_CUDA, NO_KEYBOARD, ONE_MACHINE, hint
+from orchestrator.engine.jobs.log_hints import LEND, NO_CUDA, NO_KEYBOARD, ONE_MACHINE, hint
 
 WORK = "/home/me/tpujob/runs/7q2m4x1pzt-1/work"
 
@@ -63,7 +63,7 @@ ABSENT = "is not installed on the workers; name"
         (f"OSError: {DATA} not found.", ignored(DATA, *DATA_RULE)),
         (f"unable to open file: name = '{DATA}', errno = 2", ignored(DATA, *DATA_RULE)),
         (f"NotFoundError: {DATA}; No such file or directory", ignored(DATA, *DATA_RULE)),
-        (f"FileNotFoundError: Unable to find '{WORK}/{DATA}'", ignored(f"{WORK}/{DATA}", *DATA_RULE)),
+        (f"FileNotFoundError: Unable to find '{WORK}/{DATA}'", ignored(DATA, *DATA_RULE)),
         ("No such file: 'a.ckpt'", ignored("a.ckpt", "../.gitignore:3", "a.ckpt")),
         *(("bash: out: No such file or directory", OUT), ("Couldn't find any data file at out/", OUT)),
         ("No such file: 'pair/train.bin'", ignored("pair/train.bin", "../.gitignore:7", "pair/*")),
@@ -74,6 +74,10 @@ ABSENT = "is not installed on the workers; name"
         ),
         *(("No such file: '../shared/s'", f"`../shared/s` {OUTSIDE}"), ("No such file: 'far/f'", f"`far/f` {OUTSIDE}")),
         ("ModuleNotFoundError: No module named 'cv2'", f"`cv2` {ABSENT} `opencv-python-headless` in `requirements:`"),
+        (
+            "No module named 'torch'",
+            f"`torch` {ABSENT} `torch` in `requirements:`, or lend them this machine's: {LEND}",
+        ),
         ("No module named 'jax'", f"`jax` {ABSENT} `jax[tpu]` in `requirements:`"),
         ("No module named 'wandb'", f"`wandb` {ABSENT} `wandb` in `requirements:`"),
         (
