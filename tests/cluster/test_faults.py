@@ -84,7 +84,8 @@ def removed(gke: Gke, pod: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("fault", "words"), [
     (evicted, ("low on resource: memory",)), (preempted, ("imminent node shutdown",)),
-    (removed, ("node no longer exists", "pods have no node")),  # as the pod is seen, or the Job without it
+    # As the pod is seen, or the Job without it, or what is left once the JobSet has failed.
+    (removed, ("node no longer exists", "pods have no node", "none of its pods is left")),
 ], ids=lambda value: getattr(value, "__name__", ""))  # fmt: skip
 def test_a_pod_that_is_taken_away_ends_the_run_with_71_and_says_what_took_it(
     gke: Gke, fault: Callable[[Gke, dict[str, Any]], None], words: tuple[str, ...]
@@ -99,7 +100,7 @@ def test_a_pod_that_is_taken_away_ends_the_run_with_71_and_says_what_took_it(
 def test_a_job_that_kueue_preempts_for_a_higher_priority_ends_with_71(gke: Gke) -> None:
     gke.space = gke.cluster.namespace(quota=4)
     command = gke.running(HOLD, gke={"priority": "low"})
-    urgent = jobset("urgent", "true", hosts=1, topology="2x2x1", queue="tpu")
+    urgent = jobset("urgent", HOLD, hosts=1, topology="2x2x1", queue="tpu")
     urgent["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "high"
     submit(gke.cluster, gke.space, urgent)
     done = gke.end(command)
