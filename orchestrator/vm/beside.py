@@ -240,12 +240,8 @@ def _entries(home: str | None) -> Iterator[str]:
         except OSError:
             continue
         for name in names:
-            if (
-                name.startswith(PASSING)
-                or (name.startswith("tmp") and len(name) == len("tmp12345678"))
-                or "cache" in name
-                or (place == "/" and name in OF_THE_SYSTEM)
-            ):
+            is_passing = name.startswith(PASSING) or (name.startswith("tmp") and len(name) == len("tmp12345678"))
+            if is_passing or "cache" in name or (place == "/" and name in OF_THE_SYSTEM):
                 continue
             path = os.path.join(place, name)
             try:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from orchestrator.core.lease.run_and_attempt import LOCAL, RunRecord
+from orchestrator.core.lease.run_and_attempt import LOCAL, RunRecord, job_file
 from orchestrator.core.text.terminal import clean
 from orchestrator.errors import UserError
 from orchestrator.remote.shipping.ignore import OWN, Rules
@@ -165,5 +165,5 @@ class _Said:
         return self._absent(name, "." if own else name)
 
     def _absent(self, name: str, package: str) -> tuple[str, str]:
-        where = "requirements.txt" if Path(self.run.job_path).name.startswith("Job(") else "`requirements:`"
+        where = "requirements.txt" if job_file(self.run.job_path) is None else "`requirements:`"
         return name, f"`{name}` is not installed on the workers; name `{package}` in {where}"
