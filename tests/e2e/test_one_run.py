@@ -36,7 +36,8 @@ def test_a_script_runs_without_a_job_file(tpujob: Tpujob, project: Path) -> None
     (result,) = project.glob("runs/train-*/worker0/artifacts/result.txt")
     assert result.read_text() == "result"
     (run,) = json.loads(tpujob("list", "--json").stdout)
-    assert run["name"] == "train"
+    assert run["name"] == "train" and run["job"] is None is json.loads(tpujob("show", "train", "--json").stdout)["job"]
+    assert "The job as it was run, without a job file" in next(project.glob("runs/*/report.html")).read_text()
 
 
 def test_a_job_file_that_init_wrote_is_changed_for_one_run(tpujob: Tpujob, project: Path) -> None:

@@ -104,7 +104,7 @@ def ended_before(
     session: Session, run: RunRecord, attempt: Attempt, lease: Lease | None, lines: Iterable[str]
 ) -> RunResult:
     """Report the result of a run that another process ended, from the ledger, and return it."""
-    _tell_saved(session, Path(run.directory))
+    tell_saved(session, Path(run.directory))
     return _ended(session, recorded(session, run, attempt, lease, lines))
 
 
@@ -252,7 +252,7 @@ def _remove_saved_work(session: Session, outcome: Outcome, directory: Path) -> N
         path.replace(target)
     shutil.rmtree(saved / ".draft", ignore_errors=True)
     lost = outcome.unsaved
-    if not _tell_saved(session, directory):
+    if not tell_saved(session, directory):
         at = day_clock(min((copy.stat().st_mtime for copy in saved.glob("worker*")), default=None))
         shutil.rmtree(saved, ignore_errors=True)
         if came is None and outcome.spans.get("main") and outcome.released is not None:
@@ -264,7 +264,7 @@ def _remove_saved_work(session: Session, outcome: Outcome, directory: Path) -> N
             collected.keep(directory, CollectResult(refused=lost))
 
 
-def _tell_saved(session: Session, directory: Path) -> bool:
+def tell_saved(session: Session, directory: Path) -> bool:
     """Say what of the job's files is here only because it was copied while the job ran; return whether anything is."""
     if said := saved_text(directory, relative(directory)):
         session.reporter.notice("saved", said)

@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.client import lookup
-from orchestrator.client.events import relative
 from orchestrator.client.jobs import ending
 from orchestrator.client.jobs.ending import Canceled
+from orchestrator.client.jobs.results import tell_saved
 from orchestrator.client.slices.down import SliceRelease
 from orchestrator.client.sweeps import progress
 from orchestrator.client.sweeps.progress import VariantState
 from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.errors import TpujobError
 from orchestrator.report.messages import lease_outcome
-from orchestrator.report.results import saved_text
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -58,11 +57,10 @@ def cancel(session: Session, text: str) -> Canceled | CanceledSweep:
     record = lookup.live_sweep(session, text)
     if record is None:
         found, attempt = lookup.live_run(session, text)
-        canceled, directory = ending.cancel(session, found, attempt), Path(found.directory)
+        canceled = ending.cancel(session, found, attempt)
         if canceled.slices and attempt.state is AttemptState.RUNNING:
             session.reporter.notice("lost", NOT_COLLECTED)
-            if said := saved_text(directory, relative(directory)):
-                session.reporter.notice("saved", said)
+            tell_saved(session, Path(found.directory))
         return canceled
     return _cancel(session, record, progress.is_living(session, record), before)
 
