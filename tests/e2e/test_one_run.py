@@ -43,9 +43,8 @@ def test_a_script_runs_without_a_job_file(tpujob: Tpujob, project: Path) -> None
 def test_a_job_file_that_init_wrote_is_changed_for_one_run(tpujob: Tpujob, project: Path) -> None:
     made = tpujob("init")
     assert (made.returncode, made.stdout) == (0, "train.yaml\n")
-    shape = json.loads(
-        tpujob("plan", "train.yaml", "--zone", "us-east5", "--spot", "--set", "limits.max_duration=2h", "--json").stdout
-    )
+    changes = ("--zone", "us-east5", "--spot", "--set", "limits.max_duration=2h")
+    shape = json.loads(tpujob("plan", "train.yaml", *changes, "--json").stdout)
     assert {(one["zone"][:8], one["provisioning"]) for one in shape["candidates"]} == {("us-east5", "spot")}
     assert shape["max_duration_s"] == 7200
     done = tpujob("run", "train.yaml", "--zone", "us-central1-a", "--", "python", "train.py", "--lr", "1")

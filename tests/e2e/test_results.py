@@ -276,8 +276,8 @@ def test_what_a_job_writes_beside_its_artifacts_comes_home(tpujob: Tpujob, how: 
     assert came == {"worker0/artifacts/a"} | ({"worker0/work/notes"} if how == "only" else beside | home)
     warned = "warning  `artifacts: *.gone` matches no file" in done.stderr
     assert warned is (how == "only") and (".env · not collected: it looks like" in done.stderr) is (how != "only")
-    many = "" if how == "only" else "files in .*"
-    assert re.search(f"{many}, all hashes match, in runs/{directory.name}/worker0/\n", done.stdout), done.text
+    files = "files in .*" * (how != "only")
+    assert re.search(f"{files}, all hashes match, in runs/{directory.name}/worker0/\n", done.stdout), done.text
     page = html.unescape((directory / "report.html").read_text())
     assert ('/work/checkpoints/best.pt"' in page) is (how != "only")
     assert tpujob("down", "--all").returncode == 0 and tpujob.alive() == []
@@ -336,7 +336,6 @@ def test_what_a_job_has_written_is_here_when_its_command_is_interrupted(tpujob: 
     saved = {path.name for path in tpujob.directory.glob("runs/*/saved/worker0/**/*") if path.is_file()}
     assert saved == ({"best.pt", "large", "a", "notes", "model.keras", "last"} if copied else set())
     for said in (err, tpujob("show", "writes").stdout):
-        told = re.search(r"what the job had written .*, at 20.*Z: \d files, 3.0 MB in .*saved/", said)
-        assert bool(told) is bool(copied)
+        assert bool(re.search(r"had written .*, at 20.*Z: \d files, 3.0 MB in .*saved/", said)) is bool(copied)
         assert ("what the job wrote was not copied, and is gone with its slice" in said) is (copied is False)
         assert bool(re.search("what the job wrote after 20.*Z, .*, is gone with its slice", said)) is (copied is None)

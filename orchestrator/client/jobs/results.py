@@ -195,11 +195,8 @@ def _number(attempt: Attempt) -> int:
 
 def _artifacts(directory: Path) -> tuple[Path, ...]:
     """Return the files that were collected, in order."""
-    found = []
-    for worker in directory.glob("worker*"):
-        for parent, _, files in os.walk(worker):
-            found += [Path(parent, name) for name in files]
-    return tuple(sorted(found))
+    walked = (each for worker in directory.glob("worker*") for each in os.walk(worker))
+    return tuple(sorted(Path(parent, name) for parent, _, files in walked for name in files))
 
 
 def _as_recorded(session: Session, outcome: Outcome) -> Outcome:
