@@ -25,15 +25,8 @@ if TYPE_CHECKING:
     from orchestrator.client.shown_logs import Choice, ShownLogs
 
 CALL_LOG = "tpujob.api"  # the logger of the calls to the API
-ACTION = {
-    "warning",
-    "limit",
-    "clock",
-    "hint",
-    "lost",
-    "stop",
-    "recover",
-}  # the stages that are printed with --quiet, too
+ACTION = {"warning", "limit", "clock", "hint", "lost", "stop", "recover", "note", "held", "failed", "alive", "status", "end",
+    "left", "saved", "missing", "renamed", "results", "collect", "run"}  # printed with --quiet, too  # fmt: skip
 JOB_ENDS = {"lost", "stop"}  # no job runs after a notice of these stages
 BOLD_RED = "\x1b[1;31m"
 

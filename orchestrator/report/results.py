@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.lease.lease import Lease
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, end_text
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, end_text, job_file
 from orchestrator.core.lease.run_spec import NO_TRAINING, RunSpec
+from orchestrator.core.text.artifacts import takes_all
 from orchestrator.core.text.durations import format_duration
 from orchestrator.core.text.sizes import format_size
 from orchestrator.ledger.ledger import Ledger
@@ -112,7 +113,7 @@ class RunReport:
     detail: str
     hint: str  #: what to do about it; empty: nothing special
     cloud: str
-    job: str
+    job: str | None  #: its file; None: it has none
     spec: dict[str, Any]
     started_at: float
     ended_at: float | None
@@ -134,14 +135,15 @@ class RunReport:
         return asdict(self)
 
 
-def describe(outcome: Outcome) -> str:
-    """Return the result of a run in one line."""
+def describe(outcome: Outcome, where: Path) -> str:
+    """Return the result of a run in one line. `where`: its directory, as the user sees it."""
     if outcome.state is AttemptState.SUCCEEDED:
         directory = Path(outcome.run.directory)
         diverged = [f"{name} {each.diverged}" for name, each in read_metrics(directory).items() if each.diverged]
-        parts = ["succeeded", *diverged, *_describe_metrics(metrics(directory)), _describe_artifacts(outcome)]
-        return " · ".join(part for part in parts if part)
-    return end_text(outcome.state, outcome.error.message if outcome.error else "unknown")
+        parts = ["succeeded", *diverged, *_describe_metrics(metrics(directory))]
+    else:
+        parts = [end_text(outcome.state, outcome.error.message if outcome.error else "unknown")]
+    return " · ".join([*parts, *_describe_artifacts(outcome, where)])
 
 
 def metrics(directory: Path) -> dict[str, Any]:
@@ -177,17 +179,18 @@ def _describe_metrics(found: dict[str, Any]) -> list[str]:
     return parts
 
 
-def _describe_artifacts(outcome: Outcome) -> str:
-    found = outcome.collected
+def _describe_artifacts(outcome: Outcome, where: Path) -> list[str]:
+    found, parts = outcome.collected, []
     if found is None or not found.files:
-        return ""
-    parts = []
+        return [] if found is None or takes_all(outcome.run.spec.artifacts) else ["no artifacts"]
     for beside, what in ((False, "artifact"), (True, "file")):
         if files := [file for file in found.files if file.beside is beside]:
-            where = " and ".join(sorted({f"{file.path.partition('/')[0]}/" for file in files})) if beside else ""
-            count = f"{len(files):,} {what}{'s'[: len(files) != 1]}{f' in {where}' if where else ''}"
+            tops = " and ".join(sorted({f"{file.path.partition('/')[0]}/" for file in files})) if beside else ""
+            count = f"{len(files):,} {what}{'s'[: len(files) != 1]}{f' in {tops}' if tops else ''}"
             parts.append(f"{count}, {format_size(sum(file.size_bytes for file in files))}")
-    return f"{' · '.join(parts)}, all hashes match"
+    workers = {file.worker for file in found.files}
+    parts[-1] += f", all hashes match, in {where}/worker{workers.pop() if len(workers) == 1 else '*'}/"
+    return parts
 
 
 def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunReport:
@@ -203,7 +206,7 @@ def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunR
         detail=attempt.detail,
         hint=attempt.hint,
         cloud=run.cloud,
-        job=run.job_path,
+        job=job_file(run.job_path),
         spec=run.spec.values,
         started_at=run.created_at,
         ended_at=attempt.ended_at,
@@ -282,7 +285,7 @@ def head_lines(found: RunReport) -> list[str]:
 
 def _job(found: RunReport) -> str:
     """Return the job file; for a job without one, what it runs."""
-    if not Path(found.job).name.startswith("Job("):
+    if found.job is not None:
         return found.job
     spec = RunSpec.of(found.spec)
     train = spec.train or NO_TRAINING
@@ -308,9 +311,19 @@ def remark_lines(found: RunReport) -> list[str]:
 
 def remarks(found: RunReport) -> list[tuple[str, str]]:
     """Return a kind and a sentence for each thing to be said of the results, also of what was saved of a run that was lost."""
-    saved = [file for file in found.files if file.path.startswith("saved/worker")]
-    said = f"what the job had written when it was copied last: {len(saved):,} file{'s'[: len(saved) != 1]} in saved/"
-    return [*collected.lines(found.results), *([("saved", said)] if saved and found.ended_at is not None else [])]
+    said = saved_text(Path(found.directory), Path()) if found.ended_at is not None else ""
+    return [*collected.lines(found.results), *([("saved", said)] if said else [])]
+
+
+def saved_text(directory: Path, where: Path) -> str:
+    """Return what was copied while the job ran and is here, and when; empty without it. `where`: as the user sees it."""
+    copies = {copy: copy.stat().st_mtime for copy in directory.glob("saved/worker*")}
+    files = [file for copy in copies for file in _files(copy)]
+    if not files:
+        return ""
+    at, size = day_clock(min(copies.values())), format_size(sum(f.size_bytes for f in files))
+    count = f"{len(files):,} file{'s'[: len(files) != 1]}, {size}"
+    return f"what the job had written when it was copied last, at {at}: {count} in {where / 'saved'}/"
 
 
 def event_table(found: RunReport) -> Table:

@@ -33,19 +33,8 @@ OF_THE_HOME = (".cache", ".config", ".ssh", ".gnupg", ".docker", ".kube", ".aws"
     ".rustup", ".conda", ".nv", ".triton", ".ipython", ".jupyter", ".bash", ".profile", ".python_history", ".wget-hsts",
     ".lesshst", ".viminfo", ".git", ".netrc", ".sudo_as", ".keras", ".local", ".java", ".dbus", ".pki")  # fmt: skip
 # What many programs leave in /tmp, libtpu among them.
-PASSING = (
-    ".",
-    "pip-",
-    "uv-",
-    "pytest-of-",
-    "systemd-",
-    "snap-",
-    "ssh-",
-    "tmux-",
-    "tpu_logs",
-    "libtpu",
-    "torchinductor_",
-)
+PASSING = (".", "pip-", "uv-", "pytest-of-", "systemd-", "snap-", "ssh-", "tmux-", "tpu_logs", "libtpu",
+    "torchinductor_")  # fmt: skip
 EMULATED = "TPUJOB_EMULATED_TRAINING"  # set on an emulated worker, whose /tmp is that of this machine, and stays
 MOST_FILES = 200_000  # of an index
 LOOKED_AT = 5000  # files of /tmp and its like, at the beginning
@@ -150,12 +139,8 @@ def rows(
         return
     if record is None:  # the disk was full, or the job has deleted it: the job's directory comes whole
         record = {"home": None, "of": {}, "elsewhere": {}}
-        yield {
-            "path": "(its home)",
-            "why": "what was there before the job is not known",
-            "harmless": True,
-            "beside": True,
-        }
+        why = "what was there before the job is not known"
+        yield {"path": "(its home)", "why": why, "harmless": True, "beside": True}
     left_bytes, only = wanted.get("most_bytes"), wanted.get("only")
     have = {(status.st_dev, status.st_ino) for status in map(_followed, taken) if status is not None}
     files = sorted(found(run, record, looked), key=lambda file: (file.status.st_size, file.name))
@@ -175,11 +160,8 @@ def rows(
                 left_bytes = None if left_bytes is None else left_bytes - row.get("size_bytes", 0)
                 yield dict(row, beside=True)
     if len(files) > MOST_FILES:
-        yield {
-            "path": "(the rest)",
-            "size_bytes": sum(file.status.st_size for file in files[MOST_FILES:]),
-            "beside": True,
-        }
+        size_bytes = sum(file.status.st_size for file in files[MOST_FILES:])
+        yield {"path": "(the rest)", "size_bytes": size_bytes, "beside": True}
     for path, count, size_bytes in elsewhere(record, looked) if only is None else ():
         yield {"path": path, "files": count, "size_bytes": size_bytes, "harmless": True, "beside": True}
 
@@ -240,12 +222,8 @@ def _entries(home: str | None) -> Iterator[str]:
         except OSError:
             continue
         for name in names:
-            if (
-                name.startswith(PASSING)
-                or (name.startswith("tmp") and len(name) == len("tmp12345678"))
-                or "cache" in name
-                or (place == "/" and name in OF_THE_SYSTEM)
-            ):
+            is_passing = name.startswith(PASSING) or (name.startswith("tmp") and len(name) == len("tmp12345678"))
+            if is_passing or "cache" in name or (place == "/" and name in OF_THE_SYSTEM):
                 continue
             path = os.path.join(place, name)
             try:

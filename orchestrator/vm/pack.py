@@ -54,7 +54,8 @@ def pack() -> None:
 
     Rows: {"path", "size_bytes", "sha256"}, {"path", "why"} for what is not packed, with "harmless" where that is no file,
     {"hashed": bytes} as a sign of life, and at the end {"end": the number of files, and "unmatched": patterns. Those of files
-    beside the artifacts have "beside"; without "sha256" they are more than "most_bytes" in all, and not packed.
+    beside the artifacts have "beside"; without "sha256" they are more than "most_bytes" in all, and not packed. A file that was
+    written to while it was read is "changing": what comes of it may be a part.
     """
     request = json.loads(sys.stdin.buffer.readline())
     run = PhaseFiles(request["attempt"], "main", request.get("runs")).run
@@ -220,10 +221,10 @@ def _candidates(run: str, patterns: list[str], looked: Callable[[int], None], un
 def _measured(path: str, hashed: Callable[[int], None], refused: Callable[[int], str | None]) -> dict[str, Any]:
     _check(path)
     with open(path, "rb", buffering=0, opener=_never_waiting) as file:
-        promised = os.fstat(file.fileno()).st_size
-        digest, size_bytes = hashing.sha256(promised), 0
+        before = os.fstat(file.fileno())
+        digest, size_bytes = hashing.sha256(before.st_size), 0
         while True:
-            why = refused(max(promised, size_bytes))
+            why = refused(max(before.st_size, size_bytes))
             if why is not None:
                 raise PackRefused(why)
             piece = file.read(PIECE_BYTES)
@@ -232,7 +233,8 @@ def _measured(path: str, hashed: Callable[[int], None], refused: Callable[[int],
             digest.update(piece)
             size_bytes += len(piece)
             hashed(len(piece))
-    return {"size_bytes": size_bytes, "sha256": digest.hexdigest()}
+        is_same = os.fstat(file.fileno()).st_mtime_ns == before.st_mtime_ns
+    return dict({"size_bytes": size_bytes, "sha256": digest.hexdigest()}, **({} if is_same else {"changing": True}))
 
 
 def _check(path: str) -> None:

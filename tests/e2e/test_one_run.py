@@ -36,15 +36,15 @@ def test_a_script_runs_without_a_job_file(tpujob: Tpujob, project: Path) -> None
     (result,) = project.glob("runs/train-*/worker0/artifacts/result.txt")
     assert result.read_text() == "result"
     (run,) = json.loads(tpujob("list", "--json").stdout)
-    assert run["name"] == "train"
+    assert run["name"] == "train" and run["job"] is None is json.loads(tpujob("show", "train", "--json").stdout)["job"]
+    assert "The job as it was run, without a job file" in next(project.glob("runs/*/report.html")).read_text()
 
 
 def test_a_job_file_that_init_wrote_is_changed_for_one_run(tpujob: Tpujob, project: Path) -> None:
     made = tpujob("init")
     assert (made.returncode, made.stdout) == (0, "train.yaml\n")
-    shape = json.loads(
-        tpujob("plan", "train.yaml", "--zone", "us-east5", "--spot", "--set", "limits.max_duration=2h", "--json").stdout
-    )
+    changes = ("--zone", "us-east5", "--spot", "--set", "limits.max_duration=2h")
+    shape = json.loads(tpujob("plan", "train.yaml", *changes, "--json").stdout)
     assert {(one["zone"][:8], one["provisioning"]) for one in shape["candidates"]} == {("us-east5", "spot")}
     assert shape["max_duration_s"] == 7200
     done = tpujob("run", "train.yaml", "--zone", "us-central1-a", "--", "python", "train.py", "--lr", "1")

@@ -265,7 +265,8 @@ def test_what_a_job_writes_beside_its_artifacts_comes_home(tpujob: Tpujob, how: 
         assert tpujob("submit", path).returncode == 0
     if how == "held":
         assert tpujob("up", "held", "--zone", "us-central1-a").returncode == 0
-        assert tpujob("run", tpujob.job("name: before\ncommand: echo b >~/before\n" + ON_TPU, "b.yaml")).returncode == 0
+        before = "name: before\ncommand: echo b >~/before\nartifacts: only\n" + ON_TPU
+        assert "result   succeeded · no artifacts\n" in tpujob("run", tpujob.job(before, "b.yaml")).stdout
     done = tpujob("attach", "writes") if how == "detached" else tpujob("run", path)
     assert done.returncode == (7 if how == "failed" else 0), done.text
     (directory,) = tpujob.directory.glob("runs/writes-*")
@@ -275,7 +276,8 @@ def test_what_a_job_writes_beside_its_artifacts_comes_home(tpujob: Tpujob, how: 
     assert came == {"worker0/artifacts/a"} | ({"worker0/work/notes"} if how == "only" else beside | home)
     warned = "warning  `artifacts: *.gone` matches no file" in done.stderr
     assert warned is (how == "only") and (".env · not collected: it looks like" in done.stderr) is (how != "only")
-    assert "files in " in done.stdout or how in ("only", "failed"), done.text
+    files = "files in .*" * (how != "only")
+    assert re.search(f"{files}, all hashes match, in runs/{directory.name}/worker0/\n", done.stdout), done.text
     page = html.unescape((directory / "report.html").read_text())
     assert ('/work/checkpoints/best.pt"' in page) is (how != "only")
     assert tpujob("down", "--all").returncode == 0 and tpujob.alive() == []
@@ -316,16 +318,24 @@ def test_what_is_left_is_fetched_from_a_kept_slice_and_ends_the_lane_of_a_sweep(
     assert tpujob("down", "--all").returncode == 0
 
 
-@pytest.mark.parametrize("copied", [True, *in_ci(False)])
-def test_what_a_job_has_written_is_here_when_its_command_is_interrupted(tpujob: Tpujob, copied: bool) -> None:
+@pytest.mark.parametrize("copied", [True, None, *in_ci(False)])  # None: nothing was there when it was copied
+def test_what_a_job_has_written_is_here_when_its_command_is_interrupted(tpujob: Tpujob, copied: bool | None) -> None:
     endless = "sleep 0.2; echo last >last; echo ready; sleep 3600"
-    job = WRITES.replace("${LAST:-true}", endless) + ON_TPU + ("" if copied else "copy_while_running: false\n")
+    job = WRITES.replace("${LAST:-true}", endless) + ON_TPU + ("copy_while_running: false\n" if copied is False else "")
+    job = "name: writes\ncommand: echo ready; sleep 3600\n" + ON_TPU if copied is None else job
     running = tpujob.start("run", tpujob.job(job))
     until(lambda: "ready" in "".join(path.read_text() for path in tpujob.directory.glob("runs/*/logs/*")), "the job")
-    press(running)
+    if copied is None:
+        until(lambda: [*tpujob.directory.glob("runs/*/saved/worker0")], "a copy of nothing")
+        ended = tpujob("cancel", "writes")
+        assert "lost     what the job wrote is not collected" in ended.stderr and "saved" not in ended.stderr
+    else:
+        press(running)
     _, err = running.communicate()
-    assert running.returncode == 130 and tpujob.alive() == []
+    assert running.returncode == (71 if copied is None else 130) and tpujob.alive() == []
     saved = {path.name for path in tpujob.directory.glob("runs/*/saved/worker0/**/*") if path.is_file()}
     assert saved == ({"best.pt", "large", "a", "notes", "model.keras", "last"} if copied else set())
-    assert ("what the job had written when it was copied last" in err) is copied
-    assert ("what the job wrote was not copied, and is gone with its slice" in err) is not copied
+    for said in (err, tpujob("show", "writes").stdout):
+        assert bool(re.search(r"had written .*, at 20.*Z: \d files, 3.0 MB in .*saved/", said)) is bool(copied)
+        assert ("what the job wrote was not copied, and is gone with its slice" in said) is (copied is False)
+        assert bool(re.search("what the job wrote after 20.*Z, .*, is gone with its slice", said)) is (copied is None)

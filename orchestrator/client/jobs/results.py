@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, RunRecord, r
 from orchestrator.core.text.durations import format_duration
 from orchestrator.errors import PayloadFailed, TpujobError
 from orchestrator.exit_codes import exit_code
+from orchestrator.remote.transfer.collect import EVERYTHING, CollectResult, Problem
 from orchestrator.remote.transfer.places import DRAFT
 from orchestrator.report import collected, costs, worker_ends
 from orchestrator.report.layout import day_clock, format_cost
@@ -32,7 +34,7 @@ from orchestrator.report.messages import (
     release_outcome,
     uncollected_alert,
 )
-from orchestrator.report.results import describe, metrics, payload_spans
+from orchestrator.report.results import describe, metrics, payload_spans, saved_text
 from orchestrator.report.whole_run import WholeRun, whole_run
 from orchestrator.settings import EMULATED, GKE
 
@@ -64,8 +66,8 @@ def finish(session: Session, outcome: Outcome, drafted: Iterable[str] = ()) -> R
         workers = worker_ends.reports(outcome.error.workers, directory)
         # The error of a run whose results are collected later has none; the ledger knows them.
         workers = workers or worker_ends.recorded(session.ledger, outcome.attempt, directory)
-    inside = payload_spans(directory)
-    lines = outcome_lines(outcome, result=describe(outcome), inside=inside, usd=whole.cost_usd, workers=workers)
+    said = describe(outcome, relative(directory))
+    lines = outcome_lines(outcome, result=said, inside=payload_spans(directory), usd=whole.cost_usd, workers=workers)
     return _ended(session, replace(_result(session, outcome, whole, lines=lines), workers=workers))
 
 
@@ -102,6 +104,7 @@ def ended_before(
     session: Session, run: RunRecord, attempt: Attempt, lease: Lease | None, lines: Iterable[str]
 ) -> RunResult:
     """Report the result of a run that another process ended, from the ledger, and return it."""
+    tell_saved(session, Path(run.directory))
     return _ended(session, recorded(session, run, attempt, lease, lines))
 
 
@@ -192,11 +195,8 @@ def _number(attempt: Attempt) -> int:
 
 def _artifacts(directory: Path) -> tuple[Path, ...]:
     """Return the files that were collected, in order."""
-    found = []
-    for worker in directory.glob("worker*"):
-        for parent, _, files in os.walk(worker):
-            found += [Path(parent, name) for name in files]
-    return tuple(sorted(found))
+    walked = (each for worker in directory.glob("worker*") for each in os.walk(worker))
+    return tuple(sorted(Path(parent, name) for parent, _, files in walked for name in files))
 
 
 def _as_recorded(session: Session, outcome: Outcome) -> Outcome:
@@ -248,10 +248,24 @@ def _remove_saved_work(session: Session, outcome: Outcome, directory: Path) -> N
         private_files.make_directory(target.parent)
         path.replace(target)
     shutil.rmtree(saved / ".draft", ignore_errors=True)
-    if any(saved.glob("worker*")):
-        session.reporter.notice("saved", f"what the job had written when it was copied last: {relative(saved)}")
-    elif outcome.collected is None and outcome.spans.get("main") and outcome.released is not None:
-        session.reporter.notice("lost", "what the job wrote was not copied, and is gone with its slice")
+    lost = outcome.unsaved
+    if not tell_saved(session, directory):
+        at = day_clock(min((copy.stat().st_mtime for copy in saved.glob("worker*")), default=None))
+        shutil.rmtree(saved, ignore_errors=True)
+        if came is None and outcome.spans.get("main") and outcome.released is not None:
+            what = f"after {at}, when it was copied last, is" if at else "was not copied, and is"
+            lost = (*lost, Problem(0, EVERYTHING, f"what the job wrote {what} gone with its slice"))
+            session.reporter.notice("lost", lost[-1].why)
+    if came is None and lost:
+        with contextlib.suppress(OSError):  # it was said
+            collected.keep(directory, CollectResult(refused=lost))
+
+
+def tell_saved(session: Session, directory: Path) -> bool:
+    """Say what of the job's files is here only because it was copied while the job ran; return whether anything is."""
+    if said := saved_text(directory, relative(directory)):
+        session.reporter.notice("saved", said)
+    return bool(said)
 
 
 def _start_collector(session: Session, run: str) -> None:

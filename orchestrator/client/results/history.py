@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from orchestrator.client.session import Session
+from orchestrator.core.lease.run_and_attempt import job_file
 from orchestrator.report import costs
 
 
@@ -16,7 +17,7 @@ class RunSummary:
     state: str
     exit_code: int | None
     cloud: str
-    job: str
+    job: str | None  #: its file
     started_at: float
     ended_at: float | None
     directory: str
@@ -39,7 +40,7 @@ def runs(session: Session) -> tuple[RunSummary, ...]:
             state=str(attempt.state),
             exit_code=attempt.exit_code,
             cloud=run.cloud,
-            job=run.job_path,
+            job=job_file(run.job_path),
             started_at=run.created_at,
             ended_at=attempt.ended_at,
             directory=run.directory,

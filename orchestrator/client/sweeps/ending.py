@@ -7,14 +7,17 @@ be about to start the next variant. Its runs are ended as by `cancel` of each, a
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.client import lookup
 from orchestrator.client.jobs import ending
 from orchestrator.client.jobs.ending import Canceled
+from orchestrator.client.jobs.results import tell_saved
 from orchestrator.client.slices.down import SliceRelease
 from orchestrator.client.sweeps import progress
 from orchestrator.client.sweeps.progress import VariantState
+from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.errors import TpujobError
 from orchestrator.report.messages import lease_outcome
 
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
     from orchestrator.client.session import Session
     from orchestrator.core.lease.lease import Lease
     from orchestrator.ledger.rows import SweepRecord
+
+
+NOT_COLLECTED = "what the job wrote is not collected (`cancel` does not wait for that), and goes with its slice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,12 @@ def cancel(session: Session, text: str) -> Canceled | CanceledSweep:
     session.recover(look=True)
     record = lookup.live_sweep(session, text)
     if record is None:
-        return ending.cancel(session, *lookup.live_run(session, text))
+        found, attempt = lookup.live_run(session, text)
+        canceled = ending.cancel(session, found, attempt)
+        if canceled.slices and attempt.state is AttemptState.RUNNING:
+            session.reporter.notice("lost", NOT_COLLECTED)
+            tell_saved(session, Path(found.directory))
+        return canceled
     return _cancel(session, record, progress.is_living(session, record), before)
 
 
@@ -71,6 +82,8 @@ def _cancel(session: Session, record: SweepRecord, living: bool, before: list[Le
     owed |= {lease.id: lease for run, lease in had if lease is not None and ending.is_its_own(lease, run)}
     for lease in kept:
         session.reporter.notice("note", lease_outcome(lease))
+    if owed and any(attempt.state is AttemptState.RUNNING for _, attempt in live):
+        session.reporter.notice("lost", NOT_COLLECTED)
     for cloud in {lease.cloud for lease in owed.values()}:
         ending.release(session, [lease for lease in owed.values() if lease.cloud == cloud])
     if not session.unproven and living:

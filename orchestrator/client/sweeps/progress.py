@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.lease.run_and_attempt import AttemptState
+from orchestrator.core.lease.run_and_attempt import AttemptState, job_file
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -35,7 +35,7 @@ class SweepProgress:
 
     sweep: str
     name: str
-    job: str
+    job: str | None  #: its file
     started_at: float
     variants: tuple[VariantState, ...]
 
@@ -111,4 +111,4 @@ def _progress(record: SweepRecord, runs: list[tuple[RunRecord, Attempt]]) -> Swe
         before = (str(AttemptState.SUCCEEDED), row.run) if row.run else (QUEUED, None)
         state, run_id = states.get(row.number, before)
         variants.append(VariantState(row.number, row.variant, row.name, row.params, state, run_id))
-    return SweepProgress(record.id, record.name, record.job_path, record.created_at, tuple(variants))
+    return SweepProgress(record.id, record.name, job_file(record.job_path), record.created_at, tuple(variants))

@@ -45,11 +45,16 @@ class RunRecord:
 
     id: str
     name: str
-    job_path: str
+    job_path: str  # of a job without a file: a name in the directory to which its paths are relative
     cloud: str
     created_at: float
     directory: str  # local directory of its logs and artifacts
     spec: RunSpec = field(default_factory=RunSpec)  # the resolved job, without environment values
+
+
+def job_file(path: str) -> str | None:
+    """Return this path as the ledger has it; None where it stands for a job without a file (`Job(NAME)`)."""
+    return None if path.rpartition("/")[2].startswith("Job(") else path
 
 
 @dataclass(frozen=True)

@@ -54,4 +54,4 @@ async def report_nodes(project: str, names: tuple[str, ...]) -> None:
     else:
         if left:
             why = "a minimum size of the pool or other pods keep them; its admin knows (docs/gke.md)"
-            await Report("nodes", f"STILL THERE, and billed: {in_words(left)}; {why}")
+            await Report("warning", f"nodes STILL THERE, and billed: {in_words(left)}; {why}")

@@ -260,9 +260,8 @@ def _shipped(shipment: Shipment, sent: Sequence[PushResult]) -> str:
     most = max(sent, key=lambda result: (result.files, result.size_bytes), default=None)
     left_out = left_out_text(shipment.left_out)
     rest = f" ({left_out})" if left_out else ""
-    contents = len(
-        {file.sha256 for file in shipment.manifest.files if file.size_bytes}
-    )  # each is sent once, and no empty one
+    # Each content is sent once, and no empty one.
+    contents = len({file.sha256 for file in shipment.manifest.files if file.size_bytes})
     if most is not None and 0 < most.files < contents:
         return f"{most.files:,} of {count(shipment.files)}, {format_size(most.size_bytes)} changed{rest}"
     there = ", nothing new" if most is not None and not most.files and shipment.size_bytes else ""

@@ -116,9 +116,8 @@ async def run_local(job: LocalRun) -> Outcome:
     await progress.enter(None)
     if progress.collected is not None and progress.collected.uncollected:
         left = await LeaveLocal(job.worker)
-        await Report(
-            "results", f"the results that are not in {job.run.directory} are in {left}: delete them when you are done"
-        )
+        text = f"the results that are not in {job.run.directory} are in {left}: delete them when you are done"
+        await Report("results", text)
     else:
         await CloseLocal(job.worker)
     return await finish(progress)
@@ -185,9 +184,8 @@ async def _stop(job: LocalRun) -> None:
         try:
             await StopLocal(job.worker, monitor.STOP_GRACE_S)
         except Interrupted:
-            await Report(
-                "stop", f"the job is being stopped; what still runs is killed after {monitor.STOP_GRACE_S:.0f} s"
-            )
+            text = f"the job is being stopped; what still runs is killed after {monitor.STOP_GRACE_S:.0f} s"
+            await Report("stop", text)
         else:
             return
 

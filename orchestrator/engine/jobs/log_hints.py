@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from orchestrator.core.lease.run_and_attempt import LOCAL, RunRecord
+from orchestrator.core.lease.run_and_attempt import LOCAL, RunRecord, job_file
 from orchestrator.core.text.terminal import clean
 from orchestrator.errors import UserError
 from orchestrator.remote.shipping.ignore import OWN, Rules
@@ -36,8 +36,11 @@ _CUDA = re.compile(
     r"not compiled with CUDA|No CUDA GPUs|no NVIDIA driver|CUDA driver|a CUDA device|Error: .*libcuda|nvidia-smi: .*not found"
 )
 NO_CUDA = "a TPU has no CUDA: the device is `torch_xla.device()` (docs/your-own-script.md)"
-ONE_MACHINE = "emulated workers share the ports of this machine; each TPU VM has its own"
-LEND = "`tpujob emulator up --lend-torch`"
+ONE_MACHINE = (
+    "emulated workers share the ports of this machine, and each TPU VM has its own; for `xla://`, `export "
+    "MASTER_PORT=$((20000 + RANDOM))` in `bash -c` gives each worker another one here"
+)
+LEND = ", or lend this machine's: `tpujob emulator up --lend-torch`"
 NO_KEYBOARD = "a job reads no keyboard: give what it asks for as an argument, or write `echo yes | …` before it"
 # Modules of packages that have another name.
 PACKAGES: dict[str, str] = dict(
@@ -150,7 +153,11 @@ class _Said:
         top = module.partition(".")[0]
         for place in (self.root, self.root / "src") if self.root else ():
             if (found := place / f"{top}.py").is_file() or any((found := place / top).glob("*.py")):
-                return self._of_path(found.relative_to(self.root or place).as_posix(), found)
+                where = "." if place == self.root else "src"
+                beside = (
+                    f"`{top}` was shipped, but is not beside the script: `--env PYTHONPATH={where}` lets Python find it"
+                )
+                return self._of_path(found.relative_to(self.root or place).as_posix(), found) or (top, beside)
         name = ".".join(module.split(".")[:2])
         package = PACKAGES.get(name)
         if package is None and (module != top or top in sys.stdlib_module_names):
@@ -165,10 +172,6 @@ class _Said:
         return self._absent(name, "." if own else name)
 
     def _absent(self, name: str, package: str) -> tuple[str, str]:
-        where = "requirements.txt" if Path(self.run.job_path).name.startswith("Job(") else "`requirements:`"
-        lent = (
-            f", or lend them this machine's: {LEND}"
-            if name in ("torch", "torch_xla") and self.run.cloud == "emulated"
-            else ""
-        )
+        where = "requirements.txt" if job_file(self.run.job_path) is None else "`requirements:`"
+        lent = LEND if name in ("torch", "torch_xla") and self.run.cloud == "emulated" else ""
         return name, f"`{name}` is not installed on the workers; name `{package}` in {where}{lent}"

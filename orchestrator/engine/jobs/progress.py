@@ -16,7 +16,7 @@ from orchestrator.exit_codes import exit_code
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.port import FleetPort
-    from orchestrator.remote.transfer.collect import CollectResult
+    from orchestrator.remote.transfer.collect import CollectResult, Problem
 
 
 AT_LIMIT = "deadline"  # the reason of a SliceLost: the time of the job was over
@@ -51,6 +51,7 @@ class Outcome:
     losses: tuple[Loss, ...] = ()
     passed_on: bool = False  # the slice goes to the next run of this process
     nodes: tuple[str, ...] = ()  # of a cluster, that ran the job
+    unsaved: tuple[Problem, ...] = ()  # as of the progress
 
     @property
     def started_at(self) -> float:
@@ -85,13 +86,12 @@ class JobProgress:
     collected: CollectResult | None = None
     spans: dict[str, float] = field(default_factory=dict)  # seconds
     losses: list[Loss] = field(default_factory=list)
-    taken_over_at: float | None = (
-        None  # when the run took over the slice of another run; None: it has none, or one of its own
-    )
+    taken_over_at: float | None = None  # the slice of another run; None: it has none, or one of its own
     used_s: float = 0.0  # of the job's time, by attempts whose slices were lost; less what `extend` added to it
     spent_usd: float = 0.0
     nodes: tuple[str, ...] = ()  # of a cluster, that run the job
     saved_at: float | None = None  # when the last complete copy of the job's work was begun
+    unsaved: tuple[Problem, ...] = ()  # what that copy has not, or not whole, of a slice that went
     _span: tuple[str, float] | None = None
 
     async def enter(self, span: str | None) -> None:
@@ -128,6 +128,7 @@ class JobProgress:
             tuple(self.losses),
             self.passed_on,
             self.nodes,
+            self.unsaved,
         )
 
 

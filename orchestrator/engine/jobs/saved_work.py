@@ -66,11 +66,11 @@ class PeriodicSave:
 
     async def tell(self) -> None:
         """Say what the last copy has not of a slice that goes."""
-        left = self.saved_work.left
+        left = self.progress.unsaved = self.saved_work.left
         for problem in left[:MOST_TOLD]:
-            await Report("lost", f"not copied: {problem}")
+            await Report("lost", f"not copied whole: {problem}")
         if len(left) > MOST_TOLD:
-            await Report("lost", f"not copied: {len(left) - MOST_TOLD:,} more")
+            await Report("lost", f"not copied whole: {len(left) - MOST_TOLD:,} more")
 
     async def stop(self) -> None:
         """End the copy that is being made; what arrived of it stays for the next one."""

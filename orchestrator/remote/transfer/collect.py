@@ -32,6 +32,7 @@ INDEX_BYTES = 256 << 20  # of one worker: more than a million files
 ROW_COST_BYTES = 128  # memory of a row besides its path
 MOST_BESIDE = 2_000_000_000  # of a run
 EVERYTHING, THE_REST = "(everything)", "(the rest)"  # names for what a worker did not send
+WRITTEN_TO = "was written to while it was read: it may be incomplete"
 
 Answer = Callable[[], Mapping[str, Any]]  # the packer's next line
 
@@ -318,6 +319,8 @@ class Collector:
                 else:
                     # The file is compared with this entry when it arrives.
                     index.setdefault(path, IndexEntry(int(row["size_bytes"]), str(row["sha256"])))
+                    if row.get("changing") is True:
+                        part.result.notes.append((path, WRITTEN_TO))
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 shown = printable(repr(error))[:200]
                 raise RemoteError(f"the index of the artifacts makes no sense: {shown}") from error

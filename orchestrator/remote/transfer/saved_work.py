@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 from orchestrator import private_files
 from orchestrator.core.lease.saved_state import SavedState
 from orchestrator.core.text import json_text
+from orchestrator.core.text.sizes import format_size
 from orchestrator.errors import ArtifactError
 from orchestrator.remote.shipping.shipment import OnProgress, Shipment, shipment_in_place
 from orchestrator.remote.shipping.tree import Source, survey
@@ -25,6 +27,7 @@ from orchestrator.remote.transfer.collect import (
     EVERYTHING,
     MOST_BESIDE,
     THE_REST,
+    WRITTEN_TO,
     Beside,
     CollectRequest,
     CollectResult,
@@ -45,7 +48,7 @@ LOOK_BYTES = 64 << 10
 
 @dataclass(slots=True)
 class SavedWork:
-    """`directory/worker<i>/{artifacts,work}/…`: the last complete copy of each worker."""
+    """`directory/worker<i>/{artifacts,work}/…`: the last complete copy of each worker, with the time when it was begun."""
 
     directory: Path
     artifacts: tuple[str, ...]  # as in the job file
@@ -53,7 +56,8 @@ class SavedWork:
     # What lies in each worker's draft, written by this process: it is neither requested nor read again.
     _in_draft: dict[int, dict[str, IndexEntry]] = field(default_factory=dict)
     _kept: dict[int, dict[str, IndexEntry]] = field(default_factory=dict)  # of the last complete copies
-    left: tuple[Problem, ...] = ()  # what the last copy has not
+    left: tuple[Problem, ...] = ()  # what the last copy has not, or not whole
+    _began_at: float = 0.0  # the last copy, by the clock of this machine's files
 
     @property
     def _drafts(self) -> Path:
@@ -61,6 +65,7 @@ class SavedWork:
 
     def start(self, fleet: FleetPort) -> Collection:
         """Start to copy the work of all workers, in the background. One copy at a time; `keep` ends it."""
+        self._began_at = time.time()
         for worker in fleet.workers:
             self._begin_draft(worker.index)
         request = CollectRequest.of_job(self.artifacts, "", self._drafts, self.most_bytes, known=self._in_draft)
@@ -90,7 +95,7 @@ class SavedWork:
         for file in copied.files:
             entry = IndexEntry(file.size_bytes, file.sha256, file.place or file.path)
             came.setdefault(file.worker, {})[file.path] = entry
-        others = self.left = copied.refused + copied.uncollected
+        others = copied.refused + copied.uncollected
         left = {worker: {p.path for p in others if p.worker == worker} for worker in came}
         renewed = []
         for worker, files in came.items():
@@ -107,7 +112,16 @@ class SavedWork:
                 self._put_in_place(worker, draft)
                 self._kept[worker] = files
                 renewed.append(worker)
+        torn = [note for note in copied.notes if note.why == WRITTEN_TO and note.path not in left[note.worker]]
+        self.left = (*map(self._with_older, others), *torn)
         return tuple(renewed)
+
+    def _with_older(self, problem: Problem) -> Problem:
+        """Add what an earlier copy has of a file that did not come: one that was being written then may be a part."""
+        if (older := self._kept.get(problem.worker, {}).get(problem.path)) is None:
+            return problem
+        of = f"an earlier state of it ({format_size(older.size_bytes)}), which may be incomplete"
+        return replace(problem, why=f"{problem.why}; saved is {of}")
 
     def state(self) -> SavedState:
         """Return what is saved, and the step at which it was, from worker 0. Content of a worker: nothing of it is trusted."""
@@ -191,6 +205,7 @@ class SavedWork:
         if last.exists():
             shutil.rmtree(before, ignore_errors=True)
             last.rename(before)
+        os.utime(draft, (self._began_at, self._began_at))
         draft.rename(last)
         shutil.rmtree(before, ignore_errors=True)
 

@@ -20,7 +20,7 @@ import pytest
 from orchestrator.cli import live_view
 from orchestrator.cli.job_line import JobLine, others_text
 from orchestrator.cli.live_view import LiveView
-from orchestrator.cli.renderer import Console
+from orchestrator.cli.renderer import ACTION, Console
 from orchestrator.client.events import Bar, Failure, LogLines, Metrics, Notice, Progress, Running, WorkerEnded, Workers
 from orchestrator.client.shown_logs import TAIL_LINES, Choice, Others
 from orchestrator.clouds.tpu.calls import CALL_LOG, logged
@@ -28,6 +28,9 @@ from orchestrator.core.text.metric_lines import NotFinite
 from tests import ROOT
 from tests.waiting import HANG_S, until
 
+UNTOLD = """access api asked attach bounds bucket cloud connect cost create detach drill emulator export found gc gke guardian
+larger lease logs next nodes plan ports race ready release released report request restart restore result save ship ssh state
+sweep wait watchdog workers wrote"""  # with --quiet: how it goes on, and what was asked for
 STARTED = Running("x6qn33t5b8", "main", "google", 0.0, 1800.0, 0.10, 9.6)
 
 
@@ -205,6 +208,12 @@ def test_quiet_leaves_what_needs_action(console: Console, capsys: pytest.Capture
     console.show(Notice("warning", "the disk is full"))
     console.alert("!! NOT VERIFIED GONE")
     assert capsys.readouterr() == ("", "warning  the disk is full\n!! NOT VERIFIED GONE\n")
+
+
+def test_of_every_stage_it_is_decided_whether_quiet_prints_it() -> None:
+    text = "".join(path.read_text() for path in (ROOT / "orchestrator").rglob("*.py"))
+    named = re.findall(r'\b(?:notice|Report|say)\(\s*"([a-z]+)",', text)
+    assert {*named, "renamed", "missing"} == ACTION | set(UNTOLD.split())
 
 
 def test_timestamps_stand_before_every_line_of_stderr_and_of_the_log(

@@ -189,10 +189,11 @@ def test_a_worker_that_hashes_a_large_file_sends_progress(
 ) -> None:
     from orchestrator.vm import pack
 
-    (run / "artifacts" / "large").write_bytes(bytes(3 << 20))
+    (large := run / "artifacts" / "large").write_bytes(bytes(3 << 20))
+    assert next(pack.rows(str(run), [], lambda count: os.utime(large, (count, count))))["changing"]
     monkeypatch.setattr(pack, "SAY_EVERY_S", 0.0)
     (row,) = pack.rows(str(run), [], pack.ActivitySignal())
-    assert row["size_bytes"] == 3 << 20
+    assert row["size_bytes"] == 3 << 20 and "changing" not in row
     said = [json.loads(line.removeprefix("tpujob:")) for line in capfd.readouterr().out.splitlines()]
     assert said == [{"hashed": 0}, *[{"hashed": 1 << 20}] * 3], "of the directory, and of each piece"
 

@@ -41,7 +41,7 @@ def test_nodes_are_watched_until_they_are_gone(world: VirtualWorld) -> None:
 
 def test_nodes_that_stay_are_named_at_the_end_of_the_watch(world: VirtualWorld) -> None:
     lines = told(world, Nodes(world, gke_a=95, gke_b=1e9))
-    assert lines[-1].startswith("STILL THERE, and billed: 1 node of pool pool (gke-b); a minimum size")
+    assert lines[-1].startswith("warning nodes STILL THERE, and billed: 1 node of pool pool (gke-b); a minimum size")
 
 
 def test_a_node_that_other_jobs_use_is_not_waited_for(world: VirtualWorld) -> None:

@@ -76,7 +76,7 @@ ABSENT = "is not installed on the workers; name"
         ("ModuleNotFoundError: No module named 'cv2'", f"`cv2` {ABSENT} `opencv-python-headless` in `requirements:`"),
         (
             "No module named 'torch'",
-            f"`torch` {ABSENT} `torch` in `requirements:`, or lend them this machine's: {LEND}",
+            f"`torch` {ABSENT} `torch` in `requirements:`{LEND}",
         ),
         ("No module named 'jax'", f"`jax` {ABSENT} `jax[tpu]` in `requirements:`"),
         ("No module named 'wandb'", f"`wandb` {ABSENT} `wandb` in `requirements:`"),
@@ -90,6 +90,10 @@ ABSENT = "is not installed on the workers; name"
         ),
         ("RuntimeError: The server socket has failed to bind. errno: 98 - Address already in use", ONE_MACHINE),
         ("ImportError: libcuda.so.1: cannot open shared object file", NO_CUDA),
+        (
+            "No module named 'mine'",
+            "`mine` was shipped, but is not beside the script: `--env PYTHONPATH=src` lets Python find it",
+        ),
         ("No module named 'hidden'", ignored("hidden.py", "../.gitignore:6", "hidden.py")),
         *(("AssertionError: Torch not compiled with CUDA enabled", NO_CUDA), ("No CUDA GPUs are available", NO_CUDA)),
         ("EOFError: EOF when reading a line", NO_KEYBOARD),
@@ -103,7 +107,7 @@ ABSENT = "is not installed on the workers; name"
             (f"No such file: '{path}'", None)
             for path in (".env", "sub/key.json", "../token.ppk", "/var/lib/dpkg/status")
         ),
-        *((f"No module named '{name}'", None) for name in ("_ctypes", "torch._six", "mine", "wandb.sdk")),
+        *((f"No module named '{name}'", None) for name in ("_ctypes", "torch._six", "wandb.sdk")),
         ("W tensorflow: Could not load dynamic library 'libcuda.so.1'; dlerror: libcuda.so.1: cannot open", None),
         *((f"training on {DATA}", None), ("", None)),
     ],

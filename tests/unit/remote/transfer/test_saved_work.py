@@ -195,6 +195,8 @@ def test_the_next_attempt_gets_of_each_file_of_any_name_the_last_that_came_whole
         there = (there if CUT in copy else {}) | {path: text for path, text in came.items() if text is not None}
         last = last if CUT in copy else there
         assert saved(saved_work) == last and saved_work.state().files == len(last)
+        for problem in saved_work.left:
+            assert ("saved is an earlier state" in problem.why) is (f"worker0/{problem.path}" in last)
         assert all(path.is_file() or any(path.iterdir()) for path in saved_work.of(0).rglob("*"))
 
 
