@@ -13,29 +13,42 @@ PIECE_BYTES = 1 << 20
 class LogFile:
     """A file that grows to `most_bytes`; then its middle goes, so that half is the beginning and a quarter the end.
 
-    Raises OSError, as every method. `anew`: without what is in it.
+    Raises OSError, as every method. `anew`: what is written comes from the first byte again. What is there already stays as far
+    as it is the same: others read along, and this process may be killed before it has fetched it all.
     """
 
     def __init__(self, path: Path, most_bytes: int | None, *, anew: bool) -> None:
         self._path, self._most_bytes = path, most_bytes
-        self._file = private_files.open_file(path, "ab", buffering=0)
-        if anew:
-            self._file.truncate(0)
+        self._file = private_files.open_file(path, "a+b", buffering=0)
+        self._same_bytes = 0 if anew else None  # so much of what was there has come again; None: all that stays
         self._beginning: int | None = None  # its size, once something is left out
         self._end_at = self._left_out_bytes = 0  # where the end begins
 
     def write(self, data: bytes) -> None:
+        if self._same_bytes is not None:
+            if data.startswith(there := os.pread(self._file.fileno(), len(data), self._same_bytes)):
+                self._same_bytes, data = self._same_bytes + len(there), data[len(there) :]
+            if not data:
+                return
+            self._cut()
         self._file.write(data)
         if self._most_bytes is not None and (size := self._size()) > self._most_bytes:
             self._leave_out(size - self._most_bytes // 4)
 
     def skip(self, size_bytes: int) -> None:
         """Leave out what does not come, and what came since the beginning: a file has one gap."""
+        self._cut()
         self._left_out_bytes += size_bytes
         self._leave_out(self._size())
 
     def close(self) -> None:
         self._file.close()
+
+    def _cut(self) -> None:
+        """End the file where what was there differs from what came."""
+        if self._same_bytes is not None:
+            self._file.truncate(self._same_bytes)
+            self._same_bytes = None
 
     def _size(self) -> int:
         return os.fstat(self._file.fileno()).st_size

@@ -103,8 +103,9 @@ def stored_lines(
         for index, path in _files(found, takes):
             splitter = splitters.setdefault(index, LineSplitter(session.reporter.secrets.hide))
             with path.open("rb") as file:
-                if file.seek(offsets.get(index, 0)) > os.fstat(file.fileno()).st_size:  # its middle went meanwhile
-                    file.seek(-LAST_BYTES, os.SEEK_END)
+                size = os.fstat(file.fileno()).st_size
+                if file.seek(offsets.get(index, 0)) > size:  # its middle went meanwhile
+                    file.seek(max(size - LAST_BYTES, 0))
                     yield LogLines(index, (*splitter.flush(), SHORTENED))
                 while data := file.read(PIECE_BYTES):
                     if lines := splitter.feed(data):
