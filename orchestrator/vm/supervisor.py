@@ -285,9 +285,10 @@ class Supervisor:
     def _name_leftovers(self) -> None:
         """Say in the log what the job left running: it is ended now, though it may have had something to do."""
         for pause_s in (LEFTOVER_LOOK_S, 0.0):
-            words = (process_tree.text(f"/proc/{pid}/cmdline").split("\0") for pid in self.members())
-            # Without tpujob's own, which run beside a job. Further words may be secret.
-            left = {" ".join(each[:2])[:80] for each in words if {"chips", "tpu_metrics"}.isdisjoint(each)} - {""}
+            words = (process_tree.text(f"/proc/{pid}/cmdline").rstrip("\0").split("\0") for pid in self.members())
+            of_job = (each for each in words if {"chips", "tpu_metrics"}.isdisjoint(each))  # tpujob's own run beside it
+            # Further words may be secret.
+            left = {" ".join((os.path.basename(each[0]), *each[1:2]))[:80] for each in of_job} - {""}
             if not left:
                 return
             time.sleep(pause_s)

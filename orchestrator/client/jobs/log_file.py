@@ -57,5 +57,4 @@ class LogFile:
             while piece := os.pread(file, min(PIECE_BYTES, size - end_at), end_at):
                 written = os.pwrite(file, piece, at)
                 at, end_at = at + written, end_at + written
-            opened.truncate(at)
-            self._size = at
+            self._size = opened.truncate(at)

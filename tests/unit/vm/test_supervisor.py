@@ -147,7 +147,7 @@ def test_names_that_could_leave_the_directory_are_refused(worker: Worker, name: 
 def test_a_process_left_behind_ends_with_its_phase_and_is_named(worker: Worker) -> None:
     """But for tpujob's own, which is known by its verb, and for words that may be secret."""
     begun = "for p in $(jobs -p); do while grep -qs bash /proc/$p/cmdline; do :; done; done; printf started"
-    worker.start(f"tail -f /dev/null chips &>/dev/null & sleep 60 & setsid sleep 61 1 & sleep 60 & {begun}")
+    worker.start(f"tail -f /dev/null chips &>/dev/null & /bin/sleep 60 & setsid sleep 61 1 & sleep 60 & {begun}")
     assert worker.ended()["rc"] == 0 and worker.processes() == []
     assert worker.log()[7:] == "\ntpujob: ended what was left running: sleep 60, sleep 61\n" * (sys.platform == "linux")
 
