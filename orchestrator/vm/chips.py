@@ -10,7 +10,7 @@ What it finds goes to the guest attribute `tpujob/chips`, which core/lease/chip_
 """
 
 # Paths are text: pathlib takes 5 ms to import, on each of many workers.
-# ruff: noqa: PTH123, PTH208
+# ruff: noqa: PTH208
 from __future__ import annotations
 
 import contextlib
@@ -24,6 +24,7 @@ import subprocess
 import time
 
 from . import tpu_metrics
+from .process_tree import text as _text
 
 DEVICES = ("/dev/accel*", "/dev/vfio/[0-9]*")
 EMULATED = "TPUJOB_EMULATED_CHIPS"  # a directory of an emulated worker, whose files stand for the devices
@@ -137,14 +138,6 @@ def _began(pid: int) -> int:
     """Return when it began, in ticks since the boot; for one that is gone, as if it were the job's."""
     words = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return int(words[19]) if words else 1 << 62
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, errors="replace") as file:
-            return file.read(4 << 20)
-    except OSError:
-        return ""
 
 
 def _in_table(host: str) -> str:

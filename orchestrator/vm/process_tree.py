@@ -59,9 +59,18 @@ def _processes_from_ps() -> list[Process]:
     """Without /proc the environment is unreadable: process groups and descent decide."""
     import subprocess
 
-    text = subprocess.check_output(["ps", "-x", "-o", "pid=,ppid=,pgid=,stat="], universal_newlines=True)
-    rows = [line.split() for line in text.splitlines()]
+    said = subprocess.check_output(["ps", "-x", "-o", "pid=,ppid=,pgid=,stat="], universal_newlines=True)
+    rows = [line.split() for line in said.splitlines()]
     return [Process(int(row[0]), int(row[1]), int(row[2]), marked=False) for row in rows if not row[3].startswith("Z")]
+
+
+def text(path: str) -> str:
+    """Return what a file of /proc says; "" where it is gone, or not ours to look at."""
+    try:
+        with open(path, errors="replace") as file:
+            return file.read(4 << 20)
+    except OSError:
+        return ""
 
 
 def members(phase: str, *, session: int = 0, supervisor: int = 0) -> set[int]:

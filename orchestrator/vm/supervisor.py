@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 LEFTOVER_GRACE_S = 2.0  # for what a job left running when its main process ended by itself
+LEFTOVER_LOOK_S = 0.5  # what ends so soon after it, such as a pool of workers, is not named
 SHUTDOWN_GRACE_S = 5.0  # the machine itself is going down
 START_WAIT_S = 300.0  # while another launcher unpacks a large shipment
 STOP_WAIT_S = 15.0  # beyond its grace
@@ -274,10 +275,25 @@ class Supervisor:
             stop = (
                 {"grace_s": SHUTDOWN_GRACE_S} if self.going_down else self.stop_request or self.phase.read("stop.json")
             )
+        if stop is None:
+            self._name_leftovers()
         if process_tree.end(self.members, LEFTOVER_GRACE_S if stop is None else float(stop["grace_s"])):
             while not self.reap():  # the main process may have died after the last look
                 time.sleep(0.01)
         self._write_exit(stopped=stop is not None)
+
+    def _name_leftovers(self) -> None:
+        """Say in the log what the job left running: it is ended now, though it may have had something to do."""
+        for pause_s in (LEFTOVER_LOOK_S, 0.0):
+            words = (process_tree.text(f"/proc/{pid}/cmdline").rstrip("\0").split("\0") for pid in self.members())
+            of_job = (each for each in words if {"chips", "tpu_metrics"}.isdisjoint(each))  # tpujob's own run beside it
+            # Further words may be secret.
+            left = {" ".join((os.path.basename(each[0]), *each[1:2]))[:80] for each in of_job} - {""}
+            if not left:
+                return
+            time.sleep(pause_s)
+        begin = "\n" * (os.pread(self.log, 1, max(os.fstat(self.log).st_size - 1, 0)) not in (b"", b"\n"))
+        os.write(self.log, f"{begin}tpujob: ended what was left running: {', '.join(sorted(left))[:400]}\n".encode())
 
     def _write_exit(self, *, stopped: bool) -> None:
         status = self.main_status

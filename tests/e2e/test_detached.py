@@ -64,7 +64,7 @@ def let_go(cli: Tpujob) -> None:
 
 
 def test_submit_leaves_and_attach_collects_everything(detached: Tpujob) -> None:
-    said = detached("submit", detached.job(SLOW))
+    said = detached("submit", detached.job(SLOW + SETUP))
     run = said.stdout.split()[-1]
     assert said.returncode == 0 and len(detached.alive()) == 1
     assert "detached" in detached("status").stdout
@@ -74,7 +74,8 @@ def test_submit_leaves_and_attach_collects_everything(detached: Tpujob) -> None:
     let_go(detached)
     done = detached("attach", run)
     assert done.returncode == 0, done.stderr
-    assert "worker0 | begun" in done.stdout and "absent" in done.stdout
+    assert "worker0 | early\nworker0 | begun\n" in done.stdout and "absent" in done.stdout
+    assert detached("logs", run).stdout == "worker0 | early\nworker0 | begun\n"
     shown = detached.only_run()
     assert (shown["state"], shown["lease"]["state"]) == ("succeeded", "gone")
     assert detached.alive() == []

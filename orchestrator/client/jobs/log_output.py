@@ -40,8 +40,7 @@ class JobOutput:
     """The sink of the job's output, called from any thread. Writes `logs/worker<i>.log` and reports lines, without secrets.
 
     `spec` bounds the files (`limits.max_log`), and has patterns that find metrics in the lines and in the states of a progress
-    bar; `metrics` is the sink of worker 0's metrics.jsonl. `anew`: the output comes from its first byte again, so the files are
-    written anew too.
+    bar; `metrics` is the sink of worker 0's metrics.jsonl. `anew`: the output comes from its first byte again; see LogFile.
     """
 
     def __init__(

@@ -55,19 +55,15 @@ def worker_count(session: Session, found: RunRecord, attempt: Attempt) -> int | 
         return pods
     lease = session.ledger.lease(attempt.lease_id) if attempt.lease_id else None
     kind = catalog.lookup(lease.accelerator_type) if lease is not None else None
-    counts = [index + 1 for index, _ in _files(found, _any)] + ([kind.hosts] if kind is not None else [])
+    counts = [index + 1 for index, _ in _files(found)] + ([kind.hosts] if kind is not None else [])
     return max(counts, default=1 if found.cloud == LOCAL else None)
-
-
-def _any(worker: int) -> bool:
-    return True
 
 
 def _some_lines(
     session: Session, found: RunRecord, attempt: Attempt, *, follow: bool, takes: Callable[[int], bool]
 ) -> Iterator[LogLines]:
     yield from stored_lines(session, found, attempt, follow=follow, takes=takes, alone=True)
-    files = [index for index, _ in _files(found, _any)]
+    files = [index for index, _ in _files(found)]
     if not any(map(takes, files)):
         which = "these workers" if files else "any worker"
         raise UnknownRun(f"run {found.id} has no log of {which}", hint=f"its state is {attempt.state}")
@@ -79,13 +75,13 @@ def stored_lines(
     attempt: Attempt,
     *,
     follow: bool,
-    takes: Callable[[int], bool] = _any,
+    takes: Callable[[int], bool] | None = None,
     alone: bool = False,
 ) -> Iterator[LogLines]:
     """Yield what is in the local log files; with `follow`, also what comes until no process writes them any more, and then
     progress bars are events.
 
-    `takes` says of which workers, by their indexes. `alone`: go on also while no process follows a detached job.
+    `takes` says of which workers, by their indexes; None: of all. `alone`: go on also while no process follows a detached job.
     """
     splitters: dict[int, LineSplitter] = {}
     offsets: dict[int, int] = {}
@@ -103,8 +99,8 @@ def stored_lines(
         for index, path in _files(found, takes):
             splitter = splitters.setdefault(index, LineSplitter(session.reporter.secrets.hide))
             with path.open("rb") as file:
-                if file.seek(offsets.get(index, 0)) > os.fstat(file.fileno()).st_size:  # its middle went meanwhile
-                    file.seek(-LAST_BYTES, os.SEEK_END)
+                if file.seek(offsets.get(index, 0)) > (size := os.fstat(file.fileno()).st_size):
+                    file.seek(max(size - LAST_BYTES, 0))  # its middle went meanwhile
                     yield LogLines(index, (*splitter.flush(), SHORTENED))
                 while data := file.read(PIECE_BYTES):
                     if lines := splitter.feed(data):
@@ -127,9 +123,9 @@ def _is_detached(session: Session, found: RunRecord) -> bool:
     return lease is not None and lease.runs_detached and session.now(lease.cloud) < lease.deadline
 
 
-def _files(found: RunRecord, takes: Callable[[int], bool]) -> Iterator[tuple[int, Path]]:
+def _files(found: RunRecord, takes: Callable[[int], bool] | None = None) -> Iterator[tuple[int, Path]]:
     """Yield the log files of workers, in the order of their indexes, each with its worker's index."""
     paths = log_directory(Path(found.directory)).glob("worker*.log")
     for index, path in sorted((int(path.stem.removeprefix("worker")), path) for path in paths):
-        if takes(index):
+        if takes is None or takes(index):
             yield index, path

@@ -1,7 +1,8 @@
 """Follows one phase on one worker to its end, over as many connections as necessary.
 
 The log is fetched by byte offset, so a cut connection loses and repeats nothing; so are the metrics of worker 0. Only a final
-status from the worker ends the phase, and that comes after the last byte of both; the end of a stream does not.
+status from the worker ends the phase, and that comes after the last byte of both; the end of a stream does not. Of a job that
+another process started, the log of its setup comes first, if it had one.
 """
 
 import math
@@ -74,6 +75,7 @@ class Follower:
         now: Callable[[], float],
     ) -> None:
         self._connection, self._attempt, self._phase = connection, attempt, phase
+        self._is_before = opened is None and phase == "main"  # still at the log of the setup
         self._offset = self._metrics_offset = 0
         self._opened = opened  # a stream of the log from its first byte, if there is one already
         self._deliver, self._metrics, self._wakeup, self._now = deliver, metrics, wakeup, now
@@ -123,25 +125,28 @@ class Follower:
                 elif kind == b"M" and self._metrics is not None:
                     self._metrics(self._connection.index, content)
                     self._metrics_offset = self._metrics_offset + len(content) if content else 0
-                elif kind == b"S":
-                    self._take(parse_json(content))
-                    if self._status.final:
-                        return
+                elif kind == b"S" and self._take(parse_json(content)):
+                    return
 
     def _stream(self) -> WorkerCall:
         call, self._opened = self._opened, None
         if call is None:
-            verb = ("follow", self._attempt, self._phase, str(self._offset))
-            metrics = () if self._metrics is None else (str(self._metrics_offset),)
+            verb = ("follow", self._attempt, "setup" if self._is_before else self._phase, str(self._offset))
+            metrics = () if self._metrics is None or self._is_before else (str(self._metrics_offset),)
             call = WorkerCall(self._connection, *verb, *metrics, silence_s=SILENCE_S)
             call.end_input()
         call.silence_s = SILENCE_S
         return call
 
-    def _take(self, found: Any) -> None:
+    def _take(self, found: Any) -> bool:
+        """Take a status; return whether it is the last one of its stream."""
         if not isinstance(found, dict):
             raise RemoteError(f"{self._connection.name}: a status that is not an object")
         state = found.get("state")
+        if self._is_before:  # how the setup ended was judged by who started the job
+            if state in ("exited", "lost", "none"):
+                self._is_before, self._offset = False, 0
+            return not self._is_before
         if state == "exited":
             rc, servers = found.get("rc"), found.get("unreachable")
             named = servers[:MOST_SERVERS] if isinstance(servers, list) else []
@@ -156,6 +161,7 @@ class Follower:
             self._move(WorkerState.LOST)
         else:
             self._move(WorkerState.RUNNING)
+        return self._status.final
 
     def _move(self, state: WorkerState, rc: int | None = None, stopped: bool = False, **more: Any) -> None:
         old = self._status

@@ -179,6 +179,8 @@ def test_metrics_cut_at_random_moments_arrive_whole(one: Slice, road: Callable[[
 
 def test_a_later_process_follows_what_an_earlier_one_started(one: Slice) -> None:
     first = one.fleet()
+    started(first, replace(request("resume", "echo early"), phase="setup"))
+    assert until_ended(first).all_succeeded
     log = started(first, request("resume", "echo one; sleep 0.4; echo two"))
     until(lambda: log.of)
     first.cancel()
@@ -187,7 +189,7 @@ def test_a_later_process_follows_what_an_earlier_one_started(one: Slice) -> None
     whole = Log()
     later.follow(whole)
     assert until_ended(later).all_succeeded
-    assert whole.of[0] == b"one\ntwo\n"
+    assert whole.of[0] == b"early\none\ntwo\n"
 
 
 def test_the_end_of_the_connection_is_not_the_end_of_the_job(one: Slice, road: Callable[[WorkerAddress], Road]) -> None:

@@ -144,10 +144,12 @@ def test_names_that_could_leave_the_directory_are_refused(worker: Worker, name: 
     assert not (worker.home / "tpujob").exists()
 
 
-def test_a_process_left_behind_ends_with_its_phase(worker: Worker) -> None:
-    worker.start("sleep 60 & setsid sleep 61 & echo started")
-    assert worker.ended()["rc"] == 0
-    assert worker.processes() == []
+def test_a_process_left_behind_ends_with_its_phase_and_is_named(worker: Worker) -> None:
+    """But for tpujob's own, which is known by its verb, and for words that may be secret."""
+    begun = "for p in $(jobs -p); do while grep -qs bash /proc/$p/cmdline; do :; done; done; printf started"
+    worker.start(f"tail -f /dev/null chips &>/dev/null & /bin/sleep 60 & setsid sleep 61 1 & sleep 60 & {begun}")
+    assert worker.ended()["rc"] == 0 and worker.processes() == []
+    assert worker.log()[7:] == "\ntpujob: ended what was left running: sleep 60, sleep 61\n" * (sys.platform == "linux")
 
 
 @linux

@@ -42,6 +42,10 @@ def test_the_file_is_the_log_byte_by_byte_but_for_secrets(tmp_path: Path, size: 
     lines = [line for event in events if isinstance(event, LogLines) for line in event.lines]
     assert lines[:5] == ["plain", "bold", "�", "token [redacted], again [redacted]", "20%"]
     assert lines[6:] == ["[redacted]", "no newline"], "what was torn by an escape sequence is hidden, too"
+    for sent, kept in ((LOG[:9], stored), (LOG + b"\nmore\n", stored + b"\nmore\n"), (b"plain, but", b"plain, but")):
+        with closing(JobOutput(tmp_path, Reporter(events.append, Redactor([SECRET])), anew=True)) as output:
+            output(0, sent)
+        assert (tmp_path / "logs" / "worker0.log").read_bytes() == kept, "what comes again stays, what differs goes"
 
 
 KEY = "-----BEGIN PRIVATE KEY-----\n" + f"{'Zm9v' * 16}\n" * 9 + "-----END PRIVATE KEY-----\n"
@@ -154,11 +158,12 @@ def stored(directory: Path, text: bytes, events: list[Event], is_written: Callab
     return stored_lines(session, run, attempt, follow=True)
 
 
-def test_who_follows_a_stored_log_that_is_shortened_hears_its_last_lines(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", [5000, 0])
+def test_who_follows_a_stored_log_that_is_shortened_hears_its_last_lines(tmp_path: Path, kept: int) -> None:
     lines, heard = [b"line %d\n" % number for number in range(30_000)], list[LogLines]()
     following = stored(tmp_path, b"".join(lines), [], lambda: len(heard) < 2)
     heard.append(next(following))
-    (tmp_path / "logs" / "worker0.log").write_bytes(b"".join(lines[:5000] + lines[20_000:]) + b"last\n")
+    (tmp_path / "logs" / "worker0.log").write_bytes(b"".join(lines[:kept] + lines[28_000 - 2 * kept :]) + b"last\n")
     heard.extend(following)
     assert "the log was shortened here (limits.max_log)" in heard[1].lines[0]
     assert heard[2].lines[-2:] == ("line 29999", "last") and len(heard[2].lines) < 9000

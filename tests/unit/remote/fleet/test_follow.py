@@ -24,9 +24,6 @@ def test_servers_that_a_setup_does_not_reach_are_few_short_and_printable(tmp_pat
     assert found.status.state is WorkerState.EXITED
     first, second, *others = found.status.unreachable
     assert first.isprintable() and len(second) == 200 and len(others) == 6
-
-
-def test_servers_in_another_shape_are_none(tmp_path: Path) -> None:
-    found = follower(tmp_path)
-    found._take({"state": "exited", "rc": 1, "unreachable": "index"})
-    assert found.status.unreachable == ()
+    other = follower(tmp_path)
+    other._take({"state": "exited", "rc": 1, "unreachable": "index"})
+    assert other.status.unreachable == (), "in another shape they are none"
