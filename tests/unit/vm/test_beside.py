@@ -34,29 +34,26 @@ def rows(worker: Worker) -> Callable[..., dict[str, dict[str, Any]]]:
     return answer
 
 
-@pytest.mark.parametrize(
-    ("script", "found"),
-    [
-        ("mkdir -p checkpoints/a && echo new >checkpoints/a/best.pt", {"work/checkpoints/a/best.pt"}),
-        ("echo new >../../../../model.keras", {"home/model.keras"}),
-        ("mkdir ../data ../../../x; tee ../data/a ../b ../../c ../../../x/d <train.py", ABOVE),
-        ("echo more >>train.py", {"work/train.py"}),
-        ("sleep 0.01; printf 'same size' >train.py", {"work/train.py"}),
-        ("chmod 600 train.py; touch -r train.py train.py", set()),
-        ("cp train.py other && mv other train.py", {"work/train.py"}),
-        ("mv train.py renamed.py", {"work/renamed.py"}),
-        ("rm -rf ../work ../artifacts; echo new >~/kept", {"home/kept"}),
-        ("mkdir .hydra && echo a >.hydra/config.yaml; exit 3", {"work/.hydra/config.yaml"}),
-        ("mkdir wandb && echo a >wandb/run && ln -s wandb latest && ln -s wandb/run last", {"work/wandb/run"}),
-        ("echo a >../artifacts/a; ln ../artifacts/a b; echo c >c; ln -s ../work/c ../artifacts/c", set()),
-        ("echo a >one.png; echo b >two.csv", {"work/two.csv"}),  # the pattern of the test brings the other
-        ("mkdir ~/.cache; echo a >~/.cache/blob; ln -s ~/.cache/blob model; ln -s ~/.cache all", {"work/model"}),
-        ("echo '{\"type\": \"authorized_user\"}' >~/.config; ln -s ~/.config settings.json", {"work/settings.json"}),
-        ("mkfifo pipe; ln -s gone nothing; ln -s /etc/hostname host; ln -s /etc etc", {"work/host", "work/etc"}),
-        ("mkdir -p .git .cache v/lib; echo a | tee .git/a .cache/a v/lib/a v/pyvenv.cfg", set()),
-        ("mkdir -p ~/.cache ~/.ssh ~/tpujob/envs; echo a | tee ~/.cache/a ~/.ssh/a ~/tpujob/envs/a ~/.netrc a.pyc", set()),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("script", "found"), [
+    ("mkdir -p checkpoints/a && echo new >checkpoints/a/best.pt", {"work/checkpoints/a/best.pt"}),
+    ("echo new >../../../../model.keras", {"home/model.keras"}),
+    ("mkdir ../data ../../../x; tee ../data/a ../b ../../c ../../../x/d <train.py", ABOVE),
+    ("echo more >>train.py", {"work/train.py"}),
+    ("sleep 0.01; printf 'same size' >train.py", {"work/train.py"}),
+    ("chmod 600 train.py; touch -r train.py train.py", set()),
+    ("cp train.py other && mv other train.py", {"work/train.py"}),
+    ("mv train.py renamed.py", {"work/renamed.py"}),
+    ("rm -rf ../work ../artifacts; echo new >~/kept", {"home/kept"}),
+    ("mkdir .hydra && echo a >.hydra/config.yaml; exit 3", {"work/.hydra/config.yaml"}),
+    ("mkdir wandb && echo a >wandb/run && ln -s wandb latest && ln -s wandb/run last", {"work/wandb/run"}),
+    ("echo a >../artifacts/a; ln ../artifacts/a b; echo c >c; ln -s ../work/c ../artifacts/c", set()),
+    ("echo a >one.png; echo b >two.csv", {"work/two.csv"}),  # the pattern of the test brings the other
+    ("mkdir ~/.cache; echo a >~/.cache/blob; ln -s ~/.cache/blob model; ln -s ~/.cache all", {"work/model"}),
+    ("echo '{\"type\": \"authorized_user\"}' >~/.config; ln -s ~/.config settings.json", {"work/settings.json"}),
+    ("mkfifo pipe; ln -s gone nothing; ln -s /etc/hostname host; ln -s /etc etc", {"work/host", "work/etc"}),
+    ("mkdir -p .git .cache v/lib; echo a | tee .git/a .cache/a v/lib/a v/pyvenv.cfg", set()),
+    ("mkdir -p ~/.cache ~/.ssh ~/tpujob/envs; echo a | tee ~/.cache/a ~/.ssh/a ~/tpujob/envs/a ~/.netrc a.pyc", set()),
+])  # fmt: skip
 def test_what_is_new_in_the_directory_and_the_home_of_a_job_is_told_and_nothing_else(
     worker: Worker, rows: Callable[..., dict[str, dict[str, Any]]], script: str, found: set[str]
 ) -> None:

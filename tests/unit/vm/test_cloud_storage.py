@@ -135,13 +135,10 @@ def test_one_that_never_connects_says_so(storage: Storage, tmp_path: Path, monke
     over.set()
 
 
-@pytest.mark.parametrize(
-    ("name", "path", "why"),
-    [
-        ("n", "missing", "No such file or directory"),
-        ("\udcff", "file", "its name is not in UTF-8, as Cloud Storage wants it"),
-    ],
-)
+@pytest.mark.parametrize(("name", "path", "why"), [
+    ("n", "missing", "No such file or directory"),
+    ("\udcff", "file", "its name is not in UTF-8, as Cloud Storage wants it"),
+])  # fmt: skip
 def test_what_is_wrong_here_is_not_tried_again(
     bucket: Bucket, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, path: str, why: str
 ) -> None:

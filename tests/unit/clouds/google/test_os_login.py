@@ -73,16 +73,13 @@ def test_an_import_names_project_region_and_expiry_and_takes_id_and_user_from_th
     assert sent == [("POST", url, {"key": LINE, "expirationTimeUsec": "1700000000000000"}, "Bearer token0")]
 
 
-@pytest.mark.parametrize(
-    "profile",
-    [
-        *({}, {**PROFILE, "sshPublicKeys": {}}),
-        {**PROFILE, "sshPublicKeys": {KEY_ID: {"key": "ssh-ed25519 OTHER tpujob"}}},
-        *({**PROFILE, "sshPublicKeys": {KEY_ID: {}}}, {**PROFILE, "sshPublicKeys": []}),
-        *({**PROFILE, "posixAccounts": []}, {**PROFILE, "posixAccounts": [{"username": "-oProxyCommand=x"}]}),
-        *({**PROFILE, "posixAccounts": [{"username": 5}]}, {**PROFILE, "posixAccounts": "many"}),
-    ],
-)
+@pytest.mark.parametrize("profile", [
+    *({}, {**PROFILE, "sshPublicKeys": {}}),
+    {**PROFILE, "sshPublicKeys": {KEY_ID: {"key": "ssh-ed25519 OTHER tpujob"}}},
+    *({**PROFILE, "sshPublicKeys": {KEY_ID: {}}}, {**PROFILE, "sshPublicKeys": []}),
+    *({**PROFILE, "posixAccounts": []}, {**PROFILE, "posixAccounts": [{"username": "-oProxyCommand=x"}]}),
+    *({**PROFILE, "posixAccounts": [{"username": 5}]}, {**PROFILE, "posixAccounts": "many"}),
+])  # fmt: skip
 def test_a_profile_without_the_key_or_without_a_login_name_is_refused(answering: Answering, profile: Any) -> None:
     answering((200, {"loginProfile": profile}))
     with pytest.raises(UnexpectedReply):
@@ -154,14 +151,11 @@ def test_an_account_that_google_does_not_tell_says_how_to_log_in(answering: Answ
     assert "gcloud auth application-default login" in str(error.value.hint)
 
 
-@pytest.mark.parametrize(
-    ("fields", "account"),
-    [
-        ({"service_account_email": "bot@p.iam.gserviceaccount.com"}, "bot@p.iam.gserviceaccount.com"),
-        *(({"account": "ada@example.com"}, "ada@example.com"), ({"account": ""}, None)),
-        *(({"service_account_email": "default"}, None), ({}, None)),
-    ],
-)
+@pytest.mark.parametrize(("fields", "account"), [
+    ({"service_account_email": "bot@p.iam.gserviceaccount.com"}, "bot@p.iam.gserviceaccount.com"),
+    *(({"account": "ada@example.com"}, "ada@example.com"), ({"account": ""}, None)),
+    *(({"service_account_email": "default"}, None), ({}, None)),
+])  # fmt: skip
 def test_a_login_that_names_its_account_needs_no_question(
     monkeypatch: pytest.MonkeyPatch, fields: dict[str, str], account: str | None
 ) -> None:

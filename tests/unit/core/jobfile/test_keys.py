@@ -54,14 +54,11 @@ def test_a_job_without_a_name_is_named_after_its_file(path: str, name: str) -> N
     assert load("command: ls\n", path).name == name
 
 
-@pytest.mark.parametrize(
-    ("written", "zones"),
-    [
-        *(("us-central1", ("us-central1",)), ("us-central1-a", ("us-central1-a",))),
-        ("us-central1, europe-west4-a", ("us-central1", "europe-west4-a")),
-        *(("[us-central1, europe-west4-a]", ("us-central1", "europe-west4-a")), ("null", ())),
-    ],
-)
+@pytest.mark.parametrize(("written", "zones"), [
+    *(("us-central1", ("us-central1",)), ("us-central1-a", ("us-central1-a",))),
+    ("us-central1, europe-west4-a", ("us-central1", "europe-west4-a")),
+    *(("[us-central1, europe-west4-a]", ("us-central1", "europe-west4-a")), ("null", ())),
+])  # fmt: skip
 def test_zones_are_a_zone_a_region_or_several(written: str, zones: tuple[str, ...]) -> None:
     assert load(f"command: ls\ntpu:\n  zone: {written}\n").tpu.zone == zones
 
@@ -169,27 +166,21 @@ def test_there_are_shipped_jobs() -> None:
     assert {path.name for path in JOBS} >= {"mnist.yaml", "mnist-single.yaml", "hello.yaml"}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "train:\n",
-        "train: {cores: 4, lr: 0.1, emulated: {cores: 2}}\ntpu:\n  zone: [us-central1]\nlimits:\n  max_duration: 1h30m\n",
-        "command: [a, b]\nsetup: [x]\nenv: {A: b}\nartifacts: [c]\ncode: .\nname: x\n",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "train:\n",
+    "train: {cores: 4, lr: 0.1, emulated: {cores: 2}}\ntpu:\n  zone: [us-central1]\nlimits:\n  max_duration: 1h30m\n",
+    "command: [a, b]\nsetup: [x]\nenv: {A: b}\nartifacts: [c]\ncode: .\nname: x\n",
+])  # fmt: skip
 def test_the_schema_accepts_what_the_loader_accepts(text: str) -> None:
     load(text)
     jsonschema.validate(yaml_source.read(text).data, keys.schema(), cls=jsonschema.Draft202012Validator)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("name: x\n", "train:\ncommand: ls\n", "train: {epochs: many}\n", "train: {epoch: 1}\n"),
-        *("command: ls\ntpu: {acclerator: x}\n", "command: ls\nlimits: {max_duration: 12:30:00}\n"),
-        "command: ls\nenv: {A: [1]}\n",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    *("name: x\n", "train:\ncommand: ls\n", "train: {epochs: many}\n", "train: {epoch: 1}\n"),
+    *("command: ls\ntpu: {acclerator: x}\n", "command: ls\nlimits: {max_duration: 12:30:00}\n"),
+    "command: ls\nenv: {A: [1]}\n",
+])  # fmt: skip
 def test_the_schema_refuses_what_the_loader_refuses(text: str) -> None:
     with pytest.raises(JobSpecError):
         load(text)
@@ -255,14 +246,10 @@ def test_any_values_under_the_known_keys_are_a_job_or_a_list_of_mistakes(data: d
         assert all("\n" not in line for line in error.problems)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("a: [" + "&a x," * 50_000 + "]", "name: '" + "-eyJ" * 60_000 + "'"),
-        *("command: ls\nartifacts:\n" + "- ../x\n" * 15_000, "a: 1\n" * 50_000, "x\n" * 120_000),
-    ],
-    ids=["anchors", "nearly-secrets", "patterns", "duplicates", "lines"],
-)
+@pytest.mark.parametrize("text", [
+    *("a: [" + "&a x," * 50_000 + "]", "name: '" + "-eyJ" * 60_000 + "'"),
+    *("command: ls\nartifacts:\n" + "- ../x\n" * 15_000, "a: 1\n" * 50_000, "x\n" * 120_000),
+], ids=["anchors", "nearly-secrets", "patterns", "duplicates", "lines"])  # fmt: skip
 def test_a_file_made_to_be_slow_is_not(text: str) -> None:
     """About a second of processor time; reading that is quadratic anywhere would take minutes."""
     began = time.process_time()
@@ -271,20 +258,12 @@ def test_a_file_made_to_be_slow_is_not(text: str) -> None:
     assert time.process_time() - began < 20
 
 
-@pytest.mark.parametrize(
-    ("train", "line"),
-    [
-        (
-            "{examples: 100}",
-            "job.yaml:1: train.examples: is less than the batch_size of 128, so there would be no step",
-        ),
-        (
-            "{batch_size: 512, emulated: {examples: 511}}",
-            "job.yaml:1: train.emulated.examples: is less than the batch_size of 512, so there would be no step",
-        ),
-        ("{batch_size: 60001}", "job.yaml:1: train.batch_size: is more than the 60,000 training examples"),
-    ],
-)
+@pytest.mark.parametrize(("train", "line"), [
+    ("{examples: 100}", "job.yaml:1: train.examples: is less than the batch_size of 128, so there would be no step"),
+    ("{batch_size: 512, emulated: {examples: 511}}",
+     "job.yaml:1: train.emulated.examples: is less than the batch_size of 512, so there would be no step"),
+    ("{batch_size: 60001}", "job.yaml:1: train.batch_size: is more than the 60,000 training examples"),
+])  # fmt: skip
 def test_a_batch_that_the_data_cannot_fill_is_found_before_a_tpu_is_billed(train: str, line: str) -> None:
     with pytest.raises(JobSpecError) as caught:
         load(f"train: {train}\n")

@@ -48,18 +48,15 @@ def test_a_key_that_was_text_can_become_a_section() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("limits.max_duration=x", "`x` is not a duration: "),
-        ("limits.max_durration=2h", "unknown key; did you mean `max_duration`?"),
-        ("limit.max_duration=2h", "limit: unknown key; did you mean `limits`?"),
-        ("tpu={zone: us-central1-q}", "tpu.zone: "),
-        ("tpu.accelerator=v9-8", "`v9-8` is not a known accelerator type"),
-        *(("name=A B", "`A B` is not a valid name"), ("env.A=", 'has no value; write "" for empty text')),
-        ("train={}", "a job has either `train:` or `command:`"),
-    ],
-)
+@pytest.mark.parametrize(("setting", "message"), [
+    ("limits.max_duration=x", "`x` is not a duration: "),
+    ("limits.max_durration=2h", "unknown key; did you mean `max_duration`?"),
+    ("limit.max_duration=2h", "limit: unknown key; did you mean `limits`?"),
+    ("tpu={zone: us-central1-q}", "tpu.zone: "),
+    ("tpu.accelerator=v9-8", "`v9-8` is not a known accelerator type"),
+    *(("name=A B", "`A B` is not a valid name"), ("env.A=", 'has no value; write "" for empty text')),
+    ("train={}", "a job has either `train:` or `command:`"),
+])  # fmt: skip
 def test_a_mistake_names_the_option_in_place_of_a_line(setting: str, message: str) -> None:
     found = problems(setting)
     assert any(message in problem for problem in found), found
@@ -150,14 +147,11 @@ def test_a_setting_that_is_no_key_and_value_is_refused(text: str) -> None:
         Override.parse(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        *(("setup=[a", "--set setup=[a: not valid YAML"), ("name=!!str y", "tags (`!!str`) are not allowed")),
-        *(("name=a\n---\nb", "a second document"), ("train={lr: 1, lr: 2}", "duplicate key")),
-        *(("name=" + "[" * 200, "levels"), ("name=\x1b[31m", "does not belong in a text file")),
-    ],
-)
+@pytest.mark.parametrize(("text", "why"), [
+    *(("setup=[a", "--set setup=[a: not valid YAML"), ("name=!!str y", "tags (`!!str`) are not allowed")),
+    *(("name=a\n---\nb", "a second document"), ("train={lr: 1, lr: 2}", "duplicate key")),
+    *(("name=" + "[" * 200, "levels"), ("name=\x1b[31m", "does not belong in a text file")),
+])  # fmt: skip
 def test_a_value_that_no_file_may_hold_is_refused(text: str, why: str) -> None:
     with pytest.raises(UserError) as caught:
         Override.parse(text)
@@ -191,13 +185,10 @@ def test_a_variable_without_a_value_is_the_users_own() -> None:
     assert caught.value.problems == ["--env MY_TOKEN: your variable MY_TOKEN is not set; export it, or remove this"]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        *(("1A=x", "--env 1A: is not a variable name"), ("TPU_NAME=x", "--env TPU_NAME: is set by tpujob")),
-        *(("A=x\ny", "--env A: has a line break"), ("A=${env:}", "--env A: has a `${env:` that names no variable")),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    *(("1A=x", "--env 1A: is not a variable name"), ("TPU_NAME=x", "--env TPU_NAME: is set by tpujob")),
+    *(("A=x\ny", "--env A: has a line break"), ("A=${env:}", "--env A: has a `${env:` that names no variable")),
+])  # fmt: skip
 def test_a_variable_follows_the_rules_of_a_file(text: str, message: str) -> None:
     with pytest.raises(JobSpecError) as caught:
         variables(text)
@@ -210,19 +201,16 @@ def test_a_variable_needs_a_name(text: str) -> None:
         Override.variable(text)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Override.variable(f"HF={TOKEN}"),
-        lambda: Override.variable("API_KEY=abcdefgh12345678"),
-        lambda: Override.parse(f"env.HF={TOKEN}"),
-        lambda: Override.parse("env.API_KEY=abcdefgh12345678"),
-        lambda: load(f"command=curl -H {TOKEN}"),
-        lambda: load(f"env={{HF: {TOKEN}}}"),
-        lambda: Override.parse(TOKEN),
-        lambda: Override.variable(f"={TOKEN}"),
-    ],
-)
+@pytest.mark.parametrize("make", [
+    lambda: Override.variable(f"HF={TOKEN}"),
+    lambda: Override.variable("API_KEY=abcdefgh12345678"),
+    lambda: Override.parse(f"env.HF={TOKEN}"),
+    lambda: Override.parse("env.API_KEY=abcdefgh12345678"),
+    lambda: load(f"command=curl -H {TOKEN}"),
+    lambda: load(f"env={{HF: {TOKEN}}}"),
+    lambda: Override.parse(TOKEN),
+    lambda: Override.variable(f"={TOKEN}"),
+])  # fmt: skip
 def test_a_secret_on_the_command_line_is_refused_and_not_repeated(make: object) -> None:
     assert callable(make)
     with pytest.raises((UserError, JobSpecError)) as caught:

@@ -53,35 +53,26 @@ def test_a_job_without_parameters_is_left_alone() -> None:
     assert load("command: echo ${param.x} ${PARAMS} ${paramsx}\n").command == "echo ${param.x} ${PARAMS} ${paramsx}"
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("command: x\nparams: [a]\n", "j.yaml:2: params: expected a mapping (indented `key: value` lines), got a list"),
-        ("command: x\nparams: {a: null}\n", "j.yaml:2: params.a: has no value; write one, or remove it"),
-        (
-            "command: x\nparams: {a: {b: 1}}\n",
-            "j.yaml:2: params.a: expected one value (text, a number, true or false), got a mapping; lists of values go below "
-            "`matrix:`",
-        ),
-        (
-            "command: x\nparams: {a b: 1}\n",
-            "j.yaml:2: params.a b: `a b` is not the name of a parameter; use letters, digits, `_` and `-`, a letter first",
-        ),
-        (
-            "command: x ${params.lr}\n",
-            "j.yaml:1: command: `${params.lr}`: there is no such parameter; give it a value in `params:` or `matrix:`",
-        ),
-        (
-            "command: x ${params.zz}\nparams: {lr: 1}\n",
-            "j.yaml:1: command: `${params.zz}`: there is no such parameter; give it a value in `params:` or `matrix:`; known: "
-            "lr",
-        ),
-        ("command: x ${params.}\n", "j.yaml:1: command: has a `${params.` that names no parameter; write ${params.NAME}"),
-        ("command: x\nparams: {a: '${env:HOME}'}\n", "j.yaml:2: params.a: `${env:…}` is read only in `env:`; set a variable "
-         "there and use it here as $NAME"),
-        ("train: {lr: '${params.a}'}\nparams:\n  a: x\n", "j.yaml:3: train.lr: expected a number, got the text `x`"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "line"), [
+    ("command: x\nparams: [a]\n", "j.yaml:2: params: expected a mapping (indented `key: value` lines), got a list"),
+    ("command: x\nparams: {a: null}\n", "j.yaml:2: params.a: has no value; write one, or remove it"),
+    ("command: x\nparams: {a: {b: 1}}\n",
+     "j.yaml:2: params.a: expected one value (text, a number, true or false), got a mapping; lists of values go below "
+     "`matrix:`"),
+    ("command: x\nparams: {a b: 1}\n",
+     "j.yaml:2: params.a b: `a b` is not the name of a parameter; use letters, digits, `_` and `-`, a letter first"),
+    ("command: x ${params.lr}\n",
+     "j.yaml:1: command: `${params.lr}`: there is no such parameter; give it a value in `params:` or `matrix:`"),
+    (
+        "command: x ${params.zz}\nparams: {lr: 1}\n",
+        "j.yaml:1: command: `${params.zz}`: there is no such parameter; give it a value in `params:` or `matrix:`; known: "
+        "lr",
+    ),
+    ("command: x ${params.}\n", "j.yaml:1: command: has a `${params.` that names no parameter; write ${params.NAME}"),
+    ("command: x\nparams: {a: '${env:HOME}'}\n", "j.yaml:2: params.a: `${env:…}` is read only in `env:`; set a variable "
+     "there and use it here as $NAME"),
+    ("train: {lr: '${params.a}'}\nparams:\n  a: x\n", "j.yaml:3: train.lr: expected a number, got the text `x`"),
+])  # fmt: skip
 def test_a_mistake_has_its_line(text: str, line: str) -> None:
     assert problems(text) == [line]
 

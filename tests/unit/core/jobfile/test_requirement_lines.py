@@ -59,34 +59,24 @@ def test_files_that_name_each_other_are_refused() -> None:
     assert f"is one of more than {MAX_FILES} files" in refused("-r requirements.txt\n")
 
 
-@pytest.mark.parametrize(
-    ("line", "made"),
-    [
-        *((f"{at}wheels/mine-1.0-py3-none-any.whl", "./wheels/mine-1.0-py3-none-any.whl") for at in ("./", "")),
-        *(("mine-1.0.tar.gz", "./mine-1.0.tar.gz"), (".", "./."), ("-e .", "./."), ("--editable=./lib", "./lib")),
-        (".[extra] ; python_version > '3'", "./.[extra] ; python_version > '3'"),
-        ("-f wheels", "--find-links ./wheels"),
-    ],
-)
+@pytest.mark.parametrize(("line", "made"), [
+    *((f"{at}wheels/mine-1.0-py3-none-any.whl", "./wheels/mine-1.0-py3-none-any.whl") for at in ("./", "")),
+    *(("mine-1.0.tar.gz", "./mine-1.0.tar.gz"), (".", "./."), ("-e .", "./."), ("--editable=./lib", "./lib")),
+    (".[extra] ; python_version > '3'", "./.[extra] ; python_version > '3'"),
+    ("-f wheels", "--find-links ./wheels"),
+])  # fmt: skip
 def test_a_local_path_becomes_one_from_the_working_directory_of_the_job(line: str, made: str) -> None:
     found = read(f"{line}\n")
     assert found.lines == [made] and found.uses_code
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        *(
-            "numpy",
-            "torch[extra]>=2 ; sys_platform == 'linux'",
-            "mine @ https://host.example/mine-1.0-py3-none-any.whl",
-        ),
-        *("git+https://host.example/a/b.git@main", "https://host.example/mine-1.0-py3-none-any.whl"),
-        *("/opt/wheels/mine-1.0-py3-none-any.whl", "--find-links /opt/w", "-i https://index.example/simple"),
-        *("-f https://host.example/wheels", "-r https://host.example/requirements.txt"),
-        "--extra-index-url https://${USER}:${TOKEN}@index.example/simple",
-    ],
-)
+@pytest.mark.parametrize("line", [
+    *("numpy", "torch[extra]>=2 ; sys_platform == 'linux'", "mine @ https://host.example/mine-1.0-py3-none-any.whl"),
+    *("git+https://host.example/a/b.git@main", "https://host.example/mine-1.0-py3-none-any.whl"),
+    *("/opt/wheels/mine-1.0-py3-none-any.whl", "--find-links /opt/w", "-i https://index.example/simple"),
+    *("-f https://host.example/wheels", "-r https://host.example/requirements.txt"),
+    "--extra-index-url https://${USER}:${TOKEN}@index.example/simple",
+])  # fmt: skip
 def test_what_a_worker_can_reach_by_itself_stays_as_it_is_written(line: str) -> None:
     found = read(f"{line}\n")
     assert found.lines == [line] and not found.uses_code and not found.needs_pip
@@ -130,19 +120,14 @@ def test_a_pyproject_has_the_dependencies_of_its_project() -> None:
     assert pyproject("[project]\nname = 'x'\n") == []
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("[tool.poetry.dependencies]\nnumpy = '*'\n", "has no [project] section"),
-        ("[project]\ndynamic = ['dependencies']\n", "its dependencies are dynamic"),
-        ("[project]\ndependencies = 'numpy'\n", "is not a list of texts"),
-        (
-            "[project]\ndependencies = ['My_Lib>1']\n[tool.uv.sources]\nmy-lib = {path = '../lib'}\n",
-            "My_Lib comes from [tool.uv.sources], which is not read",
-        ),
-        ("[project\n", "pyproject.toml: Expected"),
-    ],
-)
+@pytest.mark.parametrize(("text", "why"), [
+    ("[tool.poetry.dependencies]\nnumpy = '*'\n", "has no [project] section"),
+    ("[project]\ndynamic = ['dependencies']\n", "its dependencies are dynamic"),
+    ("[project]\ndependencies = 'numpy'\n", "is not a list of texts"),
+    ("[project]\ndependencies = ['My_Lib>1']\n[tool.uv.sources]\nmy-lib = {path = '../lib'}\n",
+     "My_Lib comes from [tool.uv.sources], which is not read"),
+    ("[project\n", "pyproject.toml: Expected"),
+])  # fmt: skip
 def test_a_pyproject_that_keeps_its_dependencies_elsewhere_is_refused(text: str, why: str) -> None:
     with pytest.raises(Refused) as caught:
         pyproject(text)

@@ -114,77 +114,47 @@ def test_values_of_python_make_the_same_sweep() -> None:
 X = "command: x ${params.a}\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        (X + "matrix:\n", "2: matrix: expected parameters with lists of values, such as `lr: [1e-4, 3e-4]`"),
-        (X + "matrix: [1]\n", "2: matrix: expected parameters with lists of values, such as `lr: [1e-4, 3e-4]`"),
-        (X + "matrix:\n  a: []\n", "3: matrix.a: is an empty list; write the values to try, or remove it"),
-        (
-            X + "matrix:\n  a: 3\n",
-            "3: matrix.a: expected a list of values, such as [1e-4, 3e-4]; a single value goes below `params:`",
-        ),
-        (
-            X + "matrix:\n  a:\n  - 1\n  - [2]\n",
-            "5: matrix.a[1]: expected one value (text, a number, true or false), got a list; lists of values go below "
-            "`matrix:`",
-        ),
-        (X + "matrix: {a: [1, null]}\n", "2: matrix.a[1]: has no value; write one, or remove it"),
-        (X + "matrix: {a: [1, .nan]}\n", "2: matrix.a[1]: must be a finite number"),
-        (X + "matrix: {a: [1e-4, 2, 0.0001]}\n", "2: matrix.a[2]: `1e-4` is listed twice; remove one of them"),
-        (
-            X + "matrix: {a: [1], b: [2]}\n",
-            "2: matrix.b: changes nothing; write ${params.b} in `command`, `env` or `train`",
-        ),
-        (
-            X + "matrix: {a: [1], 'b c': [2]}\n",
-            "2: matrix.b c: `b c` is not the name of a parameter; use letters, digits, `_` and `-`, a letter first",
-        ),
-        (
-            f"command: x ${{params.a}} ${{params.b}}\nmatrix: {{a: {list(range(101))}, b: [1, 2]}}\n",
-            "2: matrix: makes 202 variants; at most 200 are allowed: write fewer values, or several files",
-        ),
-        (X + "matrix: {a: [1]}\nparallel: 0\n", "3: parallel: expected a number of slices from 1 to 64, such as 2"),
-        (X + "matrix: {a: [1]}\nparallel: 99\n", "3: parallel: 99 are too many; write at most 64"),
-        (
-            X + f"matrix: {{a: [1]}}\nname: {'n' * 39}\n",
-            "3: name: has 39 characters, and the names of its runs are longer; at most 38 are allowed here",
-        ),
-        (
-            X + "matrix: {a: [1]}\nname: Not One\n",
-            "3: name: `Not One` is not a name; write lower-case letters, digits and `-`, at most 40",
-        ),
-        (
-            X + "matrix: {a: [1]}\nkeep_on_failure: 30m\n",
-            "3: keep_on_failure: has no use in a sweep, where the slice of a job that failed goes to the next one; "
-            "remove it",
-        ),
-        ("command: x\nvariants: {}\n", "2: variants: expected a mapping of names, each with the keys that it changes"),
-        ("command: x\nvariants: [a]\n", "2: variants: expected a mapping of names, each with the keys that it changes"),
-        (
-            "command: x\nvariants:\n  A_b: {}\n",
-            "3: variants.A_b: its name is not a valid name: letters a-z, digits and `-`, a letter first and no `-` "
-            "last; for example `a-b`",
-        ),
-        (
-            "command: x\nvariants:\n  a: 3\n",
-            "3: variants.a: expected a mapping: keys of the file that it changes; leave it empty to change none",
-        ),
-        (
-            "command: x\nvariants:\n  a: {parallel: 3}\n",
-            "3: variants.a.parallel: is of the whole sweep, not of one variant; remove it",
-        ),
-        (
-            X + "matrix: {a: [1]}\nvariants:\n  v: {params: {a: 3}}\n",
-            "4: variants.v.params.a: has values in `matrix:` already; remove it from one of the two",
-        ),
-        (X + "matrix: {a: [1]}\nparams: [a]\n", "3: params: expected parameters with a value each, such as `lr: 1e-4`"),
-        (
-            X + "matrix: {a: [1]}\nvariants:\n  v: {params: 3}\n",
-            "4: variants.v.params: expected parameters with a value each, such as `lr: 1e-4`",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "line"), [
+    (X + "matrix:\n", "2: matrix: expected parameters with lists of values, such as `lr: [1e-4, 3e-4]`"),
+    (X + "matrix: [1]\n", "2: matrix: expected parameters with lists of values, such as `lr: [1e-4, 3e-4]`"),
+    (X + "matrix:\n  a: []\n", "3: matrix.a: is an empty list; write the values to try, or remove it"),
+    (X + "matrix:\n  a: 3\n",
+     "3: matrix.a: expected a list of values, such as [1e-4, 3e-4]; a single value goes below `params:`"),
+    (X + "matrix:\n  a:\n  - 1\n  - [2]\n",
+     "5: matrix.a[1]: expected one value (text, a number, true or false), got a list; lists of values go below "
+     "`matrix:`"),
+    (X + "matrix: {a: [1, null]}\n", "2: matrix.a[1]: has no value; write one, or remove it"),
+    (X + "matrix: {a: [1, .nan]}\n", "2: matrix.a[1]: must be a finite number"),
+    (X + "matrix: {a: [1e-4, 2, 0.0001]}\n", "2: matrix.a[2]: `1e-4` is listed twice; remove one of them"),
+    (X + "matrix: {a: [1], b: [2]}\n",
+     "2: matrix.b: changes nothing; write ${params.b} in `command`, `env` or `train`"),
+    (X + "matrix: {a: [1], 'b c': [2]}\n",
+     "2: matrix.b c: `b c` is not the name of a parameter; use letters, digits, `_` and `-`, a letter first"),
+    (f"command: x ${{params.a}} ${{params.b}}\nmatrix: {{a: {list(range(101))}, b: [1, 2]}}\n",
+     "2: matrix: makes 202 variants; at most 200 are allowed: write fewer values, or several files"),
+    (X + "matrix: {a: [1]}\nparallel: 0\n", "3: parallel: expected a number of slices from 1 to 64, such as 2"),
+    (X + "matrix: {a: [1]}\nparallel: 99\n", "3: parallel: 99 are too many; write at most 64"),
+    (X + f"matrix: {{a: [1]}}\nname: {'n' * 39}\n",
+     "3: name: has 39 characters, and the names of its runs are longer; at most 38 are allowed here"),
+    (X + "matrix: {a: [1]}\nname: Not One\n",
+     "3: name: `Not One` is not a name; write lower-case letters, digits and `-`, at most 40"),
+    (X + "matrix: {a: [1]}\nkeep_on_failure: 30m\n",
+     "3: keep_on_failure: has no use in a sweep, where the slice of a job that failed goes to the next one; remove it"),
+    ("command: x\nvariants: {}\n", "2: variants: expected a mapping of names, each with the keys that it changes"),
+    ("command: x\nvariants: [a]\n", "2: variants: expected a mapping of names, each with the keys that it changes"),
+    ("command: x\nvariants:\n  A_b: {}\n",
+     "3: variants.A_b: its name is not a valid name: letters a-z, digits and `-`, a letter first and no `-` last; for "
+     "example `a-b`"),
+    ("command: x\nvariants:\n  a: 3\n",
+     "3: variants.a: expected a mapping: keys of the file that it changes; leave it empty to change none"),
+    ("command: x\nvariants:\n  a: {parallel: 3}\n",
+     "3: variants.a.parallel: is of the whole sweep, not of one variant; remove it"),
+    (X + "matrix: {a: [1]}\nvariants:\n  v: {params: {a: 3}}\n",
+     "4: variants.v.params.a: has values in `matrix:` already; remove it from one of the two"),
+    (X + "matrix: {a: [1]}\nparams: [a]\n", "3: params: expected parameters with a value each, such as `lr: 1e-4`"),
+    (X + "matrix: {a: [1]}\nvariants:\n  v: {params: 3}\n",
+     "4: variants.v.params: expected parameters with a value each, such as `lr: 1e-4`"),
+])  # fmt: skip
 def test_a_mistake_of_the_sweep_has_its_line(text: str, line: str) -> None:
     assert problems(text) == [f"s.yaml:{line}"]
 
@@ -250,16 +220,13 @@ TYPE = Override.key("--accelerator", ("tpu", "accelerator"), "v6e-8")
 ZONE = Override.key("--zone", ("tpu", "zone"), "us-east5")
 
 
-@pytest.mark.parametrize(
-    ("text", "option", "told"),
-    [
-        (SWEPT, Override.parse("params.lr=7"), "--set params.lr=7: has no effect: the values of lr in `matrix:` count"),
-        (SWEPT, Override.parse("params={lr: 7}"), "--set params={lr: 7}: params.lr: has no effect"),
-        (NAMED, TYPE, "--accelerator v6e-8: has no effect on the variant `a`"),
-        (NAMED, ZONE, "--zone us-east5: has no effect on the variant `b`"),
-        (NAMED, Override.variable("N=1"), "--env N: has no effect on the variant `c`"),
-    ],
-)
+@pytest.mark.parametrize(("text", "option", "told"), [
+    (SWEPT, Override.parse("params.lr=7"), "--set params.lr=7: has no effect: the values of lr in `matrix:` count"),
+    (SWEPT, Override.parse("params={lr: 7}"), "--set params={lr: 7}: params.lr: has no effect"),
+    (NAMED, TYPE, "--accelerator v6e-8: has no effect on the variant `a`"),
+    (NAMED, ZONE, "--zone us-east5: has no effect on the variant `b`"),
+    (NAMED, Override.variable("N=1"), "--env N: has no effect on the variant `c`"),
+])  # fmt: skip
 def test_an_option_that_the_values_of_the_sweep_outrank_is_refused(text: str, option: Override, told: str) -> None:
     with pytest.raises(JobSpecError) as raised:
         sweep.load(text, path="s.yaml", overrides=[option])

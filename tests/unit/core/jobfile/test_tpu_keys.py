@@ -93,46 +93,36 @@ def test_the_schema_of_editors_takes_every_form(text: str) -> None:
     jsonschema.validate(data, keys.schema(), cls=jsonschema.Draft202012Validator)
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("tpu: []\n", "2: tpu: is empty; list what the job can live with, or leave it out"),
-        ("tpu:\n  any_of: []\n", "3: tpu.any_of: is empty; list what the job can live with, or leave it out"),
-        ("tpu: [" + "{}, " * 51 + "]\n", "2: tpu: has 51 alternatives; write at most 50"),
-        ("tpu:\n  any_of:\n    - {}\n    - acclerator: v4-8\n",
-         "5: tpu.any_of[1].acclerator: unknown key; did you mean `accelerator`?"),
-        ("tpu:\n  - {}\n  - acclerator: v4-8\n", "4: tpu[1].acclerator: unknown key; did you mean `accelerator`?"),
-        ("tpu:\n  - preemptible: true\n", "3: tpu[0].preemptible: unknown key; did you mean `spot`?"),
-        ("tpu:\n  - order: fastest\n", "3: tpu[0].order: does not belong here; did you mean `tpu.order`?"),
-        ("tpu:\n  - {}\n  - accelerator: v4-9\n", f"4: tpu[1].accelerator: {accelerator_problem('v4-9')}"),
-        (
-            "tpu:\n  zone: us-central2-z\n  any_of:\n    - accelerator: v4-8\n",
-            "3: tpu.zone: `us-central2-z` is not a zone with TPUs; nearest: us-central2-b, us-central2, us-central1-f",
-        ),
-        (
-            "tpu:\n  any_of:\n    - zone: [us-central1-a, mars]\n",
-            f"4: tpu.any_of[0].zone[1]: `mars` is not a zone or a known region; {ZONES}",
-        ),
-        (
-            "tpu: {provisioning: preemptible}\n",
-            "2: tpu.provisioning: must be `on-demand` or `spot` or `reserved` or `flex-start` or `queued`, "
-            "not the text `preemptible`",
-        ),
-        ("tpu:\n  spot: true\n  provisioning: queued\n",
-         "3: tpu.spot: and `provisioning: queued` contradict each other; remove one of them"),
-        ("tpu:\n  provisioning: flex-start\n  queue: false\n",
-         "4: tpu.queue: cannot be false with `provisioning: flex-start`, which is always queued; remove it"),
-        ("tpu: {race: true}\n", "2: tpu.race: only queued candidates can race; add `queue: true`, or remove this"),
-        ("tpu: {wait: 6}\n",
-         "2: tpu.wait: `6` is not a duration: write numbers with units, such as 6m or 6h (0s to 7d)"),
-        ("tpu: {wait: 8d}\n", "2: tpu.wait: `8d` is longer than 7d; write for example 6h"),
-        ("tpu: {max_price_per_hour: cheap}\n",
-         "2: tpu.max_price_per_hour: `cheap` is not an amount of dollars; write for example 12"),
-        ("max_restarts: 2\n", "2: max_restarts: only counts with `on_preemption: restart`; add that, or remove this"),
-        ("on_preemption: resume\n", "2: on_preemption: must be `stop` or `restart`, not the text `resume`"),
-        ("restarts: 2\n", "2: restarts: unknown key; did you mean `max_restarts`?"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "line"), [
+    ("tpu: []\n", "2: tpu: is empty; list what the job can live with, or leave it out"),
+    ("tpu:\n  any_of: []\n", "3: tpu.any_of: is empty; list what the job can live with, or leave it out"),
+    ("tpu: [" + "{}, " * 51 + "]\n", "2: tpu: has 51 alternatives; write at most 50"),
+    ("tpu:\n  any_of:\n    - {}\n    - acclerator: v4-8\n",
+     "5: tpu.any_of[1].acclerator: unknown key; did you mean `accelerator`?"),
+    ("tpu:\n  - {}\n  - acclerator: v4-8\n", "4: tpu[1].acclerator: unknown key; did you mean `accelerator`?"),
+    ("tpu:\n  - preemptible: true\n", "3: tpu[0].preemptible: unknown key; did you mean `spot`?"),
+    ("tpu:\n  - order: fastest\n", "3: tpu[0].order: does not belong here; did you mean `tpu.order`?"),
+    ("tpu:\n  - {}\n  - accelerator: v4-9\n", f"4: tpu[1].accelerator: {accelerator_problem('v4-9')}"),
+    ("tpu:\n  zone: us-central2-z\n  any_of:\n    - accelerator: v4-8\n",
+     "3: tpu.zone: `us-central2-z` is not a zone with TPUs; nearest: us-central2-b, us-central2, us-central1-f"),
+    ("tpu:\n  any_of:\n    - zone: [us-central1-a, mars]\n",
+     f"4: tpu.any_of[0].zone[1]: `mars` is not a zone or a known region; {ZONES}"),
+    ("tpu: {provisioning: preemptible}\n",
+     "2: tpu.provisioning: must be `on-demand` or `spot` or `reserved` or `flex-start` or `queued`, not the text "
+     "`preemptible`"),
+    ("tpu:\n  spot: true\n  provisioning: queued\n",
+     "3: tpu.spot: and `provisioning: queued` contradict each other; remove one of them"),
+    ("tpu:\n  provisioning: flex-start\n  queue: false\n",
+     "4: tpu.queue: cannot be false with `provisioning: flex-start`, which is always queued; remove it"),
+    ("tpu: {race: true}\n", "2: tpu.race: only queued candidates can race; add `queue: true`, or remove this"),
+    ("tpu: {wait: 6}\n", "2: tpu.wait: `6` is not a duration: write numbers with units, such as 6m or 6h (0s to 7d)"),
+    ("tpu: {wait: 8d}\n", "2: tpu.wait: `8d` is longer than 7d; write for example 6h"),
+    ("tpu: {max_price_per_hour: cheap}\n",
+     "2: tpu.max_price_per_hour: `cheap` is not an amount of dollars; write for example 12"),
+    ("max_restarts: 2\n", "2: max_restarts: only counts with `on_preemption: restart`; add that, or remove this"),
+    ("on_preemption: resume\n", "2: on_preemption: must be `stop` or `restart`, not the text `resume`"),
+    ("restarts: 2\n", "2: restarts: unknown key; did you mean `max_restarts`?"),
+])  # fmt: skip
 def test_every_mistake_is_one_line_at_its_written_place(text: str, line: str) -> None:
     assert problems(text) == [f"job.yaml:{line}"]
 

@@ -130,15 +130,11 @@ def test_an_index_that_is_not_understood_is_refused(tmp_path: Path) -> None:
         shipped(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("setting", "place"),
-    [
-        ({}, ".config/git/ignore"),
-        ({".gitconfig": "[user]\n\tname = x\n[Core]\n\texcludesfile = ~/mine # all\n"}, "mine"),
-        ({".config/git/config": '[core]\nexcludesFile = "~/mine"\n'}, "mine"),
-    ],
-    ids=["default", "gitconfig", "xdg"],
-)
+@pytest.mark.parametrize(("setting", "place"), [
+    ({}, ".config/git/ignore"),
+    ({".gitconfig": "[user]\n\tname = x\n[Core]\n\texcludesfile = ~/mine # all\n"}, "mine"),
+    ({".config/git/config": '[core]\nexcludesFile = "~/mine"\n'}, "mine"),
+], ids=["default", "gitconfig", "xdg"])  # fmt: skip
 def test_the_users_own_ignore_file_counts_in_a_repository_after_all_others(
     tmp_path: Path, setting: dict[str, str], place: str
 ) -> None:
@@ -201,21 +197,10 @@ def test_one_file_of_a_directory_that_is_left_out_can_be_shipped(tmp_path: Path)
     assert rules(root) == {"data/other": ".gitignore:1", "data/raw/1": ".gitignore:1"}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(
-            ".git/config",
-            ".hg/x",
-            ".svn/x",
-            "a/__pycache__/a.pyc",
-            ".venv/bin/python",
-            "node_modules/x/i.js",
-            "a/b.pyc",
-        ),
-        *(".DS_Store", ".ruff_cache/x", ".mypy_cache/x", ".pytest_cache/x"),
-    ],
-)
+@pytest.mark.parametrize("name", [
+    *(".git/config", ".hg/x", ".svn/x", "a/__pycache__/a.pyc", ".venv/bin/python", "node_modules/x/i.js", "a/b.pyc"),
+    *(".DS_Store", ".ruff_cache/x", ".mypy_cache/x", ".pytest_cache/x"),
+])  # fmt: skip
 def test_caches_environments_and_version_control_are_always_left_out(tmp_path: Path, name: str) -> None:
     root = write(tmp_path, {"train.py": "", name: "x", ".gitignore": "!*\n!**/\n"})
     assert shipped(root) == {"train.py", ".gitignore"}

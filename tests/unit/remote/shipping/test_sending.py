@@ -63,17 +63,14 @@ def test_text_is_packed_zeros_are_counted_and_noise_travels_as_it_is() -> None:
         assert b"".join(part for _, part in decoded(encoded(data))) == data
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        *({"missing": [[0, 3]], "offset": 0}, {"missing": [[-1, 1]], "offset": 0}, {"missing": [[1, 1]], "offset": 0}),
-        *({"missing": [[1, 2], [0, 1]], "offset": 0}, {"missing": [[0, 1], [0, 1]], "offset": 0}),
-        *({"missing": [["0", "1"]], "offset": 0}, {"missing": [[0]], "offset": 0}),
-        *({"missing": [[0.0, 1.5]], "offset": 0}, {"missing": "../../.ssh/id_rsa", "offset": 0}),
-        *({"missing": {"/etc/passwd": 1}, "offset": 0}, {"missing": [[0, 1]], "offset": -5}),
-        *({"missing": [[0, 1]], "offset": 10}, {"missing": [[0, 1]]}, {"missing": [], "offset": 4}, {"offset": 0}),
-    ],
-)
+@pytest.mark.parametrize("answer", [
+    *({"missing": [[0, 3]], "offset": 0}, {"missing": [[-1, 1]], "offset": 0}, {"missing": [[1, 1]], "offset": 0}),
+    *({"missing": [[1, 2], [0, 1]], "offset": 0}, {"missing": [[0, 1], [0, 1]], "offset": 0}),
+    *({"missing": [["0", "1"]], "offset": 0}, {"missing": [[0]], "offset": 0}),
+    *({"missing": [[0.0, 1.5]], "offset": 0}, {"missing": "../../.ssh/id_rsa", "offset": 0}),
+    *({"missing": {"/etc/passwd": 1}, "offset": 0}, {"missing": [[0, 1]], "offset": -5}),
+    *({"missing": [[0, 1]], "offset": 10}, {"missing": [[0, 1]]}, {"missing": [], "offset": 4}, {"offset": 0}),
+])  # fmt: skip
 def test_a_worker_gets_nothing_that_it_was_not_offered(tmp_path: Path, answer: dict[str, Any]) -> None:
     with pytest.raises(RemoteError, match="a worker asks for"):
         Selection.of(answer, shipment(tmp_path, b"0123456789", b"x"))
@@ -110,19 +107,16 @@ class Call:
 EMPTY = hashlib.sha256(b"").hexdigest()
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        ({"changed": EMPTY}, "asks for what it was not offered"),
-        ({"changed": "0" * 64}, "asks for what it was not offered"),
-        ({"changed": ["x"]}, "asks for what it was not offered"),
-        ({"changed": None}, "asks for what it was not offered"),
-        ({"changed": hashlib.sha256(b"text").hexdigest()}, "000 arrived with another content than announced"),
-        ({"free": 1000}, "no room on its disk .* 1 KB is free"),
-        ({"free": "much"}, "no room on its disk .* nothing that it can tell is free"),
-        ({"free": -1}, "no room on its disk .* nothing that it can tell is free"),
-    ],
-)
+@pytest.mark.parametrize(("answer", "said"), [
+    ({"changed": EMPTY}, "asks for what it was not offered"),
+    ({"changed": "0" * 64}, "asks for what it was not offered"),
+    ({"changed": ["x"]}, "asks for what it was not offered"),
+    ({"changed": None}, "asks for what it was not offered"),
+    ({"changed": hashlib.sha256(b"text").hexdigest()}, "000 arrived with another content than announced"),
+    ({"free": 1000}, "no room on its disk .* 1 KB is free"),
+    ({"free": "much"}, "no room on its disk .* nothing that it can tell is free"),
+    ({"free": -1}, "no room on its disk .* nothing that it can tell is free"),
+])  # fmt: skip
 def test_whatever_a_worker_complains_about_is_an_error_of_that_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any], said: str
 ) -> None:

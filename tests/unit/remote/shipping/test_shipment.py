@@ -76,16 +76,13 @@ def test_the_same_content_elsewhere_later_and_for_another_user_is_the_same_shipm
     assert first.id == hashlib.sha256(first.manifest.text).hexdigest()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda root: (root / "pkg" / "a.py").write_text("print(2)\n"),
-        lambda root: (root / "pkg" / "a.py").chmod(0o755),
-        lambda root: (root / "pkg" / "a.py").rename(root / "pkg" / "b.py") and (root / "link").unlink(),
-        lambda root: (root / "empty").rmdir(),
-        lambda root: (root / "link").unlink(),
-    ],
-)
+@pytest.mark.parametrize("change", [
+    lambda root: (root / "pkg" / "a.py").write_text("print(2)\n"),
+    lambda root: (root / "pkg" / "a.py").chmod(0o755),
+    lambda root: (root / "pkg" / "a.py").rename(root / "pkg" / "b.py") and (root / "link").unlink(),
+    lambda root: (root / "empty").rmdir(),
+    lambda root: (root / "link").unlink(),
+])  # fmt: skip
 def test_any_change_is_another_shipment(tree: Path, place: Path, change: Callable[[Path], object]) -> None:
     first = ship(tree, place)
     change(tree)

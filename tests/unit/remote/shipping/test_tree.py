@@ -91,17 +91,14 @@ def test_a_link_to_what_holds_the_tree_ends(tree: Path, repository: Path) -> Non
     assert "top/cache/y" not in found
 
 
-@pytest.mark.parametrize(
-    ("target", "why"),
-    [
-        ("/etc/passwd", "a link to /etc/passwd, out of the repository"),
-        ("../../gone", "a link to {repository.parent}/gone, which is not there"),
-        ("../gone", "a link to ../gone, which is not there"),
-        ("x", "a link that leads to itself"),
-        ("../cache", "a link to ../cache, left out by ../.gitignore:1"),
-        ("/", "a link to /, out of the repository"),
-    ],
-)
+@pytest.mark.parametrize(("target", "why"), [
+    ("/etc/passwd", "a link to /etc/passwd, out of the repository"),
+    ("../../gone", "a link to {repository.parent}/gone, which is not there"),
+    ("../gone", "a link to ../gone, which is not there"),
+    ("x", "a link that leads to itself"),
+    ("../cache", "a link to ../cache, left out by ../.gitignore:1"),
+    ("/", "a link to /, out of the repository"),
+])  # fmt: skip
 def test_a_link_that_cannot_travel_is_left_out_with_a_note(tree: Path, repository: Path, target: str, why: str) -> None:
     (tree / "x").symlink_to(target)
     found = of(tree)
@@ -268,20 +265,17 @@ def check(root: Path) -> Survey:
     return found
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "what"),
-    [
-        *((".env", "KEY=1", "an environment file"), ("conf/.env.production", "KEY=1", "an environment file")),
-        *(("prod.env", "KEY=1", "an environment file"), (".netrc", "machine api.wandb.ai", "login data")),
-        *(("credentials.json", "{}x", "login data"), ("kaggle.json", "{}x", "login data")),
-        *((".aws/credentials", "[default]", "login data"), ("kubeconfig", "x", "a kubeconfig")),
-        *(("id_ed25519", "x", "a private SSH key"), ("store.p12", "x", "a key store")),
-        ("server.pem", "-----BEGIN CERTIFICATE-----\nx\n" + KEY, "a private key"),
-        *(("deploy_key", KEY, "a private key"), ("acme-1234.json", SERVICE_ACCOUNT, "a Google credential")),
-        ("cluster.yaml", "users:\n- user:\n    client-key-data: LS0t\n", "a kubeconfig"),
-        (".npmrc", "//registry/:_authToken=npm_x\n", "login data"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "what"), [
+    *((".env", "KEY=1", "an environment file"), ("conf/.env.production", "KEY=1", "an environment file")),
+    *(("prod.env", "KEY=1", "an environment file"), (".netrc", "machine api.wandb.ai", "login data")),
+    *(("credentials.json", "{}x", "login data"), ("kaggle.json", "{}x", "login data")),
+    *((".aws/credentials", "[default]", "login data"), ("kubeconfig", "x", "a kubeconfig")),
+    *(("id_ed25519", "x", "a private SSH key"), ("store.p12", "x", "a key store")),
+    ("server.pem", "-----BEGIN CERTIFICATE-----\nx\n" + KEY, "a private key"),
+    *(("deploy_key", KEY, "a private key"), ("acme-1234.json", SERVICE_ACCOUNT, "a Google credential")),
+    ("cluster.yaml", "users:\n- user:\n    client-key-data: LS0t\n", "a kubeconfig"),
+    (".npmrc", "//registry/:_authToken=npm_x\n", "login data"),
+])  # fmt: skip
 def test_what_looks_like_a_secret_is_refused_with_its_name_and_the_fix(
     tree: Path, name: str, content: str, what: str
 ) -> None:
@@ -305,14 +299,11 @@ def test_a_directory_that_is_allowed_allows_no_secret_in_it(tree: Path) -> None:
         of(tree)
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        *((".env.example", "KEY="), (".env", ""), ("cacert.pem", "-----BEGIN CERTIFICATE-----\nx\n")),
-        *(("id_rsa.pub", "ssh-rsa AAAA"), ("test_keys.py", f'KEY = """{KEY}"""'), ("README.md", KEY)),
-        ("config.json", '{"type": "adam"}'),
-    ],
-)
+@pytest.mark.parametrize(("name", "content"), [
+    *((".env.example", "KEY="), (".env", ""), ("cacert.pem", "-----BEGIN CERTIFICATE-----\nx\n")),
+    *(("id_rsa.pub", "ssh-rsa AAAA"), ("test_keys.py", f'KEY = """{KEY}"""'), ("README.md", KEY)),
+    ("config.json", '{"type": "adam"}'),
+])  # fmt: skip
 def test_what_is_none_is_shipped(tree: Path, name: str, content: str) -> None:
     (tree / name).write_text(content)
     assert name in check(tree).entries
