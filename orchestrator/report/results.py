@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, end_text
@@ -34,9 +34,6 @@ from orchestrator.report.layout import Table, day_clock, format_cost
 from orchestrator.report.whole_run import whole_run
 from orchestrator.report.worker_ends import WorkerReport
 
-if TYPE_CHECKING:
-    from orchestrator.engine.jobs.progress import Outcome
-
 EVENTS = {  # what a kind of event says, with the fields of its data
     "began": "run began",
     "tried": "{where}: {why}; proven gone",
@@ -56,7 +53,7 @@ EVENTS = {  # what a kind of event says, with the fields of its data
     "passed": "goes to run {run}",
     "detached": "goes on without its command",
     "extended": "its end is moved to {until}",
-    "results_collected": "the results that were left on its slice are collected: {state}",
+    "results_collected": "results are collected from its slice: {state}",
     "down": "delete: {reason}",
     "gone": "proven gone: {evidence}",
     "forgotten": "forgotten: {why}",
@@ -134,14 +131,13 @@ class RunReport:
         return asdict(self)
 
 
-def describe(outcome: Outcome) -> str:
-    """Return the result of a run in one line."""
-    if outcome.state is AttemptState.SUCCEEDED:
-        directory = Path(outcome.run.directory)
+def describe(state: AttemptState, detail: str, directory: Path, checked: str = "") -> str:
+    """Return the result of a run in one line. `checked`: what is to be said of its files besides."""
+    if state is AttemptState.SUCCEEDED:
         diverged = [f"{name} {each.diverged}" for name, each in read_metrics(directory).items() if each.diverged]
-        parts = ["succeeded", *diverged, *_describe_metrics(metrics(directory)), _describe_artifacts(outcome)]
-        return " · ".join(part for part in parts if part)
-    return end_text(outcome.state, outcome.error.message if outcome.error else "unknown")
+        parts = ["succeeded", *diverged, *_describe_metrics(metrics(directory)), *_describe_files(directory)]
+        return " · ".join(parts) + checked
+    return end_text(state, detail)
 
 
 def metrics(directory: Path) -> dict[str, Any]:
@@ -177,17 +173,15 @@ def _describe_metrics(found: dict[str, Any]) -> list[str]:
     return parts
 
 
-def _describe_artifacts(outcome: Outcome) -> str:
-    found = outcome.collected
-    if found is None or not found.files:
-        return ""
-    parts = []
+def _describe_files(directory: Path) -> list[str]:
+    parts, places = [], [(file.path.split("/"), file.size_bytes) for file in _files(directory)]
+    came = [(place[1], size) for place, size in places if place[0].startswith("worker") and len(place) > 2]
     for beside, what in ((False, "artifact"), (True, "file")):
-        if files := [file for file in found.files if file.beside is beside]:
-            where = " and ".join(sorted({f"{file.path.partition('/')[0]}/" for file in files})) if beside else ""
+        if files := [(top, size) for top, size in came if (top != "artifacts") is beside]:
+            where = " and ".join(sorted({f"{top}/" for top, _ in files})) if beside else ""
             count = f"{len(files):,} {what}{'s'[: len(files) != 1]}{f' in {where}' if where else ''}"
-            parts.append(f"{count}, {format_size(sum(file.size_bytes for file in files))}")
-    return f"{' · '.join(parts)}, all hashes match"
+            parts.append(f"{count}, {format_size(sum(size for _, size in files))}")
+    return parts
 
 
 def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunReport:
@@ -216,7 +210,7 @@ def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunR
         figures=figures(run, attempt, lease, whole),
         metrics=metrics(directory),
         files=tuple(_files(directory)),
-        results=collected.read(directory),
+        results=collected.read(directory, lease),
         params=run.spec.params,
         sweep=run.spec.sweep.name,
         variant=run.spec.sweep.variant,

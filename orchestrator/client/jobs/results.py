@@ -65,7 +65,9 @@ def finish(session: Session, outcome: Outcome, drafted: Iterable[str] = ()) -> R
         # The error of a run whose results are collected later has none; the ledger knows them.
         workers = workers or worker_ends.recorded(session.ledger, outcome.attempt, directory)
     inside = payload_spans(directory)
-    lines = outcome_lines(outcome, result=describe(outcome), inside=inside, usd=whole.cost_usd, workers=workers)
+    checked = ", all hashes match" if outcome.collected and outcome.collected.files else ""
+    said = describe(outcome.state, outcome.error.message if outcome.error else "unknown", directory, checked)
+    lines = outcome_lines(outcome, result=said, inside=inside, usd=whole.cost_usd, workers=workers)
     return _ended(session, replace(_result(session, outcome, whole, lines=lines), workers=workers))
 
 
@@ -102,7 +104,10 @@ def ended_before(
     session: Session, run: RunRecord, attempt: Attempt, lease: Lease | None, lines: Iterable[str]
 ) -> RunResult:
     """Report the result of a run that another process ended, from the ledger, and return it."""
-    return _ended(session, recorded(session, run, attempt, lease, lines))
+    result = recorded(session, run, attempt, lease, lines)
+    for kind, text in collected.lines(result.results):
+        session.reporter.notice(kind, text)
+    return _ended(session, result)
 
 
 def recorded(
@@ -125,7 +130,7 @@ def recorded(
         cost_usd=whole.cost_usd,
         metrics=metrics(Path(run.directory)),
         artifacts=_artifacts(Path(run.directory)),
-        results=collected.read(Path(run.directory)),
+        results=collected.read(Path(run.directory), lease),
         workers=worker_ends.recorded(session.ledger, attempt, Path(run.directory)),
         released=lease is None or lease.gone_at is not None,
         release="nothing was created" if lease is None else lease_outcome(lease),
@@ -151,7 +156,7 @@ def _result(session: Session, outcome: Outcome, whole: WholeRun, *, lines: Itera
         cost_usd=whole.cost_usd,
         metrics=metrics(directory),
         artifacts=_artifacts(directory),
-        results=collected.read(directory),
+        results=collected.read(directory, outcome.lease),
         released=_is_released(outcome),
         release="it ran on this machine" if outcome.run.cloud == LOCAL else release_outcome(outcome),
         detached=outcome.detached,
@@ -203,15 +208,16 @@ def _as_recorded(session: Session, outcome: Outcome) -> Outcome:
     """Return the outcome with the end in the ledger, which another process may have recorded before."""
     try:
         _, attempt = session.ledger.run(outcome.run.id)
+        lease = session.ledger.lease(outcome.lease.id) if outcome.lease is not None else None
     except TpujobError:
         return outcome
-    return replace(outcome, ended_at=attempt.ended_at or outcome.ended_at)
+    return replace(outcome, ended_at=attempt.ended_at or outcome.ended_at, lease=lease)
 
 
 def _whole(session: Session, outcome: Outcome) -> WholeRun:
     """Return what the ledger says of the whole run. A ledger that cannot be read costs nothing but these figures."""
     try:
-        return whole_run(session.ledger, outcome.run, outcome.ended_at)
+        return whole_run(session.ledger, outcome.run, session.now(outcome.run.cloud))
     except TpujobError as error:
         session.reporter.notice("warning", f"{error.message}; what the run cost is not known")
         return WholeRun()

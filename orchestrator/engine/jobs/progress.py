@@ -51,6 +51,7 @@ class Outcome:
     losses: tuple[Loss, ...] = ()
     passed_on: bool = False  # the slice goes to the next run of this process
     nodes: tuple[str, ...] = ()  # of a cluster, that ran the job
+    took_s: float | None = None  # `collect` alone, after the end of the run, if `spans` are its own
 
     @property
     def started_at(self) -> float:
