@@ -125,8 +125,8 @@ def left_on_slice(outcome: Outcome, left: Sequence[str]) -> list[str]:
     """Return what of the job's files beside its artifacts is not here, until when it is there, and what to type."""
     lease, run = outcome.lease, outcome.run
     if lease is None or outcome.kept_until is None:
-        lost = lease is not None and lease.cloud != "gke"  # where the bucket of the job may have it
-        return [*left, *(["lost: its slice is not kept"] if lost else [])]
+        # On a cluster, the bucket of the job may have it.
+        return [*left, *(["lost: its slice is not kept"] if lease is not None and lease.cloud != "gke" else [])]
     price = format_usd_per_hour(lease.usd_per_hour)
     bill = f"{price} on Google Cloud; emulated, not billed" if lease.cloud == "emulated" else price
     give_up = f" · give up: `tpujob down {lease.name.node}`" if lease.run == run.id else ""

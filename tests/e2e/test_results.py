@@ -292,16 +292,14 @@ def test_what_is_too_much_beside_the_artifacts_waits_on_the_slice_and_comes_to_a
     assert done.returncode == 0 and len(tpujob.alive()) == 1, done.text
     left, disk = "checkpoints/large (3.0 MB on worker0", tpujob.directory / "disk"
     assert f"left     {left})" in done.stderr and "--work" in done.stderr
-    held_until(tpujob, " --work")
-    assert tpujob("collect", "writes", "--to", "x").returncode == 64
+    assert held_until(tpujob, " --work") and tpujob("collect", "writes", "--to", "x").returncode == 64
     first = tpujob("collect", "writes", "--work", "more", "--to", str(disk))
     assert "1 file, 2.0 MB in " in first.stderr and (disk / ".gitignore").read_text().startswith("# of tpujob")
     other = tpujob("collect", "writes", "--work", "nothing/*")
     assert other.returncode == 0 and len(tpujob.alive()) == 1 and "more (" not in other.stderr, other.text
     assert "--work matches no file of the job" in other.stderr and f"left     {left})" in other.stderr
-    last = (
-        tpujob("down", "--all") if gone else tpujob("collect", "writes", "--work", "checkpoints/*", "--to", str(disk))
-    )
+    how = ("down", "--all") if gone else ("collect", "writes", "--work", "checkpoints/*", "--to", str(disk))
+    last = tpujob(*how)
     assert last.returncode == 0 and (gone or (disk / "worker0/work/checkpoints/large").stat().st_size == 3_000_000)
     assert gone or re.findall("cost .* emulated", last.stdout)[0] in tpujob("show").stdout, last.text
     again = tpujob("collect", "writes")

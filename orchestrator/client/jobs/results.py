@@ -104,10 +104,9 @@ def ended_before(
     session: Session, run: RunRecord, attempt: Attempt, lease: Lease | None, lines: Iterable[str]
 ) -> RunResult:
     """Report the result of a run that another process ended, from the ledger, and return it."""
-    result = recorded(session, run, attempt, lease, lines)
-    for kind, text in collected.lines(result.results):
+    for kind, text in collected.lines(collected.read(Path(run.directory), lease)):
         session.reporter.notice(kind, text)
-    return _ended(session, result)
+    return _ended(session, recorded(session, run, attempt, lease, lines))
 
 
 def recorded(
