@@ -60,7 +60,7 @@ EXIT_CODES = {
     "0": "Success. Every slice is proven absent, held on request (`up`, `--keep`), or handed over to a detached run.",
     "1-63": "The job's own exit code (a larger one becomes 63).",
     "64": "The request is wrong: an option, the job file, the settings, or the API refuses it. Nothing was created.",
-    "65": "An artifact is missing, damaged or refused, or results are still on their slice (`tpujob collect`).",
+    "65": "An artifact is missing, damaged or refused, or results are still on their slice (`tpujob collect`) or gone with it.",
     "69": "No capacity in any zone that was asked for, a quota is exhausted, or the API does not answer for too long.",
     "70": "A bug in tpujob, or a reply of the API that it does not understand.",
     "71": "The run was canceled, its slice is lost (preempted, or deleted by another user), or a worker cannot be reached.",

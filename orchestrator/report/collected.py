@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import whole_file
+from orchestrator.core.lease.lease import Lease, LeaseState
 from orchestrator.core.text import json_text
 from orchestrator.core.text.sizes import format_size
 from orchestrator.core.text.terminal import spelled
 from orchestrator.report.files.artifact_files import open_regular
+from orchestrator.report.layout import day_clock
 
 if TYPE_CHECKING:
     from orchestrator.remote.transfer.collect import CollectResult, Problem
@@ -24,6 +26,7 @@ NAME = "results.json"
 SCHEMA = 1
 MOST = 10_000  # of what is not here: a job may leave any number of links
 MOST_SHOWN = 20
+WITH_SLICE = "gone with its slice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +35,31 @@ class ResultRemark:
 
     `kind`: renamed; missing: its slice is kept for it; left: so it is, but beside the artifacts; lost: refused, damaged or
     gone; note: no file, such as a link to a directory, or a file of which there is something to say; unmatched: a pattern of
-    `artifacts:` for which there is no file.
+    `artifacts:` for which there is no file; fetched: no file, but a directory to which `collect --to` brought some.
     """
 
     kind: str
     worker: int
     path: str  #: on the worker
     why: str  #: empty if it is renamed
-    place: str  #: in the run's directory, if it is renamed, else empty
+    place: str  #: in the run's directory, if it is renamed; the absolute directory, if fetched; else empty
     size_bytes: int = 0  #: of what is left; 0 if that is unknown
 
     def __str__(self) -> str:
         if self.kind == "unmatched":
             return f"`artifacts: {spelled(self.path)}` matches no file"
+        if self.kind == "fetched":
+            return f"files beside the artifacts came to {spelled(self.place)}"
         return f"worker{self.worker}: {spelled(self.path)} {f'is {self.place}' if self.place else f'· {self.why}'}"
 
 
 def keep(directory: Path, collected: CollectResult) -> tuple[ResultRemark, ...]:
-    """Write down what is to be said of a collection, instead of what was said of an earlier one. Raises OSError."""
+    """Write down what is to be said of a collection, instead of what was said of an earlier one. Raises OSError.
+
+    To which other directories files came is kept of the earlier ones, too.
+    """
+    places = [each.place for each in read(directory) if each.kind == "fetched"]
+    places += [] if collected.elsewhere is None else [str(collected.elsewhere.resolve())]
     renamed = [
         ResultRemark("renamed", file.worker, file.path, "", f"worker{file.worker}/{file.place}")
         for file in collected.files
@@ -63,7 +73,8 @@ def keep(directory: Path, collected: CollectResult) -> tuple[ResultRemark, ...]:
         for each in every
     ]
     unmatched = [ResultRemark("unmatched", 0, pattern, "", "") for pattern in collected.unmatched]
-    remarks, path = (*renamed, *unmatched, *left[:MOST]), directory / NAME
+    elsewhere = [ResultRemark("fetched", 0, "", "", place) for place in dict.fromkeys(places)]
+    remarks, path = (*renamed, *elsewhere, *unmatched, *left[:MOST]), directory / NAME
     if not remarks:
         path.unlink(missing_ok=True)
         return ()
@@ -71,8 +82,14 @@ def keep(directory: Path, collected: CollectResult) -> tuple[ResultRemark, ...]:
     return remarks
 
 
-def read(directory: Path) -> tuple[ResultRemark, ...]:
-    """Return what was written down last; empty where there is nothing, or nothing that can be read."""
+def read(directory: Path, lease: Lease | None = None) -> tuple[ResultRemark, ...]:
+    """Return what was written down last; empty where there is nothing, or nothing that can be read.
+
+    `lease`: of the slice that has the rest. Once it is proven gone, so is the rest; but a cluster's bucket may have it.
+    """
+    lost: dict[str, str] = {}
+    if lease is not None and lease.state is LeaseState.GONE and lease.cloud != "gke":
+        lost = {"kind": "lost", "why": f"{WITH_SLICE} at {day_clock(lease.gone_at)}"}
     file = open_regular(directory / NAME)
     if file is None:
         return ()
@@ -80,16 +97,16 @@ def read(directory: Path) -> tuple[ResultRemark, ...]:
         try:
             found: Any = json_text.loads(file.read())
             rows = found["results"] if found["schema"] == SCHEMA else ()
-            return tuple(ResultRemark(**row) for row in rows)
+            return tuple(ResultRemark(**(row | lost if row["kind"] in ("missing", "left") else row)) for row in rows)
         except (ValueError, KeyError, TypeError):
             return ()
 
 
 def lines(remarks: Sequence[ResultRemark]) -> list[tuple[str, str]]:
     """Return a kind and a sentence for each of the first ones, and one for the others."""
-    left = [each for each in remarks if each.kind == "left"]
-    remarks = [each for each in remarks if each.kind != "left"]
-    found = [("left", line) for line in left_lines(left)]
+    left = [each for each in remarks if each.kind == "left" or each.why.startswith(WITH_SLICE)]
+    remarks = [each for each in remarks if each.kind != "left" and not each.why.startswith(WITH_SLICE)]
+    found = [(left[0].kind, line) for line in left_lines(left)]
     found += [("warning" if each.kind == "unmatched" else each.kind, str(each)) for each in remarks[:MOST_SHOWN]]
     if len(remarks) > MOST_SHOWN:
         found.append(("results", f"{len(remarks) - MOST_SHOWN:,} more are in {NAME}, and in `show --json`"))

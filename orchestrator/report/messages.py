@@ -41,7 +41,7 @@ def outcome_lines(
     `inside`: the payload's own spans, in seconds. `usd`: the cost of the whole run (`report.costs`), None if unknown.
     `workers`: how a job that failed ended on each of them; those that ended alike have one line.
     """
-    total_s = outcome.ended_at - outcome.started_at
+    total_s = outcome.took_s if outcome.took_s is not None else outcome.ended_at - outcome.started_at
     labels = SPAN_LABELS | (OF_PODS if outcome.run.cloud == "gke" else {})
     spans = [
         f"{label} {format_duration(outcome.spans[key])}{_inside(inside) if key == 'main' else ''}"
@@ -125,8 +125,8 @@ def left_on_slice(outcome: Outcome, left: Sequence[str]) -> list[str]:
     """Return what of the job's files beside its artifacts is not here, until when it is there, and what to type."""
     lease, run = outcome.lease, outcome.run
     if lease is None or outcome.kept_until is None:
-        lost = lease is not None and lease.cloud != "gke"  # where the bucket of the job may have it
-        return [*left, *(["lost: its slice is not kept"] if lost else [])]
+        # On a cluster, the bucket of the job may have it.
+        return [*left, *(["lost: its slice is not kept"] if lease is not None and lease.cloud != "gke" else [])]
     price = format_usd_per_hour(lease.usd_per_hour)
     bill = f"{price} on Google Cloud; emulated, not billed" if lease.cloud == "emulated" else price
     give_up = f" · give up: `tpujob down {lease.name.node}`" if lease.run == run.id else ""
@@ -153,7 +153,7 @@ def uncollected_alert(outcome: Outcome) -> str:
     price = format_usd_per_hour(lease.usd_per_hour)
     bill = f"{price} on Google Cloud; emulated, not billed" if lease.cloud == "emulated" else price
     lines.append(f"   kept        {lease.name.node} until {day_clock(outcome.kept_until)}, for {bill}")
-    then = " and releases it" if lease.run == run.id else ""
+    then = " and releases it" if lease.run == run.id and not collected.left else ""
     lines.append(f"   do now      `tpujob collect {run.id}` collects the rest{then}")
     lines.append(f"   give up     `tpujob down {lease.name.node}`")
     return "\n".join(lines)

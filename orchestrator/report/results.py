@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, end_text, job_file
@@ -35,9 +35,6 @@ from orchestrator.report.layout import Table, day_clock, format_cost
 from orchestrator.report.whole_run import whole_run
 from orchestrator.report.worker_ends import WorkerReport
 
-if TYPE_CHECKING:
-    from orchestrator.engine.jobs.progress import Outcome
-
 EVENTS = {  # what a kind of event says, with the fields of its data
     "began": "run began",
     "tried": "{where}: {why}; proven gone",
@@ -57,7 +54,7 @@ EVENTS = {  # what a kind of event says, with the fields of its data
     "passed": "goes to run {run}",
     "detached": "goes on without its command",
     "extended": "its end is moved to {until}",
-    "results_collected": "the results that were left on its slice are collected: {state}",
+    "results_collected": "results are collected from its slice: {state}",
     "down": "delete: {reason}",
     "gone": "proven gone: {evidence}",
     "forgotten": "forgotten: {why}",
@@ -135,15 +132,18 @@ class RunReport:
         return asdict(self)
 
 
-def describe(outcome: Outcome, where: Path) -> str:
-    """Return the result of a run in one line. `where`: its directory, as the user sees it."""
-    if outcome.state is AttemptState.SUCCEEDED:
-        directory = Path(outcome.run.directory)
+def describe(run: RunRecord, state: AttemptState, detail: str, where: Path, checked: str = "") -> str:
+    """Return the result of a run in one line. `where`: its directory, as the user sees it; `checked`: said of its files."""
+    directory = Path(run.directory)
+    if state is AttemptState.SUCCEEDED:
         diverged = [f"{name} {each.diverged}" for name, each in read_metrics(directory).items() if each.diverged]
         parts = ["succeeded", *diverged, *_describe_metrics(metrics(directory))]
     else:
-        parts = [end_text(outcome.state, outcome.error.message if outcome.error else "unknown")]
-    return " · ".join([*parts, *_describe_artifacts(outcome, where)])
+        parts = [end_text(state, detail)]
+    files = _describe_files(directory, where, checked)
+    if not files and state is AttemptState.SUCCEEDED and not takes_all(run.spec.artifacts):
+        files = ["no artifacts"]
+    return " · ".join([*parts, *files])
 
 
 def metrics(directory: Path) -> dict[str, Any]:
@@ -179,17 +179,17 @@ def _describe_metrics(found: dict[str, Any]) -> list[str]:
     return parts
 
 
-def _describe_artifacts(outcome: Outcome, where: Path) -> list[str]:
-    found, parts = outcome.collected, []
-    if found is None or not found.files:
-        return [] if found is None or takes_all(outcome.run.spec.artifacts) else ["no artifacts"]
+def _describe_files(directory: Path, shown: Path, checked: str) -> list[str]:
+    parts, places = [], [(file.path.split("/"), file.size_bytes) for file in _files(directory)]
+    came = [(place[0], place[1], size) for place, size in places if place[0].startswith("worker") and len(place) > 2]
     for beside, what in ((False, "artifact"), (True, "file")):
-        if files := [file for file in found.files if file.beside is beside]:
-            tops = " and ".join(sorted({f"{file.path.partition('/')[0]}/" for file in files})) if beside else ""
-            count = f"{len(files):,} {what}{'s'[: len(files) != 1]}{f' in {tops}' if tops else ''}"
-            parts.append(f"{count}, {format_size(sum(file.size_bytes for file in files))}")
-    workers = {file.worker for file in found.files}
-    parts[-1] += f", all hashes match, in {where}/worker{workers.pop() if len(workers) == 1 else '*'}/"
+        if files := [(top, size) for _, top, size in came if (top != "artifacts") is beside]:
+            where = " and ".join(sorted({f"{top}/" for top, _ in files})) if beside else ""
+            count = f"{len(files):,} {what}{'s'[: len(files) != 1]}{f' in {where}' if where else ''}"
+            parts.append(f"{count}, {format_size(sum(size for _, size in files))}")
+    if parts:
+        workers = {worker for worker, _, _ in came}
+        parts[-1] += f"{checked}, in {shown}/{workers.pop() if len(workers) == 1 else 'worker*'}/"
     return parts
 
 
@@ -219,7 +219,7 @@ def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunR
         figures=figures(run, attempt, lease, whole),
         metrics=metrics(directory),
         files=tuple(_files(directory)),
-        results=collected.read(directory),
+        results=collected.read(directory, lease),
         params=run.spec.params,
         sweep=run.spec.sweep.name,
         variant=run.spec.sweep.variant,

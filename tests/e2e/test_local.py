@@ -50,7 +50,9 @@ def test_a_local_run_leaves_what_a_run_leaves_and_starts_no_cloud(tpujob: Tpujob
     assert done.returncode == 0, done.stderr
     first, second, result, spans, cost = done.stdout.splitlines()
     assert (first, second) == ("worker0 | ready", "worker0 | from me 1")
-    assert result.startswith("result   succeeded · 3 artifacts") and "all hashes match, in runs/" in result
+    assert (
+        result.startswith("result   succeeded · 2 artifacts") and "work/, 2 bytes, all hashes match, in runs/" in result
+    )
     assert "setup" in spans and cost == "cost     none (local)"
     assert done.stderr.startswith("cloud    none: ")
     shown = tpujob.only_run()

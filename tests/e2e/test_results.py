@@ -17,6 +17,7 @@ import pytest
 
 from orchestrator.core.lease import timings
 from orchestrator.remote.transfer import collect, disk_space
+from orchestrator.report import costs
 from tests.cli_fixture import Said, Tpujob, in_ci, press
 from tests.faults.world import is_stopped
 from tests.waiting import until
@@ -80,9 +81,9 @@ def came(tpujob: Tpujob) -> set[str]:
     return {path.name for path in tpujob.directory.glob("runs/*/worker0/artifacts/*")}
 
 
-def held_until(tpujob: Tpujob) -> float:
+def held_until(tpujob: Tpujob, how: str = "") -> float:
     (row,) = json.loads(tpujob("status", "--json").stdout)["slices"]
-    assert row["mode"] == "hold" and "tpujob collect" in row["remark"]
+    assert row["mode"] == "hold" and f"`tpujob collect {row['run']}{how}`" in row["remark"]
     return float(row["hold_until"])
 
 
@@ -283,21 +284,31 @@ def test_what_a_job_writes_beside_its_artifacts_comes_home(tpujob: Tpujob, how: 
     assert tpujob("down", "--all").returncode == 0 and tpujob.alive() == []
 
 
+@pytest.mark.parametrize("gone", [False, *in_ci(True)])
 def test_what_is_too_much_beside_the_artifacts_waits_on_the_slice_and_comes_to_another_disk(
-    tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch
+    tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch, gone: bool
 ) -> None:
     monkeypatch.setattr(collect, "MOST_BESIDE", 1_000_000)
-    done = tpujob("run", tpujob.job(WRITES + ON_TPU))
+    monkeypatch.setattr(costs, "between", lambda usd_per_hour, since, until: max(until - since, 0.0))
+    done = tpujob("run", tpujob.job(WRITES.replace("${LAST:-true}", "head -c 2000000 /dev/zero >more") + ON_TPU))
     assert done.returncode == 0 and len(tpujob.alive()) == 1, done.text
-    assert "left     checkpoints/large (3.0 MB on worker0)" in done.stderr and "--work" in done.stderr
-    held_until(tpujob)
-    assert tpujob("collect", "writes", "--to", "x").returncode == 64
-    disk = tpujob.directory / "disk"
-    other = tpujob("collect", "writes", "--work", "nothing/*", "--to", str(disk))
-    assert other.returncode == 0 and len(tpujob.alive()) == 1, other.text
-    last = tpujob("collect", "writes", "--work", "checkpoints/*", "--to", str(disk))
-    assert last.returncode == 0 and tpujob.alive() == [], last.text
-    assert (disk / "worker0/work/checkpoints/large").stat().st_size == 3_000_000
+    left, disk = "checkpoints/large (3.0 MB on worker0", tpujob.directory / "disk"
+    assert f"left     {left})" in done.stderr and "--work" in done.stderr
+    assert held_until(tpujob, " --work") and tpujob("collect", "writes", "--to", "x").returncode == 64
+    first = tpujob("collect", "writes", "--work", "more", "--to", str(disk))
+    assert "1 file, 2.0 MB in " in first.stderr and (disk / ".gitignore").read_text().startswith("# of tpujob")
+    other = tpujob("collect", "writes", "--work", "nothing/*")
+    assert other.returncode == 0 and len(tpujob.alive()) == 1 and "more (" not in other.stderr, other.text
+    assert "--work matches no file of the job" in other.stderr and f"left     {left})" in other.stderr
+    how = ("down", "--all") if gone else ("collect", "writes", "--work", "checkpoints/*", "--to", str(disk))
+    last = tpujob(*how)
+    assert last.returncode == 0 and (gone or (disk / "worker0/work/checkpoints/large").stat().st_size == 3_000_000)
+    assert gone or re.findall("cost .* emulated", last.stdout)[0] in tpujob("show").stdout, last.text
+    again = tpujob("collect", "writes")
+    assert again.returncode == (65 if gone else 0) and ("all results are collected" in again.stdout) is not gone
+    assert "succeeded · 1 artifact, 2 bytes · 3 files in home/ and work/" in again.stdout and str(disk) in again.stderr
+    for said in (again.stderr, tpujob("show").stdout):
+        assert "left  " not in said and (f"lost     {left}: gone with its slice at " in said) is gone, said
     assert tpujob.only_run()["lease"]["state"] == "gone"
 
 

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.client import lookup, shown_logs
-from orchestrator.client.events import RunResult, Workers
+from orchestrator.client.events import RunResult, Workers, relative
 from orchestrator.client.jobs import results
 from orchestrator.client.jobs.log_output import JobOutput
 from orchestrator.client.results.logs import stored_lines, worker_count
 from orchestrator.client.session import LOCK_POLL_S, RECOVERY_S
 from orchestrator.core.lease.lease import LeaseState
-from orchestrator.core.lease.run_and_attempt import end_text
 from orchestrator.engine.jobs import attach as engine
 from orchestrator.engine.jobs.ports import by_command
 from orchestrator.errors import UserError
@@ -22,6 +21,7 @@ from orchestrator.remote.transfer.collect import CollectRequest
 from orchestrator.report import worker_ends
 from orchestrator.report.files.log_files import log_directory
 from orchestrator.report.messages import lease_outcome
+from orchestrator.report.results import describe
 from orchestrator.settings import GKE
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _ended(session: Session, found: RunRecord, attempt: Attempt) -> RunResult:
         lease = session.ledger.lease(lease.id)
     workers = worker_ends.recorded(session.ledger, attempt, Path(found.directory))
     lines = [
-        f"result   {end_text(attempt.state, attempt.detail)}",
+        f"result   {describe(found, attempt.state, attempt.detail, relative(Path(found.directory)))}",
         *(f"workers  {line}" for line in worker_ends.lines(workers)),
         f"released {lease_outcome(lease) if lease is not None else 'nothing was created'}",
     ]

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.client import lookup
 from orchestrator.client.cluster import bucket
-from orchestrator.client.events import RunResult
+from orchestrator.client.events import RunResult, relative
 from orchestrator.client.jobs import results
+from orchestrator.client.jobs.log_output import make_directory
 from orchestrator.client.results import pages
 from orchestrator.client.slices.down import SliceRelease
 from orchestrator.core.lease.lease import CANCEL, HeldFor, Lease, LeaseState
@@ -22,12 +23,13 @@ from orchestrator.engine.jobs.collection import UncollectedRun, collect_again
 from orchestrator.engine.jobs.monitor import STOP_GRACE_S
 from orchestrator.engine.leases.cancellation import record_cancel
 from orchestrator.engine.slices import up_and_down
-from orchestrator.errors import TpujobError, UserError
+from orchestrator.errors import ArtifactError, TpujobError, UserError
 from orchestrator.remote.fleet.local import ask_to_end
 from orchestrator.remote.transfer.collect import Beside, CollectRequest
 from orchestrator.report import collected
 from orchestrator.report.layout import clock
 from orchestrator.report.messages import lease_outcome
+from orchestrator.report.results import describe
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -159,14 +161,25 @@ def collect(
         return _nothing_left(session, found, attempt, lease)
     most_bytes = found.spec.limits.max_results if max_results is None else max_results
     most = None if most_bytes is None or math.isinf(most_bytes) else int(most_bytes)
-    order = CollectRequest.of_job(found.spec.artifacts, attempt.id, Path(found.directory), most)
+    directory = Path(found.directory)
+    had = {file for each in collected.read(directory) if each.kind == "fetched" for file in _files_of(each.place)}
+    order = CollectRequest.of_job(found.spec.artifacts, attempt.id, directory, most, elsewhere=had)
+    if to is not None and not to.is_dir():
+        make_directory(to, hint="give --to another directory")
     wide = None
     if work is not None:
-        beside = Beside(None, None, only=work)
-        wide = CollectRequest(attempt.id, to or order.destination, None, most if to is None else None, beside=beside)
+        wide = CollectRequest(
+            attempt.id, to or directory, None, None if to else most, beside=Beside(None, None, only=work)
+        )
     left = UncollectedRun(found, attempt, lease, order, borrowed=lease.held_for is not HeldFor.RESULTS, wide=wide)
     outcome = session.on_cloud(lambda capabilities: collect_again(left, capabilities), lease.cloud)
     return results.finish(session, outcome, [] if left.borrowed else [lease.id])
+
+
+def _files_of(place: str) -> set[tuple[int, str]]:
+    """Return worker and path of each file that an earlier `collect --to` brought to this directory."""
+    found = (file.relative_to(place).parts for file in Path(place).glob("worker*/**/*") if file.is_file())
+    return {(int(worker[6:]), "/".join(path)) for worker, *path in found if worker[6:].isdecimal()}
 
 
 def _run_with_results(session: Session, run: str) -> tuple[RunRecord, Attempt]:
@@ -203,10 +216,13 @@ def _may_have_some(lease: Lease, found: RunRecord, attempt: Attempt) -> bool:
 
 
 def _nothing_left(session: Session, found: RunRecord, attempt: Attempt, lease: Lease | None) -> RunResult:
-    success = attempt.state is AttemptState.SUCCEEDED
-    where = f"the collected files are in {found.directory}"
-    lines = [f"result   {'all results are collected' if success else 'no results are left to collect'}; {where}"]
-    if attempt.lease_id is not None:
-        lease = lease or session.ledger.lease(attempt.lease_id)
-        lines.append(f"released {lease_outcome(lease)}")
+    lease = lease or (session.ledger.lease(attempt.lease_id) if attempt.lease_id is not None else None)
+    directory, success = Path(found.directory), attempt.state is AttemptState.SUCCEEDED
+    absent = [each for each in collected.read(directory, lease) if each.kind in ("missing", "left", "lost")]
+    what = "all results are collected" if success and not absent else "no results are left to collect"
+    lines = [f"result   {describe(found, attempt.state, attempt.detail, relative(directory))}; {what}"]
+    lines += [f"released {lease_outcome(lease)}"] if lease is not None else []
+    if success and absent:
+        why = f"not all results are collected: {collected.lines(absent)[0][1]}"
+        attempt = replace(attempt, exit_code=ArtifactError.exit_code, error=ArtifactError.__name__, detail=why)
     return results.ended_before(session, found, attempt, lease, lines)

@@ -26,13 +26,12 @@ NO_SPEC = RunSpec()
 BAR_S = 1.0  # between two states of a progress bar
 
 
-def make_directory(path: Path) -> None:
-    """Create the directory of a run, for this user only. Raises ConfigError."""
+def make_directory(path: Path, hint: str = "`runs_dir:` in the settings names another place") -> None:
+    """Create a directory for results, for this user only, that neither git nor a job takes along. Raises ConfigError."""
     try:
         private_files.make_directory(path, exist_ok=False)
         mark_run(path)
     except OSError as error:
-        hint = "`runs_dir:` in the settings names another place"
         raise ConfigError(f"{error.filename} cannot be created: {error.strerror}", hint=hint) from error
 
 

@@ -66,8 +66,11 @@ def finish(session: Session, outcome: Outcome, drafted: Iterable[str] = ()) -> R
         workers = worker_ends.reports(outcome.error.workers, directory)
         # The error of a run whose results are collected later has none; the ledger knows them.
         workers = workers or worker_ends.recorded(session.ledger, outcome.attempt, directory)
-    said = describe(outcome, relative(directory))
-    lines = outcome_lines(outcome, result=said, inside=payload_spans(directory), usd=whole.cost_usd, workers=workers)
+    inside = payload_spans(directory)
+    checked = ", all hashes match" if outcome.collected and outcome.collected.files else ""
+    detail = outcome.error.message if outcome.error else "unknown"
+    said = describe(outcome.run, outcome.state, detail, relative(directory), checked)
+    lines = outcome_lines(outcome, result=said, inside=inside, usd=whole.cost_usd, workers=workers)
     return _ended(session, replace(_result(session, outcome, whole, lines=lines), workers=workers))
 
 
@@ -104,6 +107,8 @@ def ended_before(
     session: Session, run: RunRecord, attempt: Attempt, lease: Lease | None, lines: Iterable[str]
 ) -> RunResult:
     """Report the result of a run that another process ended, from the ledger, and return it."""
+    for kind, text in collected.lines(collected.read(Path(run.directory), lease)):
+        session.reporter.notice(kind, text)
     tell_saved(session, Path(run.directory))
     return _ended(session, recorded(session, run, attempt, lease, lines))
 
@@ -128,7 +133,7 @@ def recorded(
         cost_usd=whole.cost_usd,
         metrics=metrics(Path(run.directory)),
         artifacts=_artifacts(Path(run.directory)),
-        results=collected.read(Path(run.directory)),
+        results=collected.read(Path(run.directory), lease),
         workers=worker_ends.recorded(session.ledger, attempt, Path(run.directory)),
         released=lease is None or lease.gone_at is not None,
         release="nothing was created" if lease is None else lease_outcome(lease),
@@ -154,7 +159,7 @@ def _result(session: Session, outcome: Outcome, whole: WholeRun, *, lines: Itera
         cost_usd=whole.cost_usd,
         metrics=metrics(directory),
         artifacts=_artifacts(directory),
-        results=collected.read(directory),
+        results=collected.read(directory, outcome.lease),
         released=_is_released(outcome),
         release="it ran on this machine" if outcome.run.cloud == LOCAL else release_outcome(outcome),
         detached=outcome.detached,
@@ -203,15 +208,16 @@ def _as_recorded(session: Session, outcome: Outcome) -> Outcome:
     """Return the outcome with the end in the ledger, which another process may have recorded before."""
     try:
         _, attempt = session.ledger.run(outcome.run.id)
+        lease = session.ledger.lease(outcome.lease.id) if outcome.lease is not None else None
     except TpujobError:
         return outcome
-    return replace(outcome, ended_at=attempt.ended_at or outcome.ended_at)
+    return replace(outcome, ended_at=attempt.ended_at or outcome.ended_at, lease=lease)
 
 
 def _whole(session: Session, outcome: Outcome) -> WholeRun:
     """Return what the ledger says of the whole run. A ledger that cannot be read costs nothing but these figures."""
     try:
-        return whole_run(session.ledger, outcome.run, outcome.ended_at)
+        return whole_run(session.ledger, outcome.run, session.now(outcome.run.cloud))
     except TpujobError as error:
         session.reporter.notice("warning", f"{error.message}; what the run cost is not known")
         return WholeRun()

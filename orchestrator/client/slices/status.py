@@ -4,6 +4,7 @@ import math
 import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from orchestrator import catalog, settings
@@ -21,7 +22,7 @@ from orchestrator.core.lease.run_and_attempt import LOCAL, AttemptState
 from orchestrator.core.text import names
 from orchestrator.core.text.durations import format_usd
 from orchestrator.errors import CloudError, TpujobError
-from orchestrator.report import costs
+from orchestrator.report import collected, costs
 from orchestrator.report.layout import day_clock
 from orchestrator.settings import EMULATED, GOOGLE
 
@@ -245,13 +246,17 @@ def _leased(session: Session, lease: Lease, asked: ProjectInventory | None) -> S
         run=lease.run,
         owner=lease.owner,
         yours=True,
-        remark="; ".join(_remarks(state, lease, waiting)) or None,
+        remark="; ".join(_remarks(session, state, lease, waiting)) or None,
         now=now,
     )
 
 
-def _remarks(state: str, lease: Lease, waiting: str | None) -> list[str]:
-    remarks = [] if waiting is None else [f"results of {waiting} are on it: `tpujob collect {waiting}`"]
+def _remarks(session: Session, state: str, lease: Lease, waiting: str | None) -> list[str]:
+    remarks = []
+    if waiting is not None:
+        kinds = {each.kind for each in collected.read(Path(session.ledger.run(waiting)[0].directory))}
+        only = " --work" if "left" in kinds and "missing" not in kinds else ""
+        remarks.append(f"results of {waiting} are on it: `tpujob collect {waiting}{only}`")
     if lease.held_for is HeldFor.FAILURE and lease.down_at is None:
         remarks.append(f"run {lease.run} failed on it: the next `tpujob run` of this job uses it")
     if state in _STOPPED_STATES and lease.down_at is None:

@@ -73,7 +73,7 @@ def progress_text(seen: CollectionProgress, took_s: float) -> str:
         return f"reading the results: {format_size(seen.hashed_bytes)} so far"
     rate = f", {format_size(seen.size_bytes / took_s)}/s" if took_s >= 1 else ""
     size = f"{format_size(seen.size_bytes)} of {format_size(seen.total_bytes)}"
-    return f"{seen.files:,} of {seen.total_files:,} files, {size}{rate}"
+    return f"{seen.files:,} of {seen.total_files:,} file{'s'[: seen.total_files != 1]}, {size}{rate}"
 
 
 def check_collected(collected: CollectResult | None) -> None:
@@ -83,7 +83,7 @@ def check_collected(collected: CollectResult | None) -> None:
     if collected.waiting:
         raise errors.ArtifactError(f"not all results are collected: {collected.waiting[0]}")
     raise errors.ArtifactError(
-        f"{len(collected.problems)} artifacts were refused or damaged: {collected.problems[0]}",
+        f"artifacts were refused or damaged, {len(collected.problems):,} in all: {collected.problems[0]}",
         hint="the others are in the run's directory",
     )
 
@@ -162,7 +162,7 @@ async def collect_again(to: UncollectedRun, capabilities: Capabilities) -> Outco
     Raises no TpujobError: whatever happens is in the outcome. The caller holds the lock of the attempt.
     """
     progress = JobProgress(to.run, to.attempt, to.lease, to.attempt.state)
-    gone = False
+    began, gone = await Now(), False
     try:
         progress.collected = collected = await _collect(to, progress, capabilities)
         progress.error = None if collected.waiting else to.own_error
@@ -197,7 +197,7 @@ async def collect_again(to: UncollectedRun, capabilities: Capabilities) -> Outco
     await Unlock(to.lease.id)
     await Unlock(to.attempt.id)
     progress.spans["release"] = progress.owed.release_s
-    return progress.outcome(await Now())
+    return replace(progress.outcome(now := await Now()), took_s=now - began)
 
 
 async def _collect(to: UncollectedRun, progress: JobProgress, capabilities: Capabilities) -> CollectResult:
@@ -221,9 +221,13 @@ async def _collect(to: UncollectedRun, progress: JobProgress, capabilities: Capa
     came = await collect_results(to.lease, progress.fleet, to.wide, tasks)
     what = f"{len(came.files):,} file{'s'[: len(came.files) != 1]}, {format_size(came.size_bytes)} in {to.wide.destination}"
     await Report("collect", what)
-    here = {(file.worker, file.path) for file in came.files} | came.equal
+    if (missed := came.problems + came.left) or not (came.files or came.notes):
+        await Report("warning", f"not collected: {missed[0]}" if missed else "--work matches no file of the job")
+    here = {(file.worker, file.path) for file in came.files} | came.equal | to.request.elsewhere
     rest = await collect_results(to.lease, progress.fleet, replace(to.request, elsewhere=here), tasks)
-    return replace(rest, notes=(*rest.notes, *((came.noted(what),) if came.files else ())))
+    if to.wide.destination == to.request.destination:
+        return replace(rest, files=rest.files + came.files)
+    return replace(rest, elsewhere=to.wide.destination if came.files else None)
 
 
 async def _record_end(to: UncollectedRun, progress: JobProgress, *, release: bool) -> None:

@@ -52,6 +52,7 @@ class Outcome:
     passed_on: bool = False  # the slice goes to the next run of this process
     nodes: tuple[str, ...] = ()  # of a cluster, that ran the job
     unsaved: tuple[Problem, ...] = ()  # as of the progress
+    took_s: float | None = None  # `collect` alone, after the end of the run, if `spans` are its own
 
     @property
     def started_at(self) -> float:

@@ -106,6 +106,7 @@ class CollectResult:
     left: tuple[Problem, ...] = ()  # beside the artifacts, still on the worker: no promise is broken
     unmatched: tuple[str, ...] = ()  # patterns that match nothing on any worker
     equal: Set[tuple[int, str]] = frozenset()  # worker and path of what came from another worker
+    elsewhere: Path | None = None  # another directory than the run's, to which some of its files came
 
     @property
     def size_bytes(self) -> int:
@@ -126,10 +127,6 @@ class CollectResult:
             tuple(problem for part in parts for problem in part.left),
             tuple(sorted(set.intersection(*(set(part.unmatched) for part in parts)))) if parts else (),
         )
-
-    def noted(self, what: str) -> Problem:
-        """Return a note about all that came."""
-        return Problem(self.files[0].worker, self.files[0].path, f"is one of {what}")
 
     @property
     def uncollected(self) -> tuple[Problem, ...]:

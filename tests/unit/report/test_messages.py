@@ -69,8 +69,8 @@ def test_a_run_that_did_not_release_its_slice_says_what_became_of_it(lease: Leas
     assert words in lease_outcome(lease)
     run = RunRecord("r", "r", "job.yaml", "google", AT, "runs/r")
     outcome = Outcome(run, Attempt("r-1", run.id), lease=lease)
-    *_, released = outcome_lines(outcome, result="", inside={}, usd=1.0)
-    assert words in released and "nothing was created" not in released
+    _, spans, _, released = outcome_lines(replace(outcome, took_s=9.0), result="", inside={}, usd=1.0)
+    assert words in released and "nothing was created" not in released and spans.startswith("spans    9 s: ")
 
 
 def left(lease: Lease, kept_until: float | None) -> Outcome:
@@ -104,8 +104,9 @@ def test_results_that_are_lost_are_said_to_be() -> None:
 
 
 def test_a_slice_that_up_brought_is_not_said_to_be_released_with_its_results() -> None:
-    outcome = replace(left(GOOGLE, AT), lease=GOOGLE)
-    assert "`tpujob collect r1` collects the rest\n" in uncollected_alert(outcome)
+    beside = replace(left(GOOGLE, AT), collected=CollectResult(left=(Problem(0, "work/big", "too much"),)))
+    for outcome in (beside, replace(left(GOOGLE, AT), lease=GOOGLE)):
+        assert "`tpujob collect r1` collects the rest\n" in uncollected_alert(outcome)
 
 
 def test_what_an_emulated_slice_would_cost_is_not_called_a_bill() -> None:

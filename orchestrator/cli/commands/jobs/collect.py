@@ -26,7 +26,8 @@ def collect(
     """Collect the results that a run left on its slice, then release the slice, proven. Only missing files are sent.
 
     The slice stays until everything is here, or until the time of its hold. Exits with the job's own code once everything is
-    collected, with 65 until then. Ctrl-C leaves the slice held.
+    collected, with 65 until then, and when what a successful job left is gone with its slice. Ctrl-C leaves the slice held.
+    Git and other jobs leave out a directory that --to creates.
     """
     if not work and (pattern or to):
         raise UserError(f"{'a pattern' if pattern else '--to'} only counts with --work")

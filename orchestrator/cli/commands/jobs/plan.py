@@ -58,10 +58,10 @@ def _print(session: Session, preview: PlanPreview) -> None:
     for note in preview.notes:
         console().notice("plan", note)
     if preview.table is not None:
-        rows, optional = preview.table.rows, (4,)
+        rows, optional = preview.table.rows, [4]
         if len(reasons := {row[7] for row in rows}) == 1 < len(rows):
             console().notice("plan", f"why these {len(rows)}: {reasons.pop()}")
-            optional = (7, 4)
+            optional = [7, 4]
         print_table(preview.table.head, rows, right=preview.table.right, optional=optional, wraps=(7, 3))
     if preview.requests:
         first, *others = preview.requests

@@ -241,7 +241,7 @@ def test_while_results_come_the_hold_lasts_and_the_deadline_is_its_end(world: Vi
     left_behind(world)
     world.fleet.collect_s = 5 * LINGER_S
     outcome = collect(world)
-    assert outcome.exit_code == 0
+    assert outcome.exit_code == 0 and outcome.took_s is not None and outcome.took_s >= sum(outcome.spans.values())
     lease = lease_of(world)
     assert lease.hold_until is not None and lease.down_at is not None
     assert lease.down_at < lease.hold_until <= lease.down_at + TTL_S

@@ -55,63 +55,47 @@ OUTSIDE = "exists here, outside of `code:`, and was not shipped; copy it into TO
 ABSENT = "is not installed on the workers; name"
 
 
-@pytest.mark.parametrize(
-    ("log", "expected"),
-    [
-        (f"FileNotFoundError: [Errno 2] No such file or directory: './{DATA}'", ignored(f"./{DATA}", *DATA_RULE)),
-        (f"cat: {DATA}: No such file or directory", ignored(DATA, *DATA_RULE)),
-        (f"OSError: {DATA} not found.", ignored(DATA, *DATA_RULE)),
-        (f"unable to open file: name = '{DATA}', errno = 2", ignored(DATA, *DATA_RULE)),
-        (f"NotFoundError: {DATA}; No such file or directory", ignored(DATA, *DATA_RULE)),
-        (f"FileNotFoundError: Unable to find '{WORK}/{DATA}'", ignored(DATA, *DATA_RULE)),
-        ("No such file: 'a.ckpt'", ignored("a.ckpt", "../.gitignore:3", "a.ckpt")),
-        *(("bash: out: No such file or directory", OUT), ("Couldn't find any data file at out/", OUT)),
-        ("No such file: 'pair/train.bin'", ignored("pair/train.bin", "../.gitignore:7", "pair/*")),
-        ("No such file: 'cache/deep/c'", ignored("cache/deep/c", ".tpujobignore:1", "cache/deep/")),
-        (
-            f'File "{WORK}/sub/m.py", line 3\nNo such file: "big/b.bin"',
-            ignored("big/b.bin", "../.gitignore:5", "sub/big/b.bin"),
-        ),
-        *(("No such file: '../shared/s'", f"`../shared/s` {OUTSIDE}"), ("No such file: 'far/f'", f"`far/f` {OUTSIDE}")),
-        ("ModuleNotFoundError: No module named 'cv2'", f"`cv2` {ABSENT} `opencv-python-headless` in `requirements:`"),
-        (
-            "No module named 'torch'",
-            f"`torch` {ABSENT} `torch` in `requirements:`{LEND}",
-        ),
-        ("No module named 'jax'", f"`jax` {ABSENT} `jax[tpu]` in `requirements:`"),
-        ("No module named 'wandb'", f"`wandb` {ABSENT} `wandb` in `requirements:`"),
-        (
-            "No module named 'google.cloud.storage'",
-            f"`google.cloud` {ABSENT} `google-cloud-storage` in `requirements:`",
-        ),
-        *(
-            (f"No package metadata was found for {name}", f"`{name}` {ABSENT} `{gives}` in `requirements:`")
-            for name, gives in (("my.pkg", "."), ("x", "x"))
-        ),
-        ("RuntimeError: The server socket has failed to bind. errno: 98 - Address already in use", ONE_MACHINE),
-        ("ImportError: libcuda.so.1: cannot open shared object file", NO_CUDA),
-        (
-            "No module named 'mine'",
-            "`mine` was shipped, but is not beside the script: `--env PYTHONPATH=src` lets Python find it",
-        ),
-        ("No module named 'hidden'", ignored("hidden.py", "../.gitignore:6", "hidden.py")),
-        *(("AssertionError: Torch not compiled with CUDA enabled", NO_CUDA), ("No CUDA GPUs are available", NO_CUDA)),
-        ("EOFError: EOF when reading a line", NO_KEYBOARD),
-        # Of these nothing is known: they are shipped, are not here, belong to the system, or are not missed.
-        *(
-            (f"No such file: '{path}'", None)
-            for path in ("sub/main.py", "shared/s", "data/wiki/other", "/usr/bin/env", "..")
-        ),
-        *((f"No such file: '{path}'", None) for path in ("/", "/etc", "x" * 900, "a\0b")),
-        *(
-            (f"No such file: '{path}'", None)
-            for path in (".env", "sub/key.json", "../token.ppk", "/var/lib/dpkg/status")
-        ),
-        *((f"No module named '{name}'", None) for name in ("_ctypes", "torch._six", "wandb.sdk")),
-        ("W tensorflow: Could not load dynamic library 'libcuda.so.1'; dlerror: libcuda.so.1: cannot open", None),
-        *((f"training on {DATA}", None), ("", None)),
-    ],
-)
+@pytest.mark.parametrize(("log", "expected"), [
+    (f"FileNotFoundError: [Errno 2] No such file or directory: './{DATA}'", ignored(f"./{DATA}", *DATA_RULE)),
+    (f"cat: {DATA}: No such file or directory", ignored(DATA, *DATA_RULE)),
+    (f"OSError: {DATA} not found.", ignored(DATA, *DATA_RULE)),
+    (f"unable to open file: name = '{DATA}', errno = 2", ignored(DATA, *DATA_RULE)),
+    (f"NotFoundError: {DATA}; No such file or directory", ignored(DATA, *DATA_RULE)),
+    (f"FileNotFoundError: Unable to find '{WORK}/{DATA}'", ignored(DATA, *DATA_RULE)),
+    ("No such file: 'a.ckpt'", ignored("a.ckpt", "../.gitignore:3", "a.ckpt")),
+    *(("bash: out: No such file or directory", OUT), ("Couldn't find any data file at out/", OUT)),
+    ("No such file: 'pair/train.bin'", ignored("pair/train.bin", "../.gitignore:7", "pair/*")),
+    ("No such file: 'cache/deep/c'", ignored("cache/deep/c", ".tpujobignore:1", "cache/deep/")),
+    (f'File "{WORK}/sub/m.py", line 3\nNo such file: "big/b.bin"',
+     ignored("big/b.bin", "../.gitignore:5", "sub/big/b.bin")),
+    *(("No such file: '../shared/s'", f"`../shared/s` {OUTSIDE}"), ("No such file: 'far/f'", f"`far/f` {OUTSIDE}")),
+    ("ModuleNotFoundError: No module named 'cv2'", f"`cv2` {ABSENT} `opencv-python-headless` in `requirements:`"),
+    ("No module named 'torch'", f"`torch` {ABSENT} `torch` in `requirements:`{LEND}"),
+    ("No module named 'jax'", f"`jax` {ABSENT} `jax[tpu]` in `requirements:`"),
+    ("No module named 'wandb'", f"`wandb` {ABSENT} `wandb` in `requirements:`"),
+    ("No module named 'google.cloud.storage'", f"`google.cloud` {ABSENT} `google-cloud-storage` in `requirements:`"),
+    *(
+        (f"No package metadata was found for {name}", f"`{name}` {ABSENT} `{gives}` in `requirements:`")
+        for name, gives in (("my.pkg", "."), ("x", "x"))
+    ),
+    ("RuntimeError: The server socket has failed to bind. errno: 98 - Address already in use", ONE_MACHINE),
+    ("ImportError: libcuda.so.1: cannot open shared object file", NO_CUDA),
+    ("No module named 'mine'",
+     "`mine` was shipped, but is not beside the script: `--env PYTHONPATH=src` lets Python find it"),
+    ("No module named 'hidden'", ignored("hidden.py", "../.gitignore:6", "hidden.py")),
+    *(("AssertionError: Torch not compiled with CUDA enabled", NO_CUDA), ("No CUDA GPUs are available", NO_CUDA)),
+    ("EOFError: EOF when reading a line", NO_KEYBOARD),
+    # Of these nothing is known: they are shipped, are not here, belong to the system, or are not missed.
+    *(
+        (f"No such file: '{path}'", None)
+        for path in ("sub/main.py", "shared/s", "data/wiki/other", "/usr/bin/env", "..")
+    ),
+    *((f"No such file: '{path}'", None) for path in ("/", "/etc", "x" * 900, "a\0b")),
+    *((f"No such file: '{path}'", None) for path in (".env", "sub/key.json", "../token.ppk", "/var/lib/dpkg/status")),
+    *((f"No module named '{name}'", None) for name in ("_ctypes", "torch._six", "wandb.sdk")),
+    ("W tensorflow: Could not load dynamic library 'libcuda.so.1'; dlerror: libcuda.so.1: cannot open", None),
+    *((f"training on {DATA}", None), ("", None)),
+])  # fmt: skip
 def test_the_end_of_a_log_says_why(tmp_path: Path, top: Path, log: str, expected: str | None) -> None:
     assert told(tmp_path, log.replace("TOP", str(top))) == (expected and expected.replace("TOP", str(top)))
 
