@@ -49,7 +49,7 @@ class ResultRemark:
         if self.kind == "unmatched":
             return f"`artifacts: {spelled(self.path)}` matches no file"
         if self.kind == "fetched":
-            return f"files beside the artifacts came to {spelled(self.place)}"
+            return f"`collect --to {spelled(self.place)}` has brought what is there"
         return f"worker{self.worker}: {spelled(self.path)} {f'is {self.place}' if self.place else f'· {self.why}'}"
 
 
@@ -58,8 +58,6 @@ def keep(directory: Path, collected: CollectResult) -> tuple[ResultRemark, ...]:
 
     To which other directories files came is kept of the earlier ones, too.
     """
-    places = [each.place for each in read(directory) if each.kind == "fetched"]
-    places += [] if collected.elsewhere is None else [str(collected.elsewhere.resolve())]
     renamed = [
         ResultRemark("renamed", file.worker, file.path, "", f"worker{file.worker}/{file.place}")
         for file in collected.files
@@ -73,12 +71,23 @@ def keep(directory: Path, collected: CollectResult) -> tuple[ResultRemark, ...]:
         for each in every
     ]
     unmatched = [ResultRemark("unmatched", 0, pattern, "", "") for pattern in collected.unmatched]
-    elsewhere = [ResultRemark("fetched", 0, "", "", place) for place in dict.fromkeys(places)]
-    remarks, path = (*renamed, *elsewhere, *unmatched, *left[:MOST]), directory / NAME
-    if not remarks:
-        path.unlink(missing_ok=True)
-        return ()
-    whole_file.replace(path, json.dumps({"schema": SCHEMA, "results": [asdict(each) for each in remarks]}))
+    elsewhere = [each for each in read(directory) if each.kind == "fetched"]
+    return _write(directory, (*renamed, *elsewhere, *unmatched, *left[:MOST]))
+
+
+def fetch(directory: Path, to: Path) -> None:
+    """Write down that files come to another directory, before they do: what lies there is this run's. Raises OSError."""
+    known, place = read(directory), ResultRemark("fetched", 0, "", "", str(to.resolve()))
+    if place not in known:
+        _write(directory, (*known, place))
+
+
+def _write(directory: Path, remarks: tuple[ResultRemark, ...]) -> tuple[ResultRemark, ...]:
+    if remarks:
+        text = json.dumps({"schema": SCHEMA, "results": [asdict(each) for each in remarks]})
+        whole_file.replace(directory / NAME, text)
+    else:
+        (directory / NAME).unlink(missing_ok=True)
     return remarks
 
 

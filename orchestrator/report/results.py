@@ -317,7 +317,10 @@ def remarks(found: RunReport) -> list[tuple[str, str]]:
 
 def saved_text(directory: Path, where: Path) -> str:
     """Return what was copied while the job ran and is here, and when; empty without it. `where`: as the user sees it."""
-    copies = {copy: copy.stat().st_mtime for copy in directory.glob("saved/worker*")}
+    copies: dict[Path, float] = {}
+    for copy in directory.glob("saved/worker*"):
+        with suppress(FileNotFoundError):  # another process replaces or removes it
+            copies[copy] = copy.stat().st_mtime
     files = [file for copy in copies for file in _files(copy)]
     if not files:
         return ""

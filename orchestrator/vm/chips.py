@@ -57,6 +57,9 @@ def chips(first: str) -> None:
         passed_s = time.monotonic() - began
         before = {pid for pid in held if _began(pid) < job_began}
         ours = held - before
+        if not ours and held_since < math.inf:  # the job ends, say: what was told of it stays
+            time.sleep(first_s / LOOKS)
+            continue
         held_since = min(held_since, passed_s) if ours else held_since
         talked = talked or connected({pid: sockets.get(pid, set()) for pid in ours}, peers)
         is_well = talked or not peers if ours else _works()

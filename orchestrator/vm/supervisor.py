@@ -276,7 +276,10 @@ class Supervisor:
                 {"grace_s": SHUTDOWN_GRACE_S} if self.going_down else self.stop_request or self.phase.read("stop.json")
             )
         if stop is None:
-            self._name_leftovers()
+            try:
+                self._name_leftovers()
+            except OSError:
+                pass  # such as of a full disk
         if process_tree.end(self.members, LEFTOVER_GRACE_S if stop is None else float(stop["grace_s"])):
             while not self.reap():  # the main process may have died after the last look
                 time.sleep(0.01)
@@ -287,8 +290,9 @@ class Supervisor:
         for pause_s in (LEFTOVER_LOOK_S, 0.0):
             words = (process_tree.text(f"/proc/{pid}/cmdline").rstrip("\0").split("\0") for pid in self.members())
             of_job = (each for each in words if {"chips", "tpu_metrics"}.isdisjoint(each))  # tpujob's own run beside it
-            # Further words may be secret.
-            left = {" ".join((os.path.basename(each[0]), *each[1:2]))[:80] for each in of_job} - {""}
+            # Options and further words may be secret.
+            shown = ([each[0].split(" ")[0], *(word for word in each[1:2] if word[:1] != "-")] for each in of_job)
+            left = {" ".join(" ".join((os.path.basename(each[0]), *each[1:])).split())[:80] for each in shown} - {""}
             if not left:
                 return
             time.sleep(pause_s)

@@ -295,6 +295,10 @@ def test_what_is_too_much_beside_the_artifacts_waits_on_the_slice_and_comes_to_a
     left, disk = "checkpoints/large (3.0 MB on worker0", tpujob.directory / "disk"
     assert f"left     {left})" in done.stderr and "--work" in done.stderr
     assert held_until(tpujob, " --work") and tpujob("collect", "writes", "--to", "x").returncode == 64
+    (tpujob.directory / "of-another" / "worker0").mkdir(parents=True)
+    (tpujob.directory / "of-another" / "worker0" / "more").touch()
+    refused = tpujob("collect", "writes", "--work", "--to", "of-another")
+    assert refused.returncode == 64 and "of-another has files of another run" in refused.stderr
     first = tpujob("collect", "writes", "--work", "more", "--to", str(disk))
     assert "1 file, 2.0 MB in " in first.stderr and (disk / ".gitignore").read_text().startswith("# of tpujob")
     other = tpujob("collect", "writes", "--work", "nothing/*")

@@ -162,10 +162,16 @@ def collect(
     most_bytes = found.spec.limits.max_results if max_results is None else max_results
     most = None if most_bytes is None or math.isinf(most_bytes) else int(most_bytes)
     directory = Path(found.directory)
-    had = {file for each in collected.read(directory) if each.kind == "fetched" for file in _files_of(each.place)}
-    order = CollectRequest.of_job(found.spec.artifacts, attempt.id, directory, most, elsewhere=had)
-    if to is not None and not to.is_dir():
-        make_directory(to, hint="give --to another directory")
+    had = {each.place: _files_of(each.place) for each in collected.read(directory) if each.kind == "fetched"}
+    order = CollectRequest.of_job(
+        found.spec.artifacts, attempt.id, directory, most, elsewhere=set().union(*had.values())
+    )
+    if to is not None:
+        if str(to.resolve()) not in had and _files_of(str(to)):
+            raise UserError(f"--to: {to} has files of another run", hint="give --to another directory")
+        if not to.is_dir():
+            make_directory(to, hint="give --to another directory")
+        collected.fetch(directory, to)
     wide = None
     if work is not None:
         wide = CollectRequest(

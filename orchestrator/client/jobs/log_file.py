@@ -35,7 +35,6 @@ class LogFile:
 
     def skip(self, size_bytes: int) -> None:
         """Leave out what does not come, and what came since the beginning: a file has one gap."""
-        self._file.truncate(self._size)
         self._left_out_bytes += size_bytes
         self._leave_out(self._size)
 
@@ -44,6 +43,7 @@ class LogFile:
 
     def _leave_out(self, end_at: int) -> None:
         """Leave out what is between the beginning and `end_at`, to the end of a line."""
+        self._file.truncate(self._size)
         with self._path.open("r+b", buffering=0) as opened:
             file, size = opened.fileno(), self._size
             if self._beginning is None:

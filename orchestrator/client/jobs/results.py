@@ -249,10 +249,16 @@ def _remove_saved_work(session: Session, outcome: Outcome, directory: Path) -> N
     came = outcome.collected
     if came is not None and not came.waiting and (not came.left or outcome.kept_until is not None):
         shutil.rmtree(saved, ignore_errors=True)
+    # Of each copy, also of one that was cut: what is moved makes it no younger.
+    copies = [copy for place in (saved / ".draft", saved) for copy in place.glob("worker*")]
+    times = {copy.name: copy.stat().st_mtime for copy in copies}
     for path in [path for path in (saved / ".draft").rglob("*") if path.is_file() and path.name != DRAFT]:
         target = saved / path.relative_to(saved / ".draft")  # the file is whole, though its copy is not
         private_files.make_directory(target.parent)
         path.replace(target)
+    for name, time_s in times.items():
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(saved / name, (time_s, time_s))
     shutil.rmtree(saved / ".draft", ignore_errors=True)
     lost = outcome.unsaved
     if not tell_saved(session, directory):
@@ -262,7 +268,7 @@ def _remove_saved_work(session: Session, outcome: Outcome, directory: Path) -> N
             what = f"after {at}, when it was copied last, is" if at else "was not copied, and is"
             lost = (*lost, Problem(0, EVERYTHING, f"what the job wrote {what} gone with its slice"))
             session.reporter.notice("lost", lost[-1].why)
-    if came is None and lost:
+    if came is None and lost and outcome.released is not None:
         with contextlib.suppress(OSError):  # it was said
             collected.keep(directory, CollectResult(refused=lost))
 

@@ -20,6 +20,7 @@ from orchestrator.client.sweeps.progress import VariantState
 from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.errors import TpujobError
 from orchestrator.report.messages import lease_outcome
+from orchestrator.settings import GKE
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -58,7 +59,9 @@ def cancel(session: Session, text: str) -> Canceled | CanceledSweep:
     if record is None:
         found, attempt = lookup.live_run(session, text)
         canceled = ending.cancel(session, found, attempt)
-        if canceled.slices and attempt.state is AttemptState.RUNNING:
+        if (
+            canceled.slices and attempt.state is AttemptState.RUNNING and found.cloud != GKE
+        ):  # whose pods may have a bucket
             session.reporter.notice("lost", NOT_COLLECTED)
             tell_saved(session, Path(found.directory))
         return canceled
@@ -82,7 +85,7 @@ def _cancel(session: Session, record: SweepRecord, living: bool, before: list[Le
     owed |= {lease.id: lease for run, lease in had if lease is not None and ending.is_its_own(lease, run)}
     for lease in kept:
         session.reporter.notice("note", lease_outcome(lease))
-    if owed and any(attempt.state is AttemptState.RUNNING for _, attempt in live):
+    if owed and any(attempt.state is AttemptState.RUNNING and run.cloud != GKE for run, attempt in live):
         session.reporter.notice("lost", NOT_COLLECTED)
     for cloud in {lease.cloud for lease in owed.values()}:
         ending.release(session, [lease for lease in owed.values() if lease.cloud == cloud])

@@ -226,6 +226,8 @@ async def _work(
         order = job.collect_request(progress.attempt)
         progress.collected = await collection.collect_results(lease, fleet, order, claims)
     except (SliceLost, Vanished):
+        if saving is not None:
+            await saving.tell()
         if failure is not None:
             raise failure from None  # the results are lost with the slice; the failure is the job's own
         raise

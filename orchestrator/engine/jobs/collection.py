@@ -225,9 +225,7 @@ async def _collect(to: UncollectedRun, progress: JobProgress, capabilities: Capa
         await Report("warning", f"not collected: {missed[0]}" if missed else "--work matches no file of the job")
     here = {(file.worker, file.path) for file in came.files} | came.equal | to.request.elsewhere
     rest = await collect_results(to.lease, progress.fleet, replace(to.request, elsewhere=here), tasks)
-    if to.wide.destination == to.request.destination:
-        return replace(rest, files=rest.files + came.files)
-    return replace(rest, elsewhere=to.wide.destination if came.files else None)
+    return replace(rest, files=rest.files + came.files) if to.wide.destination == to.request.destination else rest
 
 
 async def _record_end(to: UncollectedRun, progress: JobProgress, *, release: bool) -> None:

@@ -157,7 +157,8 @@ class _Said:
                 beside = (
                     f"`{top}` was shipped, but is not beside the script: `--env PYTHONPATH={where}` lets Python find it"
                 )
-                return self._of_path(found.relative_to(self.root or place).as_posix(), found) or (top, beside)
+                why = self._of_path(found.relative_to(self.root or place).as_posix(), found)
+                return why or ((top, beside) if module == top else None)
         name = ".".join(module.split(".")[:2])
         package = PACKAGES.get(name)
         if package is None and (module != top or top in sys.stdlib_module_names):

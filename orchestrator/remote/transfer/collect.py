@@ -106,7 +106,6 @@ class CollectResult:
     left: tuple[Problem, ...] = ()  # beside the artifacts, still on the worker: no promise is broken
     unmatched: tuple[str, ...] = ()  # patterns that match nothing on any worker
     equal: Set[tuple[int, str]] = frozenset()  # worker and path of what came from another worker
-    elsewhere: Path | None = None  # another directory than the run's, to which some of its files came
 
     @property
     def size_bytes(self) -> int:

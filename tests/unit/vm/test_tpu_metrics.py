@@ -231,3 +231,20 @@ def test_neither_a_failed_look_nor_a_full_disk_ends_the_looks(tmp_path: Path, mo
         chips.chips("0")
     assert looks.call_count == len(found)
     assert (tmp_path / "log").read_text() == "tpujob: no process holds a TPU chip 0 s after the job began\n"
+
+
+def test_a_job_that_seemed_to_train_alone_is_told_so_after_its_end_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("accel0", tpu_metrics.NAME):
+        (tmp_path / name).write_text('{"duty_cycle_percent":[7.5]}\n')
+    variables = {"EMULATED_CHIPS": str(tmp_path), "AGENT": "1", "HOSTS": "10.0.0.1,10.0.0.2", "WORKER": "0"}
+    for name, value in {**variables, "ATTEMPT": "a", "ARTIFACTS": str(tmp_path)}.items():
+        monkeypatch.setenv(f"TPUJOB_{name}", value)
+    monkeypatch.setattr(os, "nice", Mock())
+    monkeypatch.setattr(chips, "holders", Mock(side_effect=[({os.getpid()}, {}), (set(), {}), KeyboardInterrupt]))
+    with (tmp_path / "log").open("wb") as log, pytest.raises(KeyboardInterrupt):
+        monkeypatch.setattr(chips, "LOG", log.fileno())
+        chips.chips("0")
+    told = [json.loads(line) for line in (tmp_path / tpu_metrics.NAME).read_text().splitlines()]
+    assert [each["chips"]["use"] for each in told if "chips" in each] == ["alone"]

@@ -92,7 +92,7 @@ ABSENT = "is not installed on the workers; name"
     ),
     *((f"No such file: '{path}'", None) for path in ("/", "/etc", "x" * 900, "a\0b")),
     *((f"No such file: '{path}'", None) for path in (".env", "sub/key.json", "../token.ppk", "/var/lib/dpkg/status")),
-    *((f"No module named '{name}'", None) for name in ("_ctypes", "torch._six", "wandb.sdk")),
+    *((f"No module named '{name}'", None) for name in ("_ctypes", "torch._six", "mine.part", "wandb.sdk")),
     ("W tensorflow: Could not load dynamic library 'libcuda.so.1'; dlerror: libcuda.so.1: cannot open", None),
     *((f"training on {DATA}", None), ("", None)),
 ])  # fmt: skip
