@@ -68,7 +68,9 @@ wait
 
 
 @linux
-@pytest.mark.parametrize(("then", "rc", "stopped"), [("sleep 600", 143, True), ("exit 3", 3, False)])
+@pytest.mark.parametrize(
+    ("then", "rc", "stopped"), [("sleep 600", 143, True), ("exit 3", 3, False), ("sleep 60 & exit 4", 4, False)]
+)
 def test_a_disk_that_the_job_filled_hides_neither_its_end_nor_the_stop_of_it(
     worker: Worker, tmp_path: Path, then: str, rc: int, stopped: bool
 ) -> None:
