@@ -20,4 +20,4 @@ def format_size(size_bytes: float) -> str:
     for unit, digits in (("TB", 1), ("GB", 1), ("MB", 1), ("KB", 0)):
         if size_bytes >= 0.9995 * _UNITS[unit]:
             return f"{size_bytes / _UNITS[unit]:,.{digits}f} {unit}"
-    return f"{size_bytes:,.0f} bytes"
+    return f"{size_bytes:,.0f} byte{'s'[: round(size_bytes) != 1]}"

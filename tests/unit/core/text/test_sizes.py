@@ -20,7 +20,7 @@ def test_an_invalid_size_gets_advice(text: str) -> None:
 
 
 @pytest.mark.parametrize(("size_bytes", "text"), [
-    (0, "0 bytes"), (812, "812 bytes"), (81_200, "81 KB"), (999_600, "1.0 MB"), (3_240_000_000, "3.2 GB"),
+    (0, "0 bytes"), (1, "1 byte"), (812, "812 bytes"), (81_200, "81 KB"), (999_600, "1.0 MB"), (3_240_000_000, "3.2 GB"),
     (5e15, "5,000.0 TB"),
 ])  # fmt: skip
 def test_a_size_is_shown_with_few_figures(size_bytes: float, text: str) -> None:
