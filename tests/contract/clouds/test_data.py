@@ -225,7 +225,7 @@ def test_a_second_run_fetches_nothing_however_much_there_is(
         file.with_suffix(".json").write_text(json.dumps(asdict(stored)))
         with file.with_suffix(".data").open("wb") as content:
             content.truncate(size)
-    assert f"{count:,} files, " in made.fetch()
+    assert f"{count:,} file{'s'[: count != 1]}, " in made.fetch()
     found = [path for path in (made.work / "data").rglob("*") if path.is_file()]
     assert len(found) == count and {path.stat().st_size for path in found} == {size}
     assert sum(path.stat().st_blocks for path in found) * 512 < 1 << 30, "holes are kept"
