@@ -71,7 +71,7 @@ def test_a_sweep_submits_all_and_kueue_runs_as_many_as_there_is_quota_for(gke: G
 
 
 def test_the_client_of_python_runs_a_job(gke: Gke) -> None:
-    job = gke.write('echo done >"$TPUJOB_ARTIFACTS/me"')
+    job = gke.write('echo done >"$TPUJOB_ARTIFACTS/me"', tpu_metrics=False)
     gke.program = (sys.executable, "-c", IN_PYTHON)
     done = gke(job)
     assert done.returncode == 0 and done.stdout.splitlines()[-1] == "succeeded ['me'] True", done.text
