@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import html
 import json
 import re
@@ -12,12 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from orchestrator.core.lease import timings
 from orchestrator.remote.transfer import collect, disk_space
-from orchestrator.report import costs
+from orchestrator.report import collected, costs
 from tests.cli_fixture import Said, Tpujob, in_ci, press
 from tests.faults.world import is_stopped
 from tests.waiting import until
@@ -31,6 +33,7 @@ command: |
   echo small > "$TPUJOB_ARTIFACTS/c"
   exit ${RC:-0}
 """
+WORK = "worker0/work"
 DEEP = "/".join("d" * 150)
 ODD = {
     "best.pt": "0",
@@ -272,15 +275,15 @@ def test_what_a_job_writes_beside_its_artifacts_comes_home(tpujob: Tpujob, how: 
     assert done.returncode == (7 if how == "failed" else 0), done.text
     (directory,) = tpujob.directory.glob("runs/writes-*")
     came = {str(path.relative_to(directory)) for path in directory.glob("worker0/**/*") if path.is_file()}
-    beside = {"worker0/work/checkpoints/best.pt", "worker0/work/checkpoints/large", "worker0/work/notes"}
+    beside = {f"{WORK}/checkpoints/best.pt", f"{WORK}/checkpoints/large", f"{WORK}/notes"}
     home = set() if how == "local" else {"worker0/home/model.keras"}
-    assert came == {"worker0/artifacts/a"} | ({"worker0/work/notes"} if how == "only" else beside | home)
+    assert came == {"worker0/artifacts/a"} | ({f"{WORK}/notes"} if how == "only" else beside | home)
     warned = "warning  `artifacts: *.gone` matches no file" in done.stderr
     assert warned is (how == "only") and (".env · not collected: it looks like" in done.stderr) is (how != "only")
     files = "files in .*" * (how != "only")
     assert re.search(f"{files}, all hashes match, in runs/{directory.name}/worker0/\n", done.stdout), done.text
     page = html.unescape((directory / "report.html").read_text())
-    assert ('/work/checkpoints/best.pt"' in page) is (how != "only")
+    assert (f'{WORK}/checkpoints/best.pt"' in page) is (how != "only")
     assert tpujob("down", "--all").returncode == 0 and tpujob.alive() == []
 
 
@@ -298,7 +301,11 @@ def test_what_is_too_much_beside_the_artifacts_waits_on_the_slice_and_comes_to_a
     (tpujob.directory / "of-another" / "worker0").mkdir(parents=True)
     (tpujob.directory / "of-another" / "worker0" / "more").touch()
     refused = tpujob("collect", "writes", "--work", "--to", "of-another")
-    assert refused.returncode == 64 and "of-another has files of another run" in refused.stderr
+    assert refused.returncode == 64 and "of-another has files that are not known as this run's" in refused.stderr
+    with monkeypatch.context() as full:
+        full.setattr(collected, "fetch", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+        warned = tpujob("collect", "writes", "--work", "nothing/*", "--to", "elsewhere")
+    assert warned.returncode == 0 and "results.json cannot be written: No space left" in warned.stderr
     first = tpujob("collect", "writes", "--work", "more", "--to", str(disk))
     assert "1 file, 2.0 MB in " in first.stderr and (disk / ".gitignore").read_text().startswith("# of tpujob")
     other = tpujob("collect", "writes", "--work", "nothing/*")
@@ -306,7 +313,7 @@ def test_what_is_too_much_beside_the_artifacts_waits_on_the_slice_and_comes_to_a
     assert "--work matches no file of the job" in other.stderr and f"left     {left})" in other.stderr
     how = ("down", "--all") if gone else ("collect", "writes", "--work", "checkpoints/*", "--to", str(disk))
     last = tpujob(*how)
-    assert last.returncode == 0 and (gone or (disk / "worker0/work/checkpoints/large").stat().st_size == 3_000_000)
+    assert last.returncode == 0 and (gone or (disk / WORK / "checkpoints/large").stat().st_size == 3_000_000)
     assert gone or re.findall("cost .* emulated", last.stdout)[0] in tpujob("show").stdout, last.text
     again = tpujob("collect", "writes")
     assert again.returncode == (65 if gone else 0) and ("all results are collected" in again.stdout) is not gone
@@ -327,7 +334,7 @@ def test_what_is_left_is_fetched_from_a_kept_slice_and_ends_the_lane_of_a_sweep(
     if how == "keep":
         fetched = tpujob("collect", "writes", "--work")
         assert fetched.returncode == 0 and len(tpujob.alive()) == 1, fetched.text
-        assert len(list(tpujob.directory.glob("runs/*/worker0/work/checkpoints/large"))) == 1
+        assert len(list(tpujob.directory.glob(f"runs/*/{WORK}/checkpoints/large"))) == 1
     else:
         assert "its slice is kept for its results" in done.stderr
     assert tpujob("down", "--all").returncode == 0

@@ -168,10 +168,15 @@ def collect(
     )
     if to is not None:
         if str(to.resolve()) not in had and _files_of(str(to)):
-            raise UserError(f"--to: {to} has files of another run", hint="give --to another directory")
+            raise UserError(
+                f"--to: {to} has files that are not known as this run's", hint="give --to another directory"
+            )
         if not to.is_dir():
             make_directory(to, hint="give --to another directory")
-        collected.fetch(directory, to)
+        try:
+            collected.fetch(directory, to)
+        except OSError as error:  # the disk of the runs is full, say: `--to` is for another one
+            session.reporter.notice("warning", f"{collected.NAME} cannot be written: {error.strerror or error}")
     wide = None
     if work is not None:
         wide = CollectRequest(

@@ -248,13 +248,13 @@ def test_logs_of_a_run(tpujob: Tpujob) -> None:
 
 @pytest.mark.parametrize(("words", "code", "said"), [
     (["show", "../../x"], 64, "there is no run '../../x'"),
-    (["collect", "nobody"], 64, "there is no run 'nobody'"),
+    (["collect", "unknown"], 64, "there is no run 'unknown'"),
     (["run", "missing.yaml"], 64, "missing.yaml: there is no such file"),
     (["up", "Bad_Name"], 64, "'Bad_Name' is not a valid name"),
     (["up", "--zone", "us-centrall1"], 64, "'us-centrall1' is not a zone or region with TPUs"),
     (["up", "--accelerator", "v99-8"], 64, "`v99-8` is not a known accelerator type\nhint: they look like v5lite"),
     (["up", "--ttl", "0"], 64, "--ttl 0: "), (["up", "--cloud", "azure"], 64, "azure"),
-    (["stop", "nobody"], 64, "there is no slice named 'nobody'"), (["ssh"], 64, "there is no slice"),
+    (["stop", "unknown"], 64, "there is no slice named 'unknown'"), (["ssh"], 64, "there is no slice"),
     (["offers", "--type", "v6x"], 64, "--type `v6x` is not a known accelerator type; nearest: v6e-1, v6e-4"),
     (["offers", "--zone", "mars"], 64, "--zone `mars` has no TPUs, by the price table"),
     (["nonsense"], 64, "No such command 'nonsense'"),

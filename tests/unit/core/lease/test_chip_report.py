@@ -7,11 +7,11 @@ import pytest
 
 from orchestrator.core.lease.chip_report import ATTRIBUTE, published
 
-SAID = {"worker": 0, "workers": 3, "attempt": "a-1", "use": "idle", "text": "nobody"}
+SAID = {"worker": 0, "workers": 3, "attempt": "a-1", "use": "idle", "text": "no process"}
 
 
 @pytest.mark.parametrize(("records", "found"), [
-    ([SAID, {**SAID, "worker": 2}], {"idle": "worker0 and worker2 (2 of 3): nobody"}),
+    ([SAID, {**SAID, "worker": 2}], {"idle": "worker0 and worker2 (2 of 3): no process"}),
     ([{**SAID, "text": "\x1b[31m" + "x" * 999}], {"idle": "worker0 (1 of 3): " + "x" * 195}),
     ([{**SAID, "worker": index, "use": "alone"} for index in range(2)], {}),
     ([{**SAID, "attempt": "a-0"}, {**SAID, "use": "used"}, {**SAID, "use": []}, [SAID], None], {}),
