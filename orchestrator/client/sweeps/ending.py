@@ -59,9 +59,8 @@ def cancel(session: Session, text: str) -> Canceled | CanceledSweep:
     if record is None:
         found, attempt = lookup.live_run(session, text)
         canceled = ending.cancel(session, found, attempt)
-        if (
-            canceled.slices and attempt.state is AttemptState.RUNNING and found.cloud != GKE
-        ):  # whose pods may have a bucket
+        # The pods of a cluster may still send theirs to a bucket.
+        if canceled.slices and attempt.state is AttemptState.RUNNING and found.cloud != GKE:
             session.reporter.notice("lost", NOT_COLLECTED)
             tell_saved(session, Path(found.directory))
         return canceled
