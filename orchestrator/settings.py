@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.cluster.settings import NO_WISH as NO_CLUSTER_WISH
-from orchestrator.core.cluster.settings import ClusterWish
+from orchestrator.core.jobfile.cluster import NO_WISH as NO_CLUSTER_WISH
+from orchestrator.core.jobfile.cluster import ClusterWish
 from orchestrator.core.lease import timings as claim_timings
 from orchestrator.core.lease.access import NO_WISH, AccessWish
 from orchestrator.core.lease.timings import Timings
@@ -22,8 +22,8 @@ from orchestrator.core.text import names, text_file
 from orchestrator.errors import ConfigError, JobSpecError
 
 if TYPE_CHECKING:
-    from orchestrator.clouds.google.config import Found
     from orchestrator.core.planning.grants import Grant
+    from orchestrator.places.google.config import Found
 
 EMULATED, GOOGLE = "emulated", "google"
 GKE = "gke"  # the cloud of jobs on a cluster, which each job names itself
@@ -107,8 +107,8 @@ def timings_of(kind: str, environ: Environ) -> Timings:
 
 def _google(emulated: Target, kind: str | None, named: tuple[str, str] | None, environ: Environ) -> Target:
     """Google's cloud if a project is configured anywhere, else the emulator unless `kind` is GOOGLE."""
-    from orchestrator.clouds.google import config
-    from orchestrator.clouds.google.config import Found
+    from orchestrator.places.google import config
+    from orchestrator.places.google.config import Found
 
     tools = config.gcloud(environ)
     found: Found | None = Found(*named) if named else None

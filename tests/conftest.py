@@ -26,7 +26,7 @@ from tests.cluster.fixture import cluster, own_cluster, shared_cluster  # noqa: 
 from tests.cluster.gke_fixture import gke  # noqa: E402
 from tests.emulator_fixture import emulator, left_as_found, shared_emulator  # noqa: E402
 from tests.python310_fixture import python310, python310_with_torch  # noqa: E402
-from tests.unit.clouds.stub_api import stub  # noqa: E402
+from tests.unit.places.stub_api import stub  # noqa: E402
 from tests.waiting import HANG_S  # noqa: E402
 
 FIXTURES = (browser, cli, clouds, cluster, emulator, left_as_found, python310, python310_with_torch, shared_cluster)

@@ -23,8 +23,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.cluster.pod_api import PodPhase, PodView
 from orchestrator.errors import CloudUnavailable
+from orchestrator.places.gke.objects.pod_api import PodPhase, PodView
 from orchestrator.remote.ssh import agent
 from tests.waiting import HANG_S
 

@@ -38,12 +38,12 @@ class Connections:
     def connect(self, kind: str) -> Cloud:
         """Return the client of a cloud; start the emulator for its own. Raises CloudError, ConfigError."""
         if kind == GKE:
-            from orchestrator.clouds.gke import clusters
-            from orchestrator.clouds.gke.client import ClusterCloud
+            from orchestrator.places.gke.api import clusters
+            from orchestrator.places.gke.api.client import ClusterCloud
 
             return ClusterCloud(lambda identity: clusters.open_api(identity, os.environ))
         from orchestrator.client.guarantee.teardown_client import embedded_emulator
-        from orchestrator.clouds.tpu.connect import connect, connect_light, read_token
+        from orchestrator.places.tpu.api.connect import connect, connect_light, read_token
 
         # A light session only deletes: a create would be a bug there, and fail as one.
         connector = cast("Callable[..., Cloud]", connect_light if self._light else connect)
@@ -67,7 +67,7 @@ class Connections:
     def emulator(self, kind: str) -> Emulator | None:
         """Return where the emulated cloud answers, which is started if need be; None: the cloud is Google's."""
         from orchestrator.client.guarantee.teardown_client import embedded_emulator
-        from orchestrator.clouds.tpu.connect import read_token
+        from orchestrator.places.tpu.api.connect import read_token
 
         if kind != EMULATED:
             return None

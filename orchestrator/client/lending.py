@@ -25,7 +25,7 @@ from orchestrator.core.lease.lease import Purpose
 from orchestrator.core.planning.capacity_request import CapacityRequest, Provisioning
 from orchestrator.core.planning.plan import make
 from orchestrator.core.text import names
-from orchestrator.engine.jobs.monitor import check_slice
+from orchestrator.engine.leases.standing import check_slice
 from orchestrator.engine.provision.candidate_search import Search
 from orchestrator.engine.runtime.interpreter import HEARD_WITHIN_S
 from orchestrator.engine.slices.lend import LendRequest, Loan, lend

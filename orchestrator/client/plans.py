@@ -59,8 +59,8 @@ def buckets_of(session: Session, spec: JobSpec, emulator: str | None) -> tuple[B
 
 
 def _described(session: Session, name: str, emulator: str | None) -> Bucket | None:
-    from orchestrator.clouds.google import storage
     from orchestrator.errors import BadRequest, CloudError
+    from orchestrator.places.google import storage
 
     try:
         found = storage.bucket(name, project=session.target.project, emulator=emulator)

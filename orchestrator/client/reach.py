@@ -11,11 +11,11 @@ from orchestrator.core.lease.access import Via
 from orchestrator.errors import AuthError, Vanished
 
 if TYPE_CHECKING:
-    from orchestrator.clouds.google.credentials import Bearer
-    from orchestrator.clouds.google.os_login import LoginKey, OsLogin
-    from orchestrator.clouds.google.project_setup import ProjectSetup
     from orchestrator.core.lease.cloud_api import WorkerAddress
     from orchestrator.core.lease.lease import Lease
+    from orchestrator.places.google.credentials import Bearer
+    from orchestrator.places.google.os_login import LoginKey, OsLogin
+    from orchestrator.places.google.project_setup import ProjectSetup
     from orchestrator.remote.fleet.fleet import Fleet
     from orchestrator.remote.iap.dialer import Relay
     from orchestrator.remote.ssh.dial import Dialer
@@ -120,8 +120,8 @@ class Reach:
 
     def setup(self, project: str) -> ProjectSetup:
         """Return what tells how a project is set up for access."""
-        from orchestrator.clouds.google.credentials import GoogleToken
-        from orchestrator.clouds.google.project_setup import ProjectSetup
+        from orchestrator.places.google.credentials import GoogleToken
+        from orchestrator.places.google.project_setup import ProjectSetup
 
         emulator = self.emulator()
         if emulator is None:
@@ -134,12 +134,12 @@ class Reach:
 
     def logins(self) -> OsLogin:
         """Return the OS Login profile of the account that is signed in here. Raises CloudError."""
-        from orchestrator.clouds.google import os_login
+        from orchestrator.places.google import os_login
 
         if self._os_login is None:
             emulator = self.emulator()
             if emulator is None:
-                from orchestrator.clouds.google.credentials import EMAIL_SCOPE, SCOPE, GoogleToken
+                from orchestrator.places.google.credentials import EMAIL_SCOPE, SCOPE, GoogleToken
 
                 token = GoogleToken(SCOPE, EMAIL_SCOPE)
                 account = token.account or os_login.account_of(token)
@@ -156,8 +156,8 @@ def relay_of(emulator: Emulator | None) -> Relay:
     from orchestrator.remote.iap.dialer import RELAY_HOST, Relay
 
     if emulator is None:
-        from orchestrator.clouds.google import fetch
-        from orchestrator.clouds.google.credentials import GoogleToken
+        from orchestrator.places.google import fetch
+        from orchestrator.places.google.credentials import GoogleToken
 
         proxy = fetch.proxy_for(RELAY_HOST)
         url = None if proxy is None else proxy.geturl()
@@ -167,6 +167,6 @@ def relay_of(emulator: Emulator | None) -> Relay:
 
 
 def _emulator_bearer(emulator: Emulator) -> Bearer:
-    from orchestrator.clouds.tpu.connect import EmulatorToken, read_token
+    from orchestrator.places.tpu.api.connect import EmulatorToken, read_token
 
     return EmulatorToken(read_token(str(emulator.token_file)))

@@ -30,13 +30,13 @@ from orchestrator.ledger.ledger import Ledger
 from orchestrator.settings import EMULATED, GKE, GOOGLE, Target
 
 if TYPE_CHECKING:
-    from orchestrator.clouds.gke.client import ClusterCloud
     from orchestrator.core.lease.cloud_api import Capabilities, SliceRequest
     from orchestrator.core.lease.run_and_attempt import RunRecord
     from orchestrator.engine.effects.base import Program
     from orchestrator.engine.leases.release import Released
     from orchestrator.engine.runtime.interpreter import Interpreter
     from orchestrator.engine.runtime.world import ReachPort, RealWorld
+    from orchestrator.places.gke.api.client import ClusterCloud
 
 T = TypeVar("T")
 
@@ -218,7 +218,7 @@ class Session:
 
     def preview(self, request: SliceRequest) -> dict[str, Any]:
         """Return the method, URL and body of a create call. Sends nothing."""
-        from orchestrator.clouds.tpu.client import preview
+        from orchestrator.places.tpu.api.client import preview
 
         return preview(request)
 

@@ -1,11 +1,11 @@
 """The plan of a job on a cluster in sentences: what is asked for, its price, its deadlines, and what ends it. Pure."""
 
 from orchestrator import catalog
-from orchestrator.core.cluster.manifest import ClusterShape
-from orchestrator.core.cluster.plan import price
-from orchestrator.core.cluster.program import MAX_BYTES, PodProgram
 from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.core.text.sizes import format_size
+from orchestrator.places.gke.objects.manifest import ClusterShape
+from orchestrator.places.gke.objects.plan import price
+from orchestrator.places.gke.objects.program import MAX_BYTES, PodProgram
 
 NODES_STAY = "10 minutes"  # of the autoscaler of GKE, at its usual settings
 

@@ -1,6 +1,6 @@
 """What a pod says on its stdout: the log of the job as it is, and lines of its own between those lines.
 
-`kubectl logs` shows it, `remote.pods.log_lines` reads it. Every line can be read by itself:
+`kubectl logs` shows it, `places.gke.pods.log_lines` reads it. Every line can be read by itself:
 
 - `::tpujob {"n": 7, "at": 1204, "of": "main", …}` is a control line: the seventh of this pod, after so many bytes of the log of
   that phase. What it says is in its other keys (`pod` lists them). One without other keys is a mark.

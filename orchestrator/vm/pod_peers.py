@@ -1,6 +1,6 @@
 """Where this pod stands among the pods of its job: its number, the addresses of all, and the variables that tell the job.
 
-The variables of the pod (`orchestrator.core.cluster.manifest` sets them):
+The variables of the pod (`orchestrator.places.gke.objects.manifest` sets them):
 
 - TPUJOB_SLICE, TPUJOB_SLICES, TPUJOB_HOSTS_PER_SLICE, and JOB_COMPLETION_INDEX, which Kubernetes sets: its place
 - TPUJOB_POD_IP: its own address

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from orchestrator.catalog import gke
-from orchestrator.core.cluster.manifest import documents
-from orchestrator.core.cluster.yaml_text import to_yaml
+from orchestrator.places.gke.objects.manifest import documents
+from orchestrator.places.gke.objects.yaml_text import to_yaml
 from tests.cluster.fixture import Cluster
 from tests.cluster.jobsets import ended, pods
 from tests.unit.client.cluster.test_exporting import World, world
-from tests.unit.core.cluster.jobs import CAPACITIES, job
+from tests.unit.places.gke.objects.jobs import CAPACITIES, job
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster

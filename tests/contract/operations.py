@@ -1,7 +1,7 @@
 """Operations of the API, as tpujob's own clients follow them."""
 
-from orchestrator.clouds.tpu.calls import ApiCalls
 from orchestrator.core.lease.cloud_api import Cloud, Operation
+from orchestrator.places.tpu.api.calls import ApiCalls
 from tests.waiting import until
 
 

@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 from orchestrator.client.session import Session
-from orchestrator.clouds.google.objects import Objects
 from orchestrator.core.lease import timings
 from orchestrator.engine.runtime.locks import FileLocks
+from orchestrator.places.google.objects import Objects
 from tests.cli_fixture import Tpujob, press
 from tests.waiting import HANG_S, until
 

@@ -18,14 +18,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator.clouds.google.fetch import fetch
-from orchestrator.clouds.tpu.client import TpuApi
-from orchestrator.clouds.tpu.connect import EmulatorToken, emulator_credentials
-from orchestrator.clouds.tpu.light_client import LightApi
 from orchestrator.core.lease.cloud_api import SliceName
 from orchestrator.emulator.daemon import control
 from orchestrator.emulator.daemon.control import Endpoint
 from orchestrator.errors import CloudUnavailable
+from orchestrator.places.google.fetch import fetch
+from orchestrator.places.tpu.api.client import TpuApi
+from orchestrator.places.tpu.api.connect import EmulatorToken, emulator_credentials
+from orchestrator.places.tpu.api.light_client import LightApi
 from tests.cli_fixture import Tpujob
 from tests.emulator_fixture import Emulator
 from tests.waiting import HANG_S, until

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.clouds.google import error_translation
 from orchestrator.errors import CloudError
+from orchestrator.places.google import error_translation
 from tests.cli_fixture import Tpujob
 
 COMMAND = "command: ls\n"

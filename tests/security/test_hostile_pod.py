@@ -17,8 +17,8 @@ import pytest
 
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import CloudUnavailable
+from orchestrator.places.gke.pods.fleet import PodFleet
 from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
-from orchestrator.remote.pods.fleet import PodFleet
 from orchestrator.remote.transfer.collect import CollectRequest, CollectResult
 from tests.pods_fixture import Node
 from tests.waiting import HANG_S, until

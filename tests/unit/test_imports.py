@@ -16,9 +16,11 @@ from tests import ROOT
 
 BOTTOM = {"errors", "exit_codes", "catalog"}
 CORE = {"core"} | BOTTOM
-EDGES = {"ledger", "clouds", "remote"}
+EDGES = {"ledger", "remote"}
 ENGINE = {"engine", "fork", "private_files"} | EDGES | CORE
-REPORT = {"report", "whole_file"} | ENGINE
+PLACES = {"places", "settings", "peers"} | ENGINE
+RUN = {"run"} | PLACES
+REPORT = {"report", "whole_file"} | RUN
 
 # The parts of `orchestrator` and what each may import of the others, from the bottom up.
 MAY_IMPORT = {
@@ -28,7 +30,7 @@ MAY_IMPORT = {
     "peers": set(),
     "catalog": {"catalog"},
     "core": CORE,
-    "settings": {"settings", "clouds.google.config"} | CORE,
+    "settings": {"settings", "places.google.config"} | CORE,
     "boot_clock": set(),
     "fork": set(),
     "open_files": set(),
@@ -36,7 +38,6 @@ MAY_IMPORT = {
     "whole_file": set(),
     "trees": set(),
     "ledger": {"ledger", "boot_clock", "fork"} | CORE,
-    "clouds": {"clouds", "settings", "peers"} | CORE,
     "remote": {
         "remote",
         "fork",
@@ -52,6 +53,8 @@ MAY_IMPORT = {
     }
     | CORE,  # a local job's log and metrics are read as on a worker
     "engine": ENGINE,
+    "places": {"trees", "vm.bounded_log", "vm.metrics", "vm.upload"} | PLACES,
+    "run": RUN,
     "report": REPORT,
     "promises": set(),  # what is promised knows nothing of what keeps it, and only what measures knows it
     "drill": {"drill", "promises", "emulator.daemon.control"} | CORE,
@@ -212,7 +215,7 @@ def test_the_payload_knows_neither_orchestrator_nor_any_cloud() -> None:
     ("from orchestrator import catalog, errors", "a", ["orchestrator.catalog", "orchestrator.errors"]),
     ("from . import process_tree", "orchestrator.vm", ["orchestrator.vm.process_tree"]),
     ("from .frames import reply", "orchestrator.vm", ["orchestrator.vm.frames.reply"]),
-    ("from ..clouds.tpu import transport", "orchestrator.vm", ["orchestrator.clouds.tpu.transport"]),
+    ("from ..clouds.x import y", "orchestrator.vm", ["orchestrator.clouds.x.y"]),
     ("def f():\n    import socket", "a", ["socket"]),
     ("if TYPE_CHECKING:\n    from a.b import C", "a", ["a.b.C"]),
     ("import_module('orchestrator.clouds.x')", "a", ["orchestrator.clouds.x"]),
@@ -223,7 +226,7 @@ def test_every_way_to_import_is_seen(source: str, package: str, names: list[str]
 
 @pytest.mark.parametrize(("part", "name", "fine"), [
     ("ledger", "orchestrator.core.lease.lease.Lease", True),
-    ("ledger", "orchestrator.clouds.tpu.transport", False), ("core", "orchestrator.ledger.ledger", False),
+    ("ledger", "orchestrator.places.tpu.api.transport", False), ("core", "orchestrator.ledger.ledger", False),
     ("core", "orchestrator.settings", False), ("engine", "orchestrator.remote.fleet.fleet", True),
     ("engine", "orchestrator.report.messages", False), ("emulator", "orchestrator.catalog", True),
     ("emulator", "orchestrator.core.text.names", False), ("cli", "orchestrator.emulator.daemon.control", False),
@@ -233,7 +236,7 @@ def test_every_way_to_import_is_seen(source: str, package: str, names: list[str]
     ("cli.commands.guarantee.drill", "orchestrator.drill.runner", True),
     ("cli.commands.guarantee.gc", "orchestrator.drill.runner", False),
     ("cli", "orchestrator.engine.leases.release", False), ("cli", "orchestrator.ledger.ledger", False),
-    ("cli", "orchestrator.clouds.tpu.client", False), ("cli", "orchestrator.remote.fleet.fleet", False),
+    ("cli", "orchestrator.places.tpu.api.client", False), ("cli", "orchestrator.remote.fleet.fleet", False),
     ("client", "orchestrator.cli.console", False), ("client", "orchestrator.engine.leases.release", True),
     ("cli", "orchestrator.emulator.daemon.daemon", False), ("cli", "orchestrator.report.messages", True),
     ("report", "orchestrator.emulator.daemon.control", False),

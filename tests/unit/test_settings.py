@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import settings
-from orchestrator.core.cluster.settings import ClusterWish
+from orchestrator.core.jobfile.cluster import ClusterWish
 from orchestrator.core.lease.access import AccessWish
 from orchestrator.errors import ConfigError
 from orchestrator.settings import Target, resolve
@@ -325,7 +325,7 @@ def test_a_state_directory_of_another_user_is_refused(tmp_path: Path, monkeypatc
 def test_deciding_needs_neither_yaml_nor_the_cloud_client(tmp_path: Path) -> None:
     code = (
         "import sys; from orchestrator import settings; t = settings.resolve(None, None, {'HOME': sys.argv[1]}); "
-        "import orchestrator.clouds.tpu.client, orchestrator.clouds.google.credentials; "
+        "import orchestrator.places.tpu.api.client, orchestrator.places.google.credentials; "
         "print(t.kind, [m for m in ('yaml', 'requests', 'google.auth', 'grpc', 'pydantic') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from orchestrator.client.cluster.code import CodeArchive
     from orchestrator.client.events import Reporter
     from orchestrator.client.session import Session
-    from orchestrator.clouds.google.objects import Objects, RunResults
     from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.core.lease.run_and_attempt import RunRecord
+    from orchestrator.places.google.objects import Objects, RunResults
 
 EMULATOR = "STORAGE_EMULATOR_HOST"
 DELETE_S = 10.0  # a try: the commands that delete have other things to do
@@ -63,13 +63,13 @@ def remove_code(reporter: Reporter, run: RunRecord) -> None:
 
 def results(run: RunRecord) -> RunResults | None:
     """Return where the results of a run in its bucket are read; None for a run without one."""
-    from orchestrator.clouds.google.objects import RunResults
+    from orchestrator.places.google.objects import RunResults
 
     place = run.spec.bucket
     return RunResults(_objects(), f"{place}/{run.id}") if place else None
 
 
 def _objects(timeout_s: float | None = None) -> Objects:
-    from orchestrator.clouds.google.objects import TIMEOUT_S, Objects
+    from orchestrator.places.google.objects import TIMEOUT_S, Objects
 
     return Objects(emulator=os.environ.get(EMULATOR) or None, timeout_s=timeout_s or TIMEOUT_S)

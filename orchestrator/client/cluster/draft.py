@@ -5,18 +5,18 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.clouds.gke import clusters
-from orchestrator.core.cluster.plan import price
 from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceRequest
 from orchestrator.core.lease.lease import Lease, Purpose
 from orchestrator.core.text import names
 from orchestrator.engine.provision.drafts import Draft
+from orchestrator.places.gke.api import clusters
+from orchestrator.places.gke.objects.plan import price
 from orchestrator.settings import GKE
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
-    from orchestrator.core.cluster.manifest import ClusterJob
     from orchestrator.core.jobfile.keys import JobSpec
+    from orchestrator.places.gke.objects.manifest import ClusterJob
 
 GRACE_S = 180.0  # beyond what the control plane keeps by itself: pods are stopped with a grace of a minute
 

@@ -35,7 +35,7 @@ class Export:
 
     def __str__(self) -> str:
         """The objects as YAML, below the comment."""
-        from orchestrator.core.cluster.yaml_text import to_yaml
+        from orchestrator.places.gke.objects.yaml_text import to_yaml
 
         return to_yaml(self.documents, self.comment)
 

@@ -12,17 +12,17 @@ from orchestrator.client.cluster import bucket
 from orchestrator.client.cluster.preparation import prepare, variables
 from orchestrator.client.jobs.code import ship_shape
 from orchestrator.client.jobs.planning import PlanPreview
-from orchestrator.clouds.gke.kube_api import path_of
-from orchestrator.core.cluster.plan import plan_of, price
 from orchestrator.core.text import names
+from orchestrator.places.gke.api.kube_api import path_of
+from orchestrator.places.gke.objects.plan import plan_of, price
 from orchestrator.report.cluster_plan import cluster_plan_lines, program_line
 from orchestrator.report.plan import candidate_shape
 from orchestrator.settings import GKE
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
-    from orchestrator.core.cluster.manifest import ClusterJob
     from orchestrator.core.jobfile.keys import JobSpec
+    from orchestrator.places.gke.objects.manifest import ClusterJob
     from orchestrator.remote.shipping.tree import Survey
 
 

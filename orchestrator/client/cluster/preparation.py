@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.client.cluster import targets
 from orchestrator.client.cluster.program import program_of
 from orchestrator.client.jobs.code import told_shipment
-from orchestrator.core.cluster import manifest
-from orchestrator.core.cluster.manifest import ClusterJob
 from orchestrator.core.text import names
-from orchestrator.engine.preparation import checks
+from orchestrator.places.gke.objects import manifest
+from orchestrator.places.gke.objects.manifest import ClusterJob
+from orchestrator.run.preparation import checks
 
 if TYPE_CHECKING:
     from orchestrator.client.cluster.code import CodeArchive

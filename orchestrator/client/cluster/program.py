@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.client.cluster.code import CodeArchive, pack_code
-from orchestrator.core.cluster.program import TOO_LARGE, PodProgram, room_for_code
 from orchestrator.core.jobfile.rules.env import secret_sources
 from orchestrator.core.text import artifacts
 from orchestrator.core.text.sizes import format_size
-from orchestrator.engine.preparation.phases import pod_scripts
 from orchestrator.errors import JobSpecError
+from orchestrator.places.gke.objects.program import TOO_LARGE, PodProgram, room_for_code
+from orchestrator.run.preparation.phases import pod_scripts
 
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, NoReturn
 from orchestrator.client.cluster import bucket
 
 if TYPE_CHECKING:
-    from orchestrator.clouds.gke.client import ClusterCloud
     from orchestrator.core.lease.cloud_api import WorkerAddress
     from orchestrator.core.lease.lease import Lease
     from orchestrator.core.lease.run_and_attempt import RunRecord
-    from orchestrator.remote.pods.fleet import PodFleet
+    from orchestrator.places.gke.api.client import ClusterCloud
+    from orchestrator.places.gke.pods.fleet import PodFleet
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class PodReach:
         self, lease: Lease, workers: Sequence[WorkerAddress], notice: Callable[[str], None], now: Callable[[], float]
     ) -> PodFleet:
         """Return the pods of a lease as its workers. Raises Vanished if its JobSet does not exist any more."""
-        from orchestrator.remote.pods.fleet import PodFleet
+        from orchestrator.places.gke.pods.fleet import PodFleet
 
         run = self.run_of(lease)
         results = None if run is None else bucket.results(run)

@@ -20,15 +20,15 @@ from orchestrator.client.events import RunResult
 from orchestrator.client.jobs import data, results
 from orchestrator.client.jobs.log_output import JobOutput, make_directory
 from orchestrator.client.results import pages
-from orchestrator.clouds.gke import clusters
-from orchestrator.core.cluster.yaml_text import to_yaml
 from orchestrator.core.text import names
-from orchestrator.engine.cluster.nodes import report_nodes
-from orchestrator.engine.cluster.run import ClusterAttachment, ClusterRun, attach_on_cluster, run_on_cluster
-from orchestrator.engine.preparation import runs
 from orchestrator.errors import JobSpecError, TpujobError, UserError
+from orchestrator.places.gke.api import clusters
+from orchestrator.places.gke.objects.yaml_text import to_yaml
 from orchestrator.remote.transfer.collect import CollectRequest
 from orchestrator.report.cluster_plan import cluster_plan_lines, program_line
+from orchestrator.run.cluster.nodes import report_nodes
+from orchestrator.run.cluster.run import ClusterAttachment, ClusterRun, attach_on_cluster, run_on_cluster
+from orchestrator.run.preparation import runs
 from orchestrator.settings import GKE
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.core.lease.lease import Lease
     from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
-    from orchestrator.engine.jobs.progress import Outcome
+    from orchestrator.run.progress import Outcome
 
 MANIFEST = "jobset.yaml"  # in the directory of a run: what was submitted, without the values of the Secret
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.catalog import gke
-from orchestrator.core.cluster import settings
-from orchestrator.core.cluster.capacity import Capacity
-from orchestrator.core.cluster.deadlines import deadlines
-from orchestrator.core.cluster.manifest import ClusterShape
-from orchestrator.core.cluster.settings import ClusterTarget, ClusterWish
+from orchestrator.core.jobfile import cluster as settings
+from orchestrator.core.jobfile.cluster import ClusterTarget, ClusterWish
 from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.errors import JobSpecError
+from orchestrator.places.gke.objects.capacity import Capacity
+from orchestrator.places.gke.objects.deadlines import deadlines
+from orchestrator.places.gke.objects.manifest import ClusterShape
 
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec

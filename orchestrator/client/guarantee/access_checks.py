@@ -13,12 +13,12 @@ from orchestrator.client.guarantee.login_check import login_check
 from orchestrator.client.plans import rules_of
 from orchestrator.client.reach import Reach
 from orchestrator.client.session import Session
-from orchestrator.clouds.google import project_setup
 from orchestrator.core.lease import access, networks
 from orchestrator.core.lease import access_commands as commands
 from orchestrator.core.lease.access import AccessWish, Route, Via
 from orchestrator.core.lease.networks import Entrance, NetworkPlace
 from orchestrator.errors import AuthError, CloudError, TpujobError, TunnelRefused
+from orchestrator.places.google import project_setup
 from orchestrator.settings import Target
 
 TUNNEL_ROLE = "roles/iap.tunnelResourceAccessor"

@@ -5,8 +5,6 @@ from enum import StrEnum
 
 from orchestrator.client import lookup
 from orchestrator.client.session import Session, unchecked
-from orchestrator.clouds.gke import kubectl
-from orchestrator.clouds.tpu import gcloud
 from orchestrator.core.lease import absence
 from orchestrator.core.lease.cloud_api import SliceState
 from orchestrator.core.lease.lease import Forgotten, Lease, LeaseState
@@ -14,6 +12,8 @@ from orchestrator.engine.effects.cloud import Get
 from orchestrator.engine.leases.release import Released, release, remove_key, try_record
 from orchestrator.engine.runtime.retry import until
 from orchestrator.errors import Interrupted, TpujobError, UserError
+from orchestrator.places.gke.api import kubectl
+from orchestrator.places.tpu.api import gcloud
 from orchestrator.report.layout import day_clock
 from orchestrator.settings import EMULATED, GKE
 

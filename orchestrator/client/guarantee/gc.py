@@ -12,9 +12,7 @@ from orchestrator import boot_clock, catalog, settings
 from orchestrator.client.events import Reporter
 from orchestrator.client.guarantee import teardown_client
 from orchestrator.client.session import Session
-from orchestrator.clouds.gke import kubectl
-from orchestrator.clouds.tpu import gcloud
-from orchestrator.core.cluster.settings import NAMESPACE, ClusterWish
+from orchestrator.core.jobfile.cluster import NAMESPACE, ClusterWish
 from orchestrator.core.lease.cloud_api import SliceView
 from orchestrator.core.planning.location_rules import places_near
 from orchestrator.core.text import names
@@ -26,11 +24,13 @@ from orchestrator.errors import ConfigError, UserError
 from orchestrator.exit_codes import NOT_PROVEN
 from orchestrator.ledger.file import LedgerIsNewer, LedgerUnavailable
 from orchestrator.ledger.rows import GcRun
+from orchestrator.places.gke.api import kubectl
+from orchestrator.places.tpu.api import gcloud
 from orchestrator.settings import EMULATED, GKE
 
 if TYPE_CHECKING:
-    from orchestrator.clouds.gke.client import ClusterCloud
-    from orchestrator.clouds.tpu.light_client import LightApi
+    from orchestrator.places.gke.api.client import ClusterCloud
+    from orchestrator.places.tpu.api.light_client import LightApi
 
 LOCAL_S = 240.0  # for each teardown; below the timer's period, so that one that cannot be proven does not pile up
 
@@ -143,8 +143,8 @@ def collect_garbage_on_cluster(
     `context` and `cluster` are as in `gke:` of a job. What is not given is that of the settings; the namespace is `default`
     without one there. Raises ConfigError without a usable cluster.
     """
-    from orchestrator.clouds.gke import clusters
-    from orchestrator.clouds.gke.client import ClusterCloud
+    from orchestrator.places.gke.api import clusters
+    from orchestrator.places.gke.api.client import ClusterCloud
 
     target = settings.resolve(None, None, os.environ)
     wish = ClusterWish(context, cluster).over(target.gke)

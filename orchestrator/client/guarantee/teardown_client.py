@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator import settings
-from orchestrator.clouds.tpu.connect import connect_light, read_token
 from orchestrator.emulator.daemon import control
 from orchestrator.errors import CloudUnavailable
+from orchestrator.places.tpu.api.connect import connect_light, read_token
 
 if TYPE_CHECKING:
-    from orchestrator.clouds.tpu.light_client import LightApi
     from orchestrator.core.text.redaction import Redactor
+    from orchestrator.places.tpu.api.light_client import LightApi
     from orchestrator.settings import Target
 
 

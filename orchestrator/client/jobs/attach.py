@@ -14,14 +14,14 @@ from orchestrator.client.jobs.log_output import JobOutput
 from orchestrator.client.results.logs import stored_lines, worker_count
 from orchestrator.client.session import LOCK_POLL_S, RECOVERY_S
 from orchestrator.core.lease.lease import LeaseState
-from orchestrator.engine.jobs import attach as engine
-from orchestrator.engine.jobs.ports import by_command
 from orchestrator.errors import UserError
 from orchestrator.remote.transfer.collect import CollectRequest
 from orchestrator.report import worker_ends
 from orchestrator.report.files.log_files import log_directory
 from orchestrator.report.messages import lease_outcome
 from orchestrator.report.results import describe
+from orchestrator.run import attach as engine
+from orchestrator.run.ports import by_command
 from orchestrator.settings import GKE
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from orchestrator.client.shown_logs import Choice
     from orchestrator.core.lease.lease import Lease
     from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
-    from orchestrator.engine.jobs.progress import Outcome
+    from orchestrator.run.progress import Outcome
 
 
 def attach(session: Session, run: str, *, logs: Choice = None) -> RunResult:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.client.results import pages
 from orchestrator.core.text.sizes import format_size
 from orchestrator.core.text.terminal import printable
-from orchestrator.engine.preparation import checks, sources
 from orchestrator.remote.shipping.shipment import Shipment, make_shipment, paced
 from orchestrator.remote.shipping.tree import Survey, check_content, count, left_out_text, size_of
+from orchestrator.run.preparation import checks, sources
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session

@@ -10,14 +10,14 @@ import time
 from typing import TYPE_CHECKING
 
 from orchestrator.core.text.sizes import format_size
-from orchestrator.engine.preparation import checks
 from orchestrator.errors import CloudError, JobSpecError
+from orchestrator.run.preparation import checks
 from orchestrator.vm import data_tree
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
-    from orchestrator.clouds.google.objects import Objects
     from orchestrator.core.jobfile.keys import JobSpec
+    from orchestrator.places.google.objects import Objects
 
 TRY_S, LOOK_S = 10.0, 5.0  # a try without a byte; how long pages are asked for
 
@@ -26,7 +26,7 @@ def lines_of(session: Session, spec: JobSpec) -> list[str]:
     """Return what each worker fetches, in sentences. Raises JobSpecError, with a line, for what is not there."""
     if not spec.data:
         return []
-    from orchestrator.clouds.google.objects import Objects
+    from orchestrator.places.google.objects import Objects
 
     if spec.on == "tpu":
         checks.check_bucket(spec, session.target.kind, os.environ)
@@ -36,7 +36,7 @@ def lines_of(session: Session, spec: JobSpec) -> list[str]:
 
 
 def _line(spec: JobSpec, key: str, url: str, objects: Objects) -> str:
-    from orchestrator.clouds.google.error_translation import NotFound
+    from orchestrator.places.google.error_translation import NotFound
 
     bucket, _, path = url.removeprefix("gs://").partition("/")
     below, until, more = path if path[-1:] in ("", "/") else f"{path}/", time.monotonic() + LOOK_S, ""

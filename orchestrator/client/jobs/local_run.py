@@ -13,9 +13,9 @@ from orchestrator.client.jobs.log_output import JobOutput, make_directory
 from orchestrator.client.jobs.results import finish
 from orchestrator.client.results import pages
 from orchestrator.core.lease.run_and_attempt import LOCAL
-from orchestrator.engine.jobs import local
-from orchestrator.engine.preparation import checks, requirements, runs
-from orchestrator.remote.fleet.local import LocalWorker, free_port, remove_leftovers
+from orchestrator.places.local.worker import LocalWorker, free_port, remove_leftovers
+from orchestrator.run import local
+from orchestrator.run.preparation import checks, requirements, runs
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session

@@ -15,12 +15,12 @@ from orchestrator.client import plans
 from orchestrator.client.cluster import targets
 from orchestrator.client.jobs import data, tpu_use
 from orchestrator.client.jobs.code import ship_line, ship_shape, survey_of
-from orchestrator.core.cluster import plan as cluster_plan
 from orchestrator.core.lease.lease import Purpose
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.planning.plan import CandidateOrder, make
-from orchestrator.engine.preparation import checks, runs
+from orchestrator.places.gke.objects import plan as cluster_plan
 from orchestrator.report.plan import candidate_shape, table
+from orchestrator.run.preparation import checks, runs
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session

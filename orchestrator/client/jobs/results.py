@@ -40,7 +40,7 @@ from orchestrator.settings import EMULATED, GKE
 
 if TYPE_CHECKING:
     from orchestrator.core.lease.lease import Lease
-    from orchestrator.engine.jobs.progress import Outcome
+    from orchestrator.run.progress import Outcome
 
 
 def finish(session: Session, outcome: Outcome, drafted: Iterable[str] = ()) -> RunResult:

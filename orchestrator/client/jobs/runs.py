@@ -21,12 +21,12 @@ from orchestrator.client.results import pages
 from orchestrator.core.lease import access
 from orchestrator.core.lease.access import NO_WISH, AccessWish
 from orchestrator.core.lease.lease import HeldFor, Purpose
-from orchestrator.engine.jobs.run import run_job
-from orchestrator.engine.preparation import checks, runs
-from orchestrator.engine.preparation.phases import phases
-from orchestrator.engine.preparation.variables import Emulation
 from orchestrator.errors import JobSpecError, UserError
 from orchestrator.report.layout import day_clock
+from orchestrator.run.preparation import checks, runs
+from orchestrator.run.preparation.phases import phases
+from orchestrator.run.preparation.variables import Emulation
+from orchestrator.run.program import run_job
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.core.lease.lease import Lease
     from orchestrator.core.planning.plan import Plan
-    from orchestrator.engine.jobs.lane import Lane
+    from orchestrator.run.lane import Lane
 
 __all__ = ["RunOptions", "RunResult", "run_spec", "start_run"]
 

@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.engine.preparation import requirements
 from orchestrator.errors import JobSpecError
+from orchestrator.run.preparation import requirements
 
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec

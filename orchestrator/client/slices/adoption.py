@@ -5,12 +5,12 @@ from orchestrator.client import lookup
 from orchestrator.client.session import Session, default_handle
 from orchestrator.client.slices import inventory
 from orchestrator.client.slices.inventory import ProjectInventory
-from orchestrator.clouds.tpu import gcloud
 from orchestrator.core.lease.claim_labels import adopted
 from orchestrator.core.lease.cloud_api import SliceView
 from orchestrator.core.lease.lease import Intent, Lease, Mode
 from orchestrator.core.text import names
 from orchestrator.errors import TeardownUnproven, TpujobError, UserError
+from orchestrator.places.tpu.api import gcloud
 
 
 def search(session: Session, name: str | None, *, everything: bool) -> tuple[list[Lease], tuple[str, ...]]:

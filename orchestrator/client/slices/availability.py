@@ -17,7 +17,7 @@ from orchestrator.errors import CloudError
 if TYPE_CHECKING:
     from orchestrator.client.events import Reporter
     from orchestrator.client.session import Session
-    from orchestrator.clouds.tpu.light_client import LightApi
+    from orchestrator.places.tpu.api.light_client import LightApi
 
 AT_ONCE = 8  # zones that are asked at the same time
 FILE = "availability.json"

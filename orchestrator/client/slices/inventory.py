@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.cluster.settings import NAMESPACE
+from orchestrator.core.jobfile.cluster import NAMESPACE
 from orchestrator.core.lease.cloud_api import EVERYWHERE
 from orchestrator.core.text import names
 from orchestrator.errors import AuthError, CloudError, CloudUnavailable, ConfigError
@@ -128,7 +128,7 @@ def _configured(session: Session) -> dict[str, tuple[str, ...]]:
     wish = session.target.gke
     if wish.context is None and wish.cluster is None:
         return {}
-    from orchestrator.clouds.gke import clusters
+    from orchestrator.places.gke.api import clusters
 
     try:
         return {clusters.identity(wish.context, wish.cluster, os.environ): (wish.namespace or NAMESPACE,)}

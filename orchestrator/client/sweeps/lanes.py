@@ -1,6 +1,6 @@
 """A lane of a sweep: a thread with a session of its own, which runs one variant after the other on one slice.
 
-The slice goes from run to run within the lane (`engine.jobs.lane`). It belongs to this process: when the process is killed, its
+The slice goes from run to run within the lane (`run.lane`). It belongs to this process: when the process is killed, its
 guardian deletes it, whether a variant runs on it or not.
 """
 
@@ -20,8 +20,8 @@ from orchestrator.client.jobs.runs import RunOptions, start_run
 from orchestrator.client.sweeps.board import may_follow
 from orchestrator.core.lease.lease import CANCEL
 from orchestrator.core.lease.run_and_attempt import SweepEnded
-from orchestrator.engine.jobs.lane import Lane, release_lane
 from orchestrator.errors import ArtifactError, CapacityError, PayloadFailed, QuotaError, TpujobError
+from orchestrator.run.lane import Lane, release_lane
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session

@@ -15,10 +15,10 @@ from orchestrator.client.jobs import data, tpu_use
 from orchestrator.client.jobs.code import ship_line, survey_of
 from orchestrator.client.jobs.planning import plan_of
 from orchestrator.core.lease.run_and_attempt import LOCAL
-from orchestrator.engine.preparation import checks
 from orchestrator.report.cluster_plan import cluster_plan_lines
 from orchestrator.report.layout import Table, format_cost
 from orchestrator.report.plan import candidate_shape
+from orchestrator.run.preparation import checks
 from orchestrator.settings import EMULATED, GKE
 
 if TYPE_CHECKING:

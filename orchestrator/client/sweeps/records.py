@@ -22,9 +22,9 @@ from orchestrator.client.sweeps.board import result_of
 from orchestrator.client.sweeps.progress import living_records, lock_of
 from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState, RunRecord
 from orchestrator.core.text import names
-from orchestrator.engine.preparation import requirements, runs
 from orchestrator.errors import UserError
 from orchestrator.ledger.rows import SweepRecord, VariantRecord
+from orchestrator.run.preparation import requirements, runs
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session

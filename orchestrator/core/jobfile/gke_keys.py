@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 from pydantic import WithJsonSchema as Shape
 
-from orchestrator.core.cluster.settings import ClusterWish
+from orchestrator.core.jobfile.cluster import ClusterWish
 from orchestrator.core.jobfile.json_schema import TEXT_OR_NULL, Section
 from orchestrator.core.jobfile.rules import gke as rules
 from orchestrator.core.jobfile.settings_section import read_section

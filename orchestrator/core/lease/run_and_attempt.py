@@ -14,6 +14,8 @@ from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.errors import Canceled, Interrupted, PayloadFailed, TpujobError
 from orchestrator.exit_codes import exit_code
 
+AT_LIMIT = "deadline"  # the reason of a SliceLost: the time of the job was over
+LIMIT = "limits.max_duration"
 LOCAL = "local"  # the cloud of a run that has none: `on: local`
 
 
@@ -268,6 +270,26 @@ def recorded_error(attempt: Attempt) -> TpujobError | None:
 def end_text(state: str, detail: str) -> str:
     """Return how an attempt ended, such as `failed: the job failed on worker0 with code 7`."""
     return detail if detail.startswith(state) else ": ".join(filter(None, (state, detail)))
+
+
+def what_ended_it(error: errors.TpujobError) -> errors.TpujobError:
+    """Return how a job ended whose slice ended with this error: the limit, if the control plane of a cluster kept it."""
+    if isinstance(error, errors.SliceLost) and error.reason == AT_LIMIT:
+        return errors.DeadlineExceeded(f"the job reached {LIMIT}, and {error.message}", hint=f"raise {LIMIT}")
+    return error
+
+
+def state_after(error: errors.TpujobError) -> AttemptState:
+    """Return the state of an attempt that ended with this error."""
+    if isinstance(error, errors.PayloadFailed | errors.DeadlineExceeded | errors.ArtifactError):
+        return AttemptState.FAILED
+    if isinstance(error, errors.Canceled):
+        return AttemptState.CANCELED
+    return (
+        AttemptState.INTERRUPTED
+        if isinstance(error, errors.Interrupted | errors.Vanished | errors.SliceLost)
+        else AttemptState.ERROR
+    )
 
 
 def has_uncollected_results(attempt: Attempt, lease: Lease) -> bool:

@@ -1,6 +1,6 @@
 """What was saved of a job whose slice was lost, and from where its next attempt continues. Pure.
 
-`remote.transfer.saved_work` measures it, `engine.jobs.run` reports it and records it in the ledger.
+`remote.transfer.saved_work` measures it, `run.program` reports it and records it in the ledger.
 """
 
 from dataclasses import dataclass

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from orchestrator.core.lease.cloud_api import Capabilities, SliceState, SliceView
 from orchestrator.core.lease.lease import Lease, LeaseState, Ready, release_reason
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, state_after, what_ended_it
 from orchestrator.engine.effects.base import (
     IsLocked,
     Lock,
@@ -21,7 +21,6 @@ from orchestrator.engine.effects.base import (
     Unlock,
 )
 from orchestrator.engine.effects.cloud import Get
-from orchestrator.engine.jobs.progress import state_after, what_ended_it
 from orchestrator.engine.leases.release import Released, latest_lease, release_all, try_record
 from orchestrator.errors import CapacityError, CloudError, SliceLost, UnknownLease
 

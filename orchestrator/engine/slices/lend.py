@@ -16,9 +16,9 @@ from orchestrator.core.lease.lease import Lease
 from orchestrator.engine.effects.base import Make, Now, Report, Shield
 from orchestrator.engine.effects.cloud import Workers
 from orchestrator.engine.effects.workers import Connect, Disconnect, SendHeartbeats
-from orchestrator.engine.jobs.monitor import LOOK_S, check_slice
 from orchestrator.engine.leases.obligations import SliceOutcome, release_owed
 from orchestrator.engine.leases.renewal import LeaseRenewal
+from orchestrator.engine.leases.standing import LOOK_S, check_slice
 from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.runtime import retry
 from orchestrator.errors import DeadlineExceeded, SliceLost, TpujobError

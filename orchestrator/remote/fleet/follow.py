@@ -23,6 +23,8 @@ SILENCE_S = 12.0  # the worker sends something every two seconds
 RETRY_FIRST_S, RETRY_MOST_S = 0.1, 3.0
 DIGITS = 18  # of a number of bytes, at most
 MOST_SERVERS, SERVER_CHARS = 8, 200  # of those that a worker says it does not reach
+# Values of `why` for phases that the job or its image ended. All others are the place's doing, or the limit of the job.
+OWN_ENDS = ("", "setup", "failed", "lost", "OOMKilled", "ContainerCannotRun", "StartError")
 
 
 class WorkerState(StrEnum):
@@ -43,7 +45,7 @@ class WorkerStatus:
     heard_at: float = math.inf  # unix seconds, when something came last
     unreachable: tuple[str, ...] = ()  # servers that a failed setup cannot download from, each with why
     disk_full: bool = False  # of the worker, when the phase ended
-    why: str = ""  # of a pod (`remote.pods.follower`): what ended its phase, if the job itself did not
+    why: str = ""  # of a pod (`places.gke.pods.follower`): what ended its phase, if the job itself did not
     detail: str = ""  # the same in a sentence
 
     @property

@@ -1,4 +1,4 @@
-"""What the engine needs of the workers of a job: `Fleet` has it over SSH, `remote.pods.fleet.PodFleet` by their logs."""
+"""What the engine needs of the workers of a job: `Fleet` has it over SSH, `places.gke.pods.fleet.PodFleet` by their logs."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol

@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from orchestrator.core.cluster.pod_api import OWN_ENDS
-from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
+from orchestrator.remote.fleet.follow import OWN_ENDS, WorkerState, WorkerStatus
 from orchestrator.remote.ssh.fan_out import Wakeup
 
 Sink = Callable[[int, bytes], None]  # the worker, and the next piece of its output

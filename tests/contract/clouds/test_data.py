@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.clouds.google.objects import Objects
 from orchestrator.emulator.api.storage import StoredObject
+from orchestrator.places.google.objects import Objects
 from orchestrator.vm import data
 from orchestrator.vm.crc32c import combined, crc32c
 from orchestrator.vm.data_objects import Failed

@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from orchestrator.clouds.gke import errors, waiting
-from orchestrator.clouds.google import error_translation, storage
-from orchestrator.clouds.google.json_call import json_call
-from orchestrator.clouds.tpu.client import TpuApi
-from orchestrator.clouds.tpu.connect import EmulatorToken, emulator_credentials
-from orchestrator.clouds.tpu.light_client import LightApi
 from orchestrator.core.lease.cloud_api import SliceName, SliceRequest
 from orchestrator.core.planning.refusals import step_after
 from orchestrator.errors import CloudError, TpujobError
+from orchestrator.places.gke.api import errors, waiting
+from orchestrator.places.google import error_translation, storage
+from orchestrator.places.google.json_call import json_call
+from orchestrator.places.tpu.api.client import TpuApi
+from orchestrator.places.tpu.api.connect import EmulatorToken, emulator_credentials
+from orchestrator.places.tpu.api.light_client import LightApi
 from orchestrator.remote.iap.dialer import Relay, dial
 from orchestrator.remote.iap.relay_session import RelayTarget
 from tests import ROOT
 from tests.contract.remote.scripted_relay import ScriptedRelay, scripted
-from tests.unit.clouds.stub_api import StubApi, StubReply
+from tests.unit.places.stub_api import StubApi, StubReply
 
 ROWS = [json.loads(line) for line in (Path(__file__).parent / "literal_replies.jsonl").read_text().splitlines()]
 ZONE = "projects/my-project/locations/us-central1-a"

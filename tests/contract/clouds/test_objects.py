@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clouds.google.error_translation import NotFound
-from orchestrator.clouds.google.objects import Objects, RunResults
 from orchestrator.errors import AlreadyExists, CloudUnavailable
+from orchestrator.places.google.error_translation import NotFound
+from orchestrator.places.google.objects import Objects, RunResults
 from orchestrator.vm.cloud_storage import Storage
 from tests.emulator_fixture import Emulator
 from tests.ports import held_port
@@ -52,7 +52,7 @@ def test_an_upload_again_has_no_second_effect_and_another_content_is_refused(obj
 
 
 def test_a_list_has_every_page(objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.clouds.google.objects.PAGE", 2)
+    monkeypatch.setattr("orchestrator.places.google.objects.PAGE", 2)
     (tmp_path / "x").write_bytes(b"")
     for name in "abcde":
         objects.upload(f"gs://pages/all/{name}", tmp_path / "x")
@@ -76,7 +76,7 @@ def test_what_a_pod_sends_is_read_by_worker_and_path(
 
 
 def test_a_storage_that_is_not_there_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.clouds.google.objects.FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr("orchestrator.places.google.objects.FIRST_PAUSE_S", 0.0)
     with held_port() as port, pytest.raises(CloudUnavailable, match="cannot be reached"):
         Objects(emulator=f"127.0.0.1:{port}").delete("gs://b/x")
 
@@ -130,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def breaking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Breaking]:
-    monkeypatch.setattr("orchestrator.clouds.google.objects.FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr("orchestrator.places.google.objects.FIRST_PAUSE_S", 0.0)
     with Breaking() as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()

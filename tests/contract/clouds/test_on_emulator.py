@@ -10,11 +10,11 @@ from typing import TypeVar
 import pytest
 
 from orchestrator import catalog, errors
-from orchestrator.clouds.tpu.calls import ApiCalls
-from orchestrator.clouds.tpu.client import TpuApi
-from orchestrator.clouds.tpu.connect import EmulatorToken, connect, connect_light, emulator_credentials
-from orchestrator.clouds.tpu.light_client import LightApi
 from orchestrator.core.lease.cloud_api import Cloud, SliceName, SliceRequest, SliceState
+from orchestrator.places.tpu.api.calls import ApiCalls
+from orchestrator.places.tpu.api.client import TpuApi
+from orchestrator.places.tpu.api.connect import EmulatorToken, connect, connect_light, emulator_credentials
+from orchestrator.places.tpu.api.light_client import LightApi
 from orchestrator.settings import Target
 from tests.contract.operations import finish
 from tests.emulator_fixture import Emulator

@@ -17,12 +17,12 @@ import pytest
 
 from orchestrator.client.reach import Emulator as EmulatorPlace
 from orchestrator.client.reach import Reach
-from orchestrator.clouds.google.os_login import OsLogin, account_of
-from orchestrator.clouds.tpu.connect import EmulatorToken
 from orchestrator.core.lease.access import Route
 from orchestrator.core.lease.lease import Lease
 from orchestrator.emulator.daemon import control
 from orchestrator.errors import AuthError, CloudUnavailable, QuotaError, Vanished
+from orchestrator.places.google.os_login import OsLogin, account_of
+from orchestrator.places.tpu.api.connect import EmulatorToken
 from orchestrator.remote.ssh.keys import KeyPair, create_key, ssh_keys_metadata
 from tests.emulator_fixture import Emulator
 from tests.unit.engine.virtual import lease_and_request

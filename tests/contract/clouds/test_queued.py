@@ -11,13 +11,13 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from orchestrator import errors
-from orchestrator.clouds.tpu import client
-from orchestrator.clouds.tpu.calls import ApiCalls
-from orchestrator.clouds.tpu.client import TpuApi
-from orchestrator.clouds.tpu.connect import EmulatorToken, emulator_credentials
-from orchestrator.clouds.tpu.light_client import LightApi
 from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceRequest, SliceState
-from tests.unit.clouds.stub_api import Request, StubApi, StubReply, stub_api
+from orchestrator.places.tpu.api import client
+from orchestrator.places.tpu.api.calls import ApiCalls
+from orchestrator.places.tpu.api.client import TpuApi
+from orchestrator.places.tpu.api.connect import EmulatorToken, emulator_credentials
+from orchestrator.places.tpu.api.light_client import LightApi
+from tests.unit.places.stub_api import Request, StubApi, StubReply, stub_api
 
 NAME = SliceName("acme-project", "us-central1-a", "tpujob-k3f9ab-7q2m4x1pzt", queued=True)
 ZONE = "projects/acme-project/locations/us-central1-a"

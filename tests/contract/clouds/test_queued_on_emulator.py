@@ -13,15 +13,15 @@ from typing import Any, TypeVar
 
 import pytest
 
-from orchestrator.clouds.tpu.calls import ApiCalls
-from orchestrator.clouds.tpu.client import TpuApi
-from orchestrator.clouds.tpu.connect import connect, connect_light
 from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceRequest, SliceState, SliceView
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.engine.provision.startup_script import startup_script, watchdog_config
 from orchestrator.errors import AuthError, BadRequest, CapacityError, WrongState
+from orchestrator.places.tpu.api.calls import ApiCalls
+from orchestrator.places.tpu.api.client import TpuApi
+from orchestrator.places.tpu.api.connect import connect, connect_light
 from orchestrator.remote.fleet.fleet import Fleet, StartRequest
 from orchestrator.remote.ssh.keys import create_key, ssh_keys_metadata
 from orchestrator.settings import Target

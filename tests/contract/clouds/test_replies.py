@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from orchestrator import errors
-from orchestrator.clouds.google.error_translation import NotFound
-from orchestrator.clouds.tpu import calls, client
-from orchestrator.clouds.tpu.calls import ApiCalls
-from orchestrator.clouds.tpu.client import TpuApi
-from orchestrator.clouds.tpu.connect import EmulatorToken, emulator_credentials
-from orchestrator.clouds.tpu.light_client import LightApi
 from orchestrator.core.lease.cloud_api import SliceName, SliceRequest, SliceState, WorkerAddress
-from tests.unit.clouds.stub_api import StubApi, StubReply, stub_api
+from orchestrator.places.google.error_translation import NotFound
+from orchestrator.places.tpu.api import calls, client
+from orchestrator.places.tpu.api.calls import ApiCalls
+from orchestrator.places.tpu.api.client import TpuApi
+from orchestrator.places.tpu.api.connect import EmulatorToken, emulator_credentials
+from orchestrator.places.tpu.api.light_client import LightApi
+from tests.unit.places.stub_api import StubApi, StubReply, stub_api
 from tests.waiting import until
 
 NAME = SliceName("acme-project", "us-central1-a", "tpujob-k3f9ab-7q2m4x1pzt")

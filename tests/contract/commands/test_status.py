@@ -12,10 +12,10 @@ import pytest
 
 from orchestrator.client.session import Session, default_handle
 from orchestrator.client.slices import inventory
-from orchestrator.clouds.tpu.calls import ApiReply
 from orchestrator.core.text import names
 from orchestrator.emulator.daemon import control
 from orchestrator.ledger.ledger import Ledger
+from orchestrator.places.tpu.api.calls import ApiReply
 from tests.cli_fixture import Tpujob
 from tests.unit.test_import_cost import MAIN, heavy, imported
 from tests.unit.test_imports import is_within
@@ -180,7 +180,7 @@ def test_without_a_project_and_without_an_emulator_nothing_is_started_imported_o
     ]
     assert [name for name in heavy(modules) if not is_within(name, {"pydantic", "sqlite3"})] == []
     assert not any(
-        is_within(name, {"orchestrator.engine.runtime.world", "orchestrator.clouds.tpu.light_client"})
+        is_within(name, {"orchestrator.engine.runtime.world", "orchestrator.places.tpu.api.light_client"})
         for name in modules
     )
 

@@ -40,7 +40,7 @@ def proxy(tmp_path: Path) -> Iterator[Proxy]:
 
 def of_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Relay:
     """Return the relay that a command dials on Google's cloud, with a token of the test's."""
-    monkeypatch.setattr("orchestrator.clouds.google.credentials.GoogleToken", lambda *_: FixedToken(TOKEN))
+    monkeypatch.setattr("orchestrator.places.google.credentials.GoogleToken", lambda *_: FixedToken(TOKEN))
     return Reach(lambda: None, lambda _: tmp_path).relay()
 
 

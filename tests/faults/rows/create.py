@@ -112,7 +112,9 @@ def late_in_the_first_zone(w: World) -> None:
     """
     w.fault("late", seconds=10, match={"zone": "us-east1-b"}, when={"first": 1})
     w.fault("stockout", match={"zone": "us-east1-b"}, when={"calls": 2})
-    done = w.do("run", w.short_job_in("us-east1"), patched={"orchestrator.clouds.tpu.calls:EMULATED_VISIBLE_S": 20.0})
+    done = w.do(
+        "run", w.short_job_in("us-east1"), patched={"orchestrator.places.tpu.api.calls:EMULATED_VISIBLE_S": 20.0}
+    )
     assert done.code() == 0, done.err
     assert "us-east1-b   no capacity (released: absent)" in done.err
     w.check_bound("C0", w.job_ended_at, w.bounds.command())  # `check_history` checks that there were never two at once

@@ -122,10 +122,10 @@ def expired(w: World) -> None:
     """Emulated tokens do not expire: the real clients get an expired one here, which the API refuses."""
     from google.auth.credentials import Credentials
 
-    from orchestrator.clouds.tpu.client import TpuApi
-    from orchestrator.clouds.tpu.light_client import LightApi
     from orchestrator.core.lease.cloud_api import SliceName
     from orchestrator.emulator.daemon import control
+    from orchestrator.places.tpu.api.client import TpuApi
+    from orchestrator.places.tpu.api.light_client import LightApi
 
     assert w.do("up", "alice", "--zone", "us-central1-a").code() == 0
     endpoint = control.ensure_running(w.emulator_directory)

@@ -175,7 +175,7 @@ for state in ("TERMINATED", "REPAIRING"):
     @row("42a", f"the node is {state}, and its hosts are off")
     def hosts_off(w: World, state: str = state) -> None:
         """TERMINATED is final; REPAIRING is tolerated as long as an unreachable worker, ten minutes (here 10 s)."""
-        run = w.started(patched={"orchestrator.engine.jobs.monitor:SILENT_S": 10.0})
+        run = w.started(patched={"orchestrator.run.monitor:SILENT_S": 10.0})
         w.admin("POST", f"nodes/{w.until_alive()}:put", {"state": state})
         at = time.time()
         assert run.code() == 71, run.err

@@ -8,9 +8,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.clouds.google.error_translation import NotFound, http_error, operation_error
-from orchestrator.clouds.tpu.queued_request import queued_request
-from orchestrator.clouds.tpu.replies import STATES
 from orchestrator.core.lease.cloud_api import Operation, SliceName, SliceRequest, SliceState, SliceView
 from orchestrator.core.lease.lease import Lease
 from orchestrator.emulator.api_errors import ApiError
@@ -20,6 +17,9 @@ from orchestrator.emulator.model.records import HostRecord, Node, Settings
 from orchestrator.emulator.model.records import OperationRecord as Record
 from orchestrator.emulator.wire.queue_request import parse_queued
 from orchestrator.errors import AlreadyExists, AuthError, BadRequest, CloudError, Vanished, WrongState
+from orchestrator.places.google.error_translation import NotFound, http_error, operation_error
+from orchestrator.places.tpu.api.queued_request import queued_request
+from orchestrator.places.tpu.api.replies import STATES
 from tests.simulation.model.faults import CallOutcome, cloud_fault, covers
 from tests.simulation.model.hosts import NodeVms
 

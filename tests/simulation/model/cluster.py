@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.clouds.gke.errors import NotFound
-from orchestrator.clouds.gke.kube_api import Rows
 from orchestrator.errors import AlreadyExists, WrongState
+from orchestrator.places.gke.api.errors import NotFound
+from orchestrator.places.gke.api.kube_api import Rows
 from tests.simulation.model.faults import FaultPlan
 from tests.simulation.model.jobsets import LATE, MAX_EXEC, NAMESPACE, SHUTDOWN, JobSet, Owned, Pod
 

@@ -1,4 +1,4 @@
-"""A cluster as one process reaches it: production code of `clouds.gke`, each of whose calls leaves, arrives and is answered.
+"""A cluster as one process reaches it: production code of `places.gke.api`, each of whose calls leaves, arrives, is answered.
 
 Between any two of these events the caller may die. A question takes several calls; it is asked again after each answer, with
 the answers so far (as `multi_call` does). Its clock says then what it said before.
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.clouds.gke.client import ClusterCloud
-from orchestrator.clouds.gke.kube_api import KubeApi, Rows
 from orchestrator.errors import CloudError, CloudUnavailable
+from orchestrator.places.gke.api.client import ClusterCloud
+from orchestrator.places.gke.api.kube_api import KubeApi, Rows
 from tests.simulation.model.faults import TIMEOUT_S, TRAVEL_S, CallOutcome
 from tests.simulation.model.multi_call import CallNeeded, Replayed
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ReplayClock:
-    """Stands for the module `time` in `clouds.gke.client`. `read`: the clock of the question that is asked now."""
+    """Stands for the module `time` in `places.gke.api.client`. `read`: the clock of the question that is asked now."""
 
     read: Callable[[], float] = staticmethod(lambda: 0.0)
 

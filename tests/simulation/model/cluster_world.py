@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
-from orchestrator.clouds.gke import client
-from orchestrator.clouds.gke.client import ClusterCloud
 from orchestrator.core.lease.cloud_api import Capabilities
+from orchestrator.places.gke.api import client
+from orchestrator.places.gke.api.client import ClusterCloud
 from tests.simulation.model.cluster import Cluster, ClusterPlan
 from tests.simulation.model.cluster_client import CLOCK, ClusterClient
 from tests.simulation.model.pods import SimPods

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.simulation.model.world import World
 
 FOREVER = 1e12
-TIMEOUT_S = 15.0  # timeout of a call, as in clouds/tpu/client.py
+TIMEOUT_S = 15.0  # timeout of a call, as in places/tpu/api/client.py
 TRAVEL_S = 5.0  # longest way of a call that has its effect
 VM_TIMEOUT_S = 2.0  # timeout of a call of the watchdog, at the emulated speed
 LISTS = ("nodes.list", "queuedResources.list", "operations.list")

@@ -1,4 +1,4 @@
-"""A question that takes several calls. Each is an event of its own; the production code of `clouds.tpu.calls` joins them.
+"""A question that takes several calls. Each is an event of its own; the production code of `places.tpu.api.calls` joins them.
 
 A queued slice is asked about by its request and then by its node. Between the two answers anything may happen, including
 the death of the caller. The method runs again after each answer, with the answers so far. `CloudClient` uses this for
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.clouds.tpu.calls import ApiCalls, ApiReply
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.faults.active_faults import NoReply
 from orchestrator.emulator.wire import node_json
 from orchestrator.emulator.wire.queue_json import operation_json, queued_json
 from orchestrator.engine.effects.cloud import Delete, Get, ListSlices
 from orchestrator.errors import CloudError, CloudUnavailable
+from orchestrator.places.tpu.api.calls import ApiCalls, ApiReply
 
 if TYPE_CHECKING:
     from tests.simulation.model.cloud import FakeCloud

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SimPods:
-    """The methods of `remote.pods.fleet.PodFleet` that effects call."""
+    """The methods of `places.gke.pods.fleet.PodFleet` that effects call."""
 
     vm = None  # there is none
 

@@ -16,10 +16,10 @@ from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.timings import Timings, emulated
 from orchestrator.emulator.model.records import Settings
 from orchestrator.emulator.supply.supply import Capacity, ClosedQueue, Quota
-from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.engine.runtime.interpreter import Abandoned
 from orchestrator.engine.slices.up_and_down import UpOutcome
 from orchestrator.errors import TpujobError
+from orchestrator.run.progress import Outcome
 from tests.simulation.model import scheduled_faults
 from tests.simulation.model.cloud import FakeCloud
 from tests.simulation.model.cloud_client import CloudClient

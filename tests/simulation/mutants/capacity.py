@@ -5,14 +5,14 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from orchestrator.clouds.tpu import queued_request
-from orchestrator.clouds.tpu.calls import ApiCalls
 from orchestrator.core.lease import absence, claim_labels
 from orchestrator.core.lease.lease import Lease, Mode, Purpose
 from orchestrator.engine.effects.base import ReadLease
-from orchestrator.engine.jobs import attempt, finish, run
 from orchestrator.engine.leases import recover, release, renewal
 from orchestrator.engine.provision import race
+from orchestrator.places.tpu.api import queued_request
+from orchestrator.places.tpu.api.calls import ApiCalls
+from orchestrator.run import attempt, finish, run
 from tests.simulation.model.faults import FOREVER, cloud_fault
 from tests.simulation.model.world import GC_ONLY, GUARDIAN_ONLY, NO_LAYER, RACE_ZONES, WATCHDOG_ONLY, ZONES
 from tests.simulation.mutants.registry import (

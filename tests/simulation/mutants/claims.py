@@ -8,9 +8,9 @@ from unittest.mock import patch
 from orchestrator.core.lease import claim_labels
 from orchestrator.core.lease.lease import LeaseState
 from orchestrator.engine.effects.base import Now, ReadLease, Record
-from orchestrator.engine.jobs import attempt, finish, monitor
 from orchestrator.engine.leases import release, renewal
 from orchestrator.errors import CloudUnavailable, Vanished
+from orchestrator.run import attempt, finish, monitor
 from tests.simulation.model.faults import FOREVER, cloud_fault
 from tests.simulation.model.world import GC_ONLY, NO_LAYER, WATCHDOG_ONLY
 from tests.simulation.mutants.registry import RUN, NoEffect, Plays, mutant, no_op, one, power_cut, scenario

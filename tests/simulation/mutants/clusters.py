@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from orchestrator.clouds.gke import client
-from orchestrator.clouds.gke.client import ClusterCloud
-from orchestrator.clouds.gke.errors import NotFound
-from orchestrator.clouds.gke.kube_api import Rows, path_of
 from orchestrator.core.lease.cloud_api import Listing, Operation, SliceName, SliceState, SliceView
-from orchestrator.engine.cluster import pod_ends, run
-from orchestrator.engine.jobs import monitor
 from orchestrator.errors import AlreadyExists, CloudUnavailable
+from orchestrator.places.gke.api import client
+from orchestrator.places.gke.api.client import ClusterCloud
+from orchestrator.places.gke.api.errors import NotFound
+from orchestrator.places.gke.api.kube_api import Rows, path_of
+from orchestrator.run import monitor
+from orchestrator.run.cluster import pod_ends, run
 from tests.simulation.model.cluster import ClusterPlan
 from tests.simulation.model.cluster_world import ClusterWorld
 from tests.simulation.model.faults import FOREVER

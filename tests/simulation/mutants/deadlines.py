@@ -9,10 +9,10 @@ from orchestrator.core.lease.cloud_api import SliceState
 from orchestrator.core.lease.lease import Held
 from orchestrator.engine.effects.base import Now, ReadLease, Record, Unlock
 from orchestrator.engine.effects.cloud import Get
-from orchestrator.engine.jobs import collection, run
-from orchestrator.engine.jobs.progress import JobProgress
 from orchestrator.engine.provision import acquire
 from orchestrator.errors import CloudUnavailable
+from orchestrator.run import collection, run
+from orchestrator.run.progress import JobProgress
 from tests.simulation.model.world import GUARDIAN_ONLY, NO_LAYER, WATCHDOG_ONLY
 from tests.simulation.mutants.registry import RUN, Plays, mutant, one, scenario
 from tests.simulation.scenarios.random_worlds import Workload

@@ -10,8 +10,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.lease.lease import Detached, Down, Gone, Intent, Lease, LeaseEvent, LeaseState, Ready
-from orchestrator.engine.jobs.progress import Outcome
 from orchestrator.errors import DeadlineExceeded, Interrupted
+from orchestrator.run.progress import Outcome
 from tests.simulation.model.faults import TIMEOUT_S
 from tests.simulation.model.guardian import BUDGET_S
 from tests.simulation.model.jobsets import JobSet, Owned, Pod

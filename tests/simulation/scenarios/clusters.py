@@ -13,20 +13,20 @@ from random import Random
 from typing import Any
 
 from orchestrator.catalog import gke
-from orchestrator.core.cluster.capacity import Capacity
-from orchestrator.core.cluster.deadlines import Deadlines, deadlines
-from orchestrator.core.cluster.manifest import ClusterJob, documents, labels_of
-from orchestrator.core.cluster.program import PodProgram
-from orchestrator.core.cluster.settings import ClusterTarget
+from orchestrator.core.jobfile.cluster import ClusterTarget
 from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceRequest
 from orchestrator.core.lease.lease import Lease, Purpose
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.core.text import names
-from orchestrator.engine.cluster.run import ClusterAttachment, ClusterRun, attach_on_cluster, run_on_cluster
 from orchestrator.engine.effects.base import Lock
 from orchestrator.engine.leases.cancellation import record_cancel
 from orchestrator.engine.provision.drafts import Draft
+from orchestrator.places.gke.objects.capacity import Capacity
+from orchestrator.places.gke.objects.deadlines import Deadlines, deadlines
+from orchestrator.places.gke.objects.manifest import ClusterJob, documents, labels_of
+from orchestrator.places.gke.objects.program import PodProgram
 from orchestrator.remote.transfer.collect import CollectRequest
+from orchestrator.run.cluster.run import ClusterAttachment, ClusterRun, attach_on_cluster, run_on_cluster
 from tests.simulation.model.cluster import ClusterPlan
 from tests.simulation.model.cluster_world import ClusterWorld, PodJob
 from tests.simulation.model.faults import FOREVER

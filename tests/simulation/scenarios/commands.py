@@ -16,12 +16,6 @@ from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRe
 from orchestrator.core.text import names
 from orchestrator.emulator.model.records import Node
 from orchestrator.engine.effects.base import Lock, Shield
-from orchestrator.engine.jobs.attach import Attachment, attach
-from orchestrator.engine.jobs.collection import UncollectedRun, collect_again
-from orchestrator.engine.jobs.job_run import JobPhase, JobRun
-from orchestrator.engine.jobs.lane import Lane, release_lane
-from orchestrator.engine.jobs.progress import Outcome
-from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.gc import collect_garbage
 from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.provision.startup_script import startup_script, watchdog_config
@@ -29,6 +23,12 @@ from orchestrator.engine.slices.extend import extend
 from orchestrator.engine.slices.up_and_down import UpRequest, down, up
 from orchestrator.errors import CloudError, DeadlineExceeded, ExternalAddressRefused, Interrupted
 from orchestrator.remote.transfer.collect import CollectRequest
+from orchestrator.run.attach import Attachment, attach
+from orchestrator.run.collection import UncollectedRun, collect_again
+from orchestrator.run.job_run import JobPhase, JobRun
+from orchestrator.run.lane import Lane, release_lane
+from orchestrator.run.program import run_job
+from orchestrator.run.progress import Outcome
 from tests.simulation.model.cloud import PROJECT
 from tests.simulation.model.fleet import SimSavedWork, SimStartRequest
 from tests.simulation.model.machine import command

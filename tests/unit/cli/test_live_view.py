@@ -23,8 +23,8 @@ from orchestrator.cli.live_view import LiveView
 from orchestrator.cli.renderer import ACTION, Console
 from orchestrator.client.events import Bar, Failure, LogLines, Metrics, Notice, Progress, Running, WorkerEnded, Workers
 from orchestrator.client.shown_logs import TAIL_LINES, Choice, Others
-from orchestrator.clouds.tpu.calls import CALL_LOG, logged
 from orchestrator.core.text.metric_lines import NotFinite
+from orchestrator.places.tpu.api.calls import CALL_LOG, logged
 from tests import ROOT
 from tests.waiting import HANG_S, until
 

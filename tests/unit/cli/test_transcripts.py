@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tests.cli_fixture import Tpujob
-from tests.unit.clouds.stub_api import StubReply, stub_api
+from tests.unit.places.stub_api import StubReply, stub_api
 
 JOB = """
 name: demo

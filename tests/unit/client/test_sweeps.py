@@ -22,9 +22,9 @@ from orchestrator.core.jobfile.keys import JobSpec
 from orchestrator.core.jobfile.sweep import Sweep
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, RunRecord
 from orchestrator.core.lease.run_spec import RunSpec
-from orchestrator.engine.jobs.lane import Lane
 from orchestrator.engine.leases.release import Released
 from orchestrator.ledger.file import LedgerUnavailable
+from orchestrator.run.lane import Lane
 from tests.waiting import HANG_S, until
 
 Act = Callable[[str, Session], "errors.TpujobError | None"]

@@ -28,13 +28,13 @@ from orchestrator.core.lease.lease import Lease, Purpose
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.engine.effects.base import Effect, Program, Report, Shield, Sleep
 from orchestrator.engine.effects.cloud import Delete, DeleteAll
-from orchestrator.engine.jobs.job_run import JobPhase, JobRun
 from orchestrator.engine.provision.drafts import Draft
 from orchestrator.ledger.ends import KeptEnds
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.remote.fleet.follow import WorkerStatus
 from orchestrator.remote.fleet.steps import StartRequest
 from orchestrator.remote.transfer.collect import CollectionProgress, CollectRequest, CollectResult, Problem
+from orchestrator.run.job_run import JobPhase, JobRun
 from tests.leases import lease_on
 
 T = TypeVar("T")

@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 from orchestrator import errors
-from orchestrator.clouds.tpu.client import TpuApi
-from orchestrator.clouds.tpu.connect import emulator_credentials
 from orchestrator.core.lease.cloud_api import Listing, SliceName, SliceRequest, SliceState, SliceView
 from orchestrator.emulator.daemon import control
+from orchestrator.places.tpu.api.client import TpuApi
+from orchestrator.places.tpu.api.connect import emulator_credentials
 from tests.cli_fixture import Tpujob
 from tests.contract.emulator.conftest import client_for, machines
 from tests.contract.operations import finish

@@ -16,7 +16,7 @@ from orchestrator.emulator.daemon import control, gcloud_ssh, ssh_wrapper
 from tests.cli_fixture import Cli, Tpujob
 from tests.contract.emulator.conftest import ZONE, client_for, finish, machines, node_body
 from tests.emulator_fixture import Emulator
-from tests.unit.clouds.stub_api import Request, StubReply, stub_api
+from tests.unit.places.stub_api import Request, StubReply, stub_api
 from tests.waiting import HANG_S
 
 BASH = shutil.which("bash")

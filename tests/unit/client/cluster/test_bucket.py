@@ -10,10 +10,10 @@ import pytest
 from orchestrator.client.events import Reporter
 from orchestrator.client.jobs.ending import cancel
 from orchestrator.client.session import Session
-from orchestrator.clouds.google.objects import Objects
 from orchestrator.core.jobfile import keys
 from orchestrator.core.lease.run_and_attempt import Began, RunRecord
-from orchestrator.engine.preparation import runs
+from orchestrator.places.google.objects import Objects
+from orchestrator.run.preparation import runs
 from orchestrator.settings import GKE, Target
 from tests.emulator_fixture import Emulator
 

@@ -20,10 +20,10 @@ from orchestrator.client.cluster.preparation import Prepared, prepare
 from orchestrator.client.events import Event, Notice, Reporter
 from orchestrator.client.jobs.job_files import JobRequest
 from orchestrator.client.session import Session
-from orchestrator.core.cluster.manifest import documents
-from orchestrator.core.cluster.program import MAX_BYTES
 from orchestrator.core.jobfile import keys
 from orchestrator.errors import JobSpecError, UserError
+from orchestrator.places.gke.objects.manifest import documents
+from orchestrator.places.gke.objects.program import MAX_BYTES
 from tests.waiting import HANG_S
 
 JOB = "on: gke\nname: hello\ntpu: {accelerator: v5p-16}\ncommand: echo hello $GREETING\ngke: {image: 'i:1'}\n"

@@ -8,7 +8,7 @@ import pytest
 
 import tpujob
 from tests.unit.client.cluster.test_exporting import World, world
-from tests.unit.clouds.stub_api import StubReply, stub_api
+from tests.unit.places.stub_api import StubReply, stub_api
 
 FIXTURES = (world,)
 JOB = tpujob.Job(

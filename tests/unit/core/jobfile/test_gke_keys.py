@@ -2,8 +2,8 @@
 
 import pytest
 
-from orchestrator.core.cluster.settings import ClusterTarget, ClusterWish, problems, target_of
 from orchestrator.core.jobfile import keys
+from orchestrator.core.jobfile.cluster import ClusterTarget, ClusterWish, problems, target_of
 from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.errors import JobSpecError
 

@@ -13,8 +13,8 @@ from orchestrator.core.lease.run_and_attempt import (
     ResultsCollected,
     apply,
     recorded_error,
+    state_after,
 )
-from orchestrator.engine.jobs.progress import state_after
 
 RUN = "0j0jgxf50f"
 

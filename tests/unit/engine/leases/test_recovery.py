@@ -8,9 +8,9 @@ import pytest
 from orchestrator.core.lease.lease import Held, Purpose
 from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.engine.effects.base import Program
-from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.recover import close_attempts, recover
 from orchestrator.engine.slices.up_and_down import UpRequest, up
+from orchestrator.run.program import run_job
 from tests.unit.engine.virtual import CAN, Crash, VirtualWorld, job, lease_and_request
 
 

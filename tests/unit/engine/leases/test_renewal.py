@@ -9,7 +9,6 @@ import pytest
 from orchestrator.core.lease.access import KEY_OUTLIVES_S, Route
 from orchestrator.core.lease.cloud_api import Listing, Operation, SliceName
 from orchestrator.core.lease.lease import Extended, Held, LeaseState, Mode
-from orchestrator.engine.jobs.run import run_job
 from orchestrator.engine.leases.obligations import Obligations, keep_slice
 from orchestrator.engine.leases.release import release
 from orchestrator.engine.leases.renewal import LeaseRenewal, hand_over, move_claim, wait_for_watchdogs
@@ -17,6 +16,7 @@ from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.slices.extend import extend
 from orchestrator.errors import AuthError, CloudUnavailable, UserError, Vanished, WatchdogNotArmed, WrongState
+from orchestrator.run.program import run_job
 from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, job, lease_and_request
 
 

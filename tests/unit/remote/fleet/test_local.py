@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.remote.fleet.local import LocalWorker, remove_leftovers
+from orchestrator.places.local.worker import LocalWorker, remove_leftovers
 from orchestrator.remote.transfer import collect
 from tests.disk import calls_of_depth
 
@@ -47,6 +47,6 @@ def test_a_tree_of_any_depth_that_a_job_made_is_removed(worker: LocalWorker, tmp
 def test_a_packer_that_ends_early_is_the_reason(
     worker: LocalWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.remote.fleet.local.AGENT", ("true",))
+    monkeypatch.setattr("orchestrator.places.local.worker.AGENT", ("true",))
     [waiting] = worker.collect(tmp_path / "run", ()).waiting
     assert waiting.why

@@ -1,4 +1,0 @@
-"""What is decided before a run: checks, what is shipped, scripts, variables, requirements, and the `JobRun` of all of it.
-
-`client` imports this room; it imports `engine.provision` and the values of `engine.jobs`. No programs, and nothing is sent.
-"""

@@ -1,0 +1,229 @@
+"""One call of the API of Kubernetes at a time, as JSON: an object, a whole list, or a log. Decides nothing.
+
+lightkube makes the connection (`kubeconfig`); its own calls have neither the preconditions of a delete nor the bytes of a log.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import ssl
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from orchestrator.errors import AuthError, CloudUnavailable, ConfigError, UnexpectedReply
+from orchestrator.places.gke.api import errors
+from orchestrator.places.gke.api.rights import Rights
+
+if TYPE_CHECKING:
+    import httpx2
+    from lightkube.config.kubeconfig import SingleConfig
+
+TIMEOUT_S = 15.0
+PAGE_ROWS = 500
+MAX_PAGES = 1000
+METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+KUEUE = ("v1beta1", "v1beta2")  # of its API, the older one first: 0.14 serves no other
+LOG_SILENCE_S = 3600.0  # a job may be silent for long; the end of the connection is noticed by TCP keep-alive
+
+_log = logging.getLogger("tpujob.gke")
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A whole list. `server_now`: unix seconds, the server's clock when it replied; None: the reply had no Date."""
+
+    items: tuple[dict[str, Any], ...]
+    server_now: float | None
+
+
+class KubeApi:
+    """The API server of one cluster. Every call is tried once, with a timeout, and raises a CloudError."""
+
+    def __init__(self, http: httpx2.Client, server: str, rights: Rights | None = None) -> None:
+        self.server = server  # for messages
+        self._http = http
+        self._rights = rights or Rights()
+
+    def get(self, path: str) -> dict[str, Any]:
+        """Return an object. Raises NotFound."""
+        return self._object("GET", path)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Create an object. Raises AlreadyExists."""
+        return self._object("POST", path, body)
+
+    def delete(self, path: str, uid: str, *, foreground: bool = True) -> None:
+        """Delete the object with this uid, and no other of that name. Raises NotFound, WrongState for another uid."""
+        policy = "Foreground" if foreground else "Background"
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy, "preconditions": {"uid": uid}}
+        self._object("DELETE", path, body)
+
+    def list(self, path: str, *, labels: str = "", fields: str = "", contents: bool = True) -> Rows:
+        """Return every object, from all pages of a consistent list. Without `contents` they have nothing but metadata."""
+        items: list[dict[str, Any]] = []
+        query: dict[str, str] = {"limit": str(PAGE_ROWS)}
+        query |= {"labelSelector": labels} if labels else {}
+        query |= {"fieldSelector": fields} if fields else {}
+        headers = {} if contents else {"Accept": METADATA_ONLY}
+        first: float | None = None
+        for page in range(MAX_PAGES):
+            response = self._send("GET", path, None, query, headers)
+            found = _parsed(response.content, self.server)
+            rows = found.get("items")
+            if rows is None:
+                rows = []
+            if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+                raise UnexpectedReply(f"{self.server} answered a list without items", details=path)
+            items += rows
+            if not page:
+                first = _date(response.headers.get("date"))
+            token = (found.get("metadata") or {}).get("continue")
+            if not token:
+                return Rows(tuple(items), first)
+            query["continue"] = str(token)
+        raise UnexpectedReply(f"a list of {self.server} has more than {MAX_PAGES} pages", details=path)
+
+    def stream(self, path: str, query: Mapping[str, str]) -> httpx2.Response:
+        """Open a log that grows; the caller closes the response."""
+        import httpx2
+
+        timeout = httpx2.Timeout(TIMEOUT_S, read=LOG_SILENCE_S)
+        request = self._http.build_request("GET", path, params=dict(query), timeout=timeout)
+        with translated(self.server):
+            response = self._http.send(request, stream=True)
+            if response.status_code >= 300:
+                try:
+                    response.read()
+                finally:
+                    response.close()
+        self._check(response, "GET", path)
+        return response
+
+    def close(self) -> None:
+        self._http.close()
+
+    def _object(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        return _parsed(self._send(method, path, body, {}, {}).content, self.server)
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+    ) -> httpx2.Response:
+        content = None if body is None else json.dumps(body).encode()
+        sent = {**headers} if body is None else {**headers, "Content-Type": "application/json"}
+        request = self._http.build_request(method, path, params=dict(query), content=content, headers=sent)
+        with translated(self.server):
+            response = self._http.send(request)
+        _log.debug("%s %s %s", method, path, response.status_code)
+        self._check(response, method, path)
+        return response
+
+    def _check(self, response: httpx2.Response, method: str, path: str) -> None:
+        """Raise the CloudError of a reply that is none of success."""
+        if response.status_code >= 300:
+            retry = response.headers.get("retry-after")
+            error = errors.of_reply(response.status_code, response.content, retry_after=retry, server=self.server)
+            raise self._rights.judge(method, path, error)
+        self._rights.allowed(method, path)
+
+
+class translated:
+    """A context that raises CloudErrors in place of the errors of httpx and lightkube."""
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        import httpx2
+        from lightkube.core.exceptions import ConfigError as Unusable
+
+        match error:
+            case httpx2.TimeoutException():
+                raise CloudUnavailable(f"{self._server} did not answer in time") from error
+            case httpx2.ConnectError() if isinstance(error.__context__, ssl.SSLError) or "CERTIFICATE" in str(error):
+                raise CloudUnavailable(
+                    f"{self._server} cannot be trusted: {error}", hint="its certificate is not that of your kubeconfig"
+                ) from error
+            case httpx2.HTTPError() | httpx2.StreamError() | OSError():
+                raise CloudUnavailable(f"{self._server} cannot be reached: {error or type(error).__name__}") from error
+            case Unusable():  # a plugin that signs in
+                raise AuthError(f"signing in to {self._server} failed: {error}", hint=errors.SIGN_IN) from error
+
+
+def connect(config: SingleConfig, bearer: Any = None, proxy: str | None = None, tls_name: str | None = None) -> KubeApi:
+    """Return the API of a configured cluster, by this proxy, else by that of the environment.
+
+    `tls_name`: whose certificate the server has to have; None: that of the host of its address.
+    Connects to nothing yet. Raises ConfigError for files that are missing, and for a proxy that cannot be used.
+    """
+    import httpx2
+    from lightkube.config.client_adapter import ConnectionParams
+    from lightkube.core.exceptions import ConfigError as Unusable
+
+    server = str(config.cluster.server)
+    try:
+        parameters = ConnectionParams(timeout=httpx2.Timeout(TIMEOUT_S), proxy=proxy).httpx_params(config)
+        # As for kubectl: no variable names a proxy for this machine, on which clusters of kind and minikube are.
+        direct = {f"all://{host}": None for host in ("127.0.0.1", "[::1]", "localhost")} if proxy is None else {}
+        limits = httpx2.Limits(max_connections=None)  # one for the log of each pod
+        http = httpx2.Client(**parameters, limits=limits, mounts=direct)
+    except ImportError as error:
+        raise ConfigError(
+            f"the proxy to {server} cannot be used: {error}", hint="for a socks proxy: pip install 'httpx2[socks]'"
+        ) from error
+    except (Unusable, OSError, ValueError, httpx2.InvalidURL) as error:
+        raise ConfigError(f"context {config.context_name!r} of your kubeconfig cannot be used: {error}") from error
+    if bearer is not None:
+        http.auth = bearer
+    if tls_name is not None:
+        http.event_hooks = {"request": [lambda request: request.extensions.update(sni_hostname=tls_name)]}
+    return KubeApi(http, server.partition("://")[2].rstrip("/"))
+
+
+def path_of(kind: str, namespace: str, name: str = "", *, kueue: str = KUEUE[0]) -> str:
+    """Return the path of an object, or without a name of a collection. `kind`: such as `pods`, `jobsets`.
+
+    `kueue`: the version of its API, for `workloads`.
+    """
+    group = {
+        "jobsets": "/apis/jobset.x-k8s.io/v1alpha2",
+        "jobs": "/apis/batch/v1",
+        "workloads": f"/apis/kueue.x-k8s.io/{kueue}",
+        "events": "/api/v1",
+    }.get(kind, "/api/v1")
+    place = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
+    return f"{group}{place}/{kind}{'/' + quote(name, safe='') if name else ''}"
+
+
+def read_log(response: httpx2.Response, server: str) -> Iterator[bytes]:
+    """Yield the bytes of a log as they arrive, to the end of the connection. Raises CloudUnavailable."""
+    with translated(server):
+        yield from response.iter_bytes()
+
+
+def _parsed(content: bytes, server: str) -> dict[str, Any]:
+    try:
+        found = json.loads(content)
+    except ValueError as error:
+        raise UnexpectedReply(f"{server} answered something that is not JSON", details=content[:500]) from error
+    if not isinstance(found, dict):
+        raise UnexpectedReply(f"{server} answered JSON that is not an object", details=content[:500])
+    return found
+
+
+def _date(text: str | None) -> float | None:
+    try:
+        return parsedate_to_datetime(text).timestamp() if text else None
+    except ValueError:
+        return None

@@ -1,0 +1,94 @@
+"""The pods of a JobSet: what the control plane says of them, and their logs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from orchestrator.core.lease.cloud_api import SliceName
+from orchestrator.errors import CloudUnavailable, Vanished
+from orchestrator.places.gke.api import views
+from orchestrator.places.gke.api.errors import NotFound
+from orchestrator.places.gke.api.kube_api import KubeApi, path_of, read_log
+from orchestrator.places.gke.objects.pod_api import PodView
+
+if TYPE_CHECKING:
+    import httpx2
+
+
+class JobSetPods:
+    """The `PodApi` of one JobSet. `hosts`: of a slice. `labels`: the selector of its pods."""
+
+    def __init__(self, api: KubeApi, name: SliceName, hosts: int, labels: str) -> None:
+        self._api, self._name, self._hosts, self._labels = api, name, hosts, labels
+        self._lock = threading.Lock()
+        self._open: set[PodLog] = set()
+        self._closed = False
+
+    def pods(self) -> tuple[PodView, ...]:
+        rows = self._api.list(path_of("pods", self._name.zone), labels=self._labels).items
+        newest: dict[int, tuple[str, PodView]] = {}
+        for row in rows:
+            view, made = views.pod_view(row, self._hosts), str(row["metadata"].get("creationTimestamp") or "")
+            if view.worker not in newest or made > newest[view.worker][0]:
+                newest[view.worker] = (made, view)
+        return tuple(view for _, (_, view) in sorted(newest.items()))
+
+    def log(self, pod: str, since: float | None = None) -> PodLog:
+        query = {"follow": "true", "timestamps": "true", "container": "job"}
+        if since is not None:
+            query["sinceTime"] = datetime.fromtimestamp(int(since), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        try:
+            response = self._api.stream(f"{path_of('pods', self._name.zone, pod)}/log", query)
+        except NotFound as error:
+            raise Vanished(f"pod {pod} does not exist any more") from error
+        stream = PodLog(response, self._api.server, self)
+        with self._lock:
+            self._open.add(stream)
+            closed = self._closed
+        if closed:
+            stream.close()
+        return stream
+
+    def forget(self, stream: PodLog) -> None:
+        with self._lock:
+            self._open.discard(stream)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed, streams = True, list(self._open)
+        for stream in streams:
+            stream.close()
+
+
+class PodLog:
+    """The log of one pod, as it grows."""
+
+    def __init__(self, response: httpx2.Response, server: str, pods: JobSetPods) -> None:
+        self._response, self._server, self._pods = response, server, pods
+        self._closed = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            yield from read_log(self._response, self._server)
+        except Exception as error:
+            if self._closed:  # from another thread
+                raise CloudUnavailable("the log was closed") from error
+            raise
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the stream at once, from any thread: shut its socket, on which another thread may be waiting."""
+        self._closed = True
+        self._pods.forget(self)
+        stream = self._response.extensions.get("network_stream")
+        sock = stream.get_extra_info("socket") if stream is not None else None
+        if sock is not None:
+            try:
+                sock.shutdown(2)
+            except OSError:
+                pass
+        self._response.close()

@@ -1,0 +1,329 @@
+"""Objects of Kubernetes as the values of `core`: a JobSet with its pods and its Workload as a slice, a Pod as a worker.
+
+Pure translation. A field that is missing or of another type counts as not said.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from orchestrator.core.lease.cloud_api import SliceName, SliceState, SliceView
+from orchestrator.core.text import names
+from orchestrator.errors import BadRequest, CloudError, Preempted, SliceLost
+from orchestrator.places.gke.api import waiting
+from orchestrator.places.gke.objects.manifest import ACCELERATOR, CONTAINER, LIFE
+from orchestrator.places.gke.objects.nodes import NodeView
+from orchestrator.places.gke.objects.pod_api import PodPhase, PodView
+
+SLICE_LABEL, HOST_LABEL = "jobset.sigs.k8s.io/job-index", "batch.kubernetes.io/job-completion-index"
+# Why the container of a pod waits, where waiting longer does not help.
+_BAD_IMAGE = ("InvalidImageName", "ErrImageNeverPull")
+_BAD_CONFIG = "CreateContainerConfigError"  # the image runs as root where it must not, or a Secret is not there (yet)
+_NOT_YET = re.compile(r'(secret|configmap) "[^"]*" not found|object .* not registered|failed to sync .* cache')
+_PULL_FAILS = ("ImagePullBackOff", "ErrImagePull")
+_FINAL_PULL = ("not found", "notfound", "denied", "unauthorized", "forbidden", "manifest unknown")
+MAX_RUN = "cloud.google.com/gke-max-run-duration-seconds"  # label of a node that the cloud ends after so long
+LATE = "DeadlineExceeded"  # the reason of a Job, and of a pod, whose time is over
+MAX_EXECUTION = (
+    "MaximumExecutionTime"  # in the reason of a Workload that Kueue suspends for good, once its time is over
+)
+PATIENCE_S = 180.0  # for a registry that fails otherwise, and for a Secret that the node does not see
+_TAKEN = ("Evicted", "Preempting", "NodeLost", "NodeShutdown", "Terminated", "NodeAffinity", "OutOfcpu", "Shutdown")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """All that the control plane says of one JobSet. `server_now`: unix seconds, its clock; None: it did not say."""
+
+    jobset: Mapping[str, Any]
+    pods: Sequence[Mapping[str, Any]] = ()
+    jobs: Sequence[Mapping[str, Any]] = ()  # of a JobSet that failed: they say why
+    events: Sequence[Mapping[str, Any]] = ()  # about a pod that has not started, or about Jobs that get no pods
+    workload: Mapping[str, Any] | None = None  # of Kueue; None: none, or Kueue is not used
+    unread: str = ""  # why the Workload cannot be read
+    server_now: float | None = None
+
+
+def slice_view(seen: Seen, name: SliceName) -> SliceView:
+    """Return the JobSet as a slice. READY: every pod has started, and none was taken away."""
+    jobset = seen.jobset
+    annotations = _texts(_at(jobset, "metadata", "annotations"))
+    created = time_of(_at(jobset, "metadata", "creationTimestamp"))
+    state, native, error = _state(seen)
+    labels = _texts(_at(jobset, "metadata", "labels"))
+    life_s = _number(annotations.get(LIFE))
+    deadline = created + life_s if created is not None and life_s else None
+    if deadline is not None and _ended(jobset):  # its results may be collected until it is deleted
+        deadline += _number(_at(jobset, "spec", "ttlSecondsAfterFinished"))
+    if deadline is not None:
+        # The control plane ends it by then. No label holds a time, so that `export` and `run` make the same object.
+        labels = {**labels, names.DEADLINE: str(int(deadline)), names.CLAIMED_UNTIL: str(int(deadline))}
+    return SliceView(
+        name=name,
+        state=state,
+        native_state=native,
+        accelerator_type=annotations.get(ACCELERATOR, ""),
+        runtime_version="",
+        labels=labels,
+        created_at=created,
+        spot="cloud.google.com/gke-spot" in _texts(_at(_pod_spec(jobset), "nodeSelector")),
+        deadline=deadline,
+        hosts=tuple(str(_at(pod, "metadata", "name")) for pod in seen.pods),
+        error=error,
+        nodes=tuple(dict.fromkeys(node for pod in seen.pods if (node := str(_at(pod, "spec", "nodeName") or "")))),
+        running_s=_running_s(seen) if state is SliceState.READY else None,
+    )
+
+
+def _running_s(seen: Seen) -> float | None:
+    """Seconds since the last of the pods that are there started, by the server's clock."""
+    started = [pod.started_at for pod in (pod_view(each, 1) for each in seen.pods) if pod.started_at is not None]
+    return max(seen.server_now - max(started), 0.0) if started and seen.server_now is not None else None
+
+
+def leftovers_view(name: SliceName, left: Mapping[str, Sequence[Mapping[str, Any]]], lease_id: str) -> SliceView:
+    """Return what is left of a JobSet that does not exist any more. `left`: objects by kind, of each at least one."""
+    text = ", ".join(f"{len(found)} {kind[: -1 if len(found) == 1 else None]}" for kind, found in left.items())
+    labels = {names.PREFIX: "1", names.LEASE_ID: lease_id}
+    made = [time_of(_at(each, "metadata", "creationTimestamp")) for found in left.values() for each in found]
+    created = max((at for at in made if at is not None), default=None)
+    if created is not None:  # without a JobSet there is no claim: gc deletes it
+        labels |= {names.DEADLINE: str(int(created)), names.CLAIMED_UNTIL: str(int(created))}
+    return SliceView(name, SliceState.DELETING, f"gone but for {text}", "", "", labels, created_at=created)
+
+
+def pod_view(pod: Mapping[str, Any], hosts: int) -> PodView:
+    """Return a pod as a worker. `hosts`: of a slice."""
+    labels = _texts(_at(pod, "metadata", "labels"))
+    status = _dict(pod.get("status"))
+    containers = _dicts(status.get("containerStatuses"))  # a mesh or an admin's webhook may add some
+    container = next((each for each in containers if each.get("name") == CONTAINER), {})
+    state = _dict(container.get("state"))
+    ended, running, waiting = (_dict(state.get(each)) for each in ("terminated", "running", "waiting"))
+    phase = str(status.get("phase") or "Unknown")
+    reason, message = _why(status, ended, waiting)
+    rc = ended.get("exitCode")
+    return PodView(
+        name=str(_at(pod, "metadata", "name") or ""),
+        worker=_number(labels.get(SLICE_LABEL)) * hosts + _number(labels.get(HOST_LABEL)),
+        phase=PodPhase(phase) if phase in set(PodPhase) else PodPhase.UNKNOWN,
+        node=str(_at(pod, "spec", "nodeName") or ""),
+        rc=rc if isinstance(rc, int) and not isinstance(rc, bool) else None,
+        reason=reason,
+        message=message,
+        note=str(ended.get("message") or ""),
+        started_at=time_of(ended.get("startedAt") or running.get("startedAt")),
+        ended_at=time_of(ended.get("finishedAt")),
+    )
+
+
+def node_view(node: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> NodeView:
+    """Return a node; `pods`: every pod of the cluster, of which those count that ask for TPUs on it and have not ended."""
+    name, labels = str(_at(node, "metadata", "name")), _texts(_at(node, "metadata", "labels"))
+    created, limit_s = time_of(_at(node, "metadata", "creationTimestamp")), _number(labels.get(MAX_RUN))
+    return NodeView(
+        name=name,
+        pool=labels.get("cloud.google.com/gke-nodepool", ""),
+        ends_at=created + limit_s if created is not None and limit_s else None,
+        busy=any(_at(pod, "spec", "nodeName") == name and _uses_tpus(pod) for pod in pods),
+    )
+
+
+def _uses_tpus(pod: Mapping[str, Any]) -> bool:
+    if _at(pod, "status", "phase") in ("Succeeded", "Failed"):
+        return False
+    containers = _dicts(_at(pod, "spec", "containers"))
+    return any("google.com/tpu" in _dict(_at(each, "resources", "requests")) for each in containers)
+
+
+def hosts_of(jobset: Mapping[str, Any]) -> int:
+    """Return how many pods a slice of the JobSet has."""
+    return _number(_at(_replicated(jobset), "template", "spec", "parallelism"), 1)
+
+
+def pods_of(jobset: Mapping[str, Any]) -> int:
+    """Return how many pods the JobSet has altogether."""
+    return hosts_of(jobset) * _number(_replicated(jobset).get("replicas"), 1)
+
+
+def has_failed(jobset: Mapping[str, Any]) -> bool:
+    """Return whether the JobSet says that it failed."""
+    return _condition(jobset, "Failed") is not None
+
+
+def _ended(jobset: Mapping[str, Any]) -> bool:
+    return _condition(jobset, "Completed") is not None or has_failed(jobset)
+
+
+def waiting_pod(pods: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the name of a pod that has no node, or else of one that has not started; None: all have."""
+    late = [pod for pod in pods if pod_view(pod, 1).started_at is None]
+    late.sort(key=lambda pod: bool(_at(pod, "spec", "nodeName")))
+    return str(_at(late[0], "metadata", "name")) if late else None
+
+
+def uid_of(found: Mapping[str, Any]) -> str:
+    """Return the uid of an object; empty if it has none."""
+    return str(_at(found, "metadata", "uid") or "")
+
+
+def _state(seen: Seen) -> tuple[SliceState, str, CloudError | None]:
+    jobset = seen.jobset
+    if _at(jobset, "metadata", "deletionTimestamp"):
+        left = f", {len(seen.pods)} pod{'s'[: len(seen.pods) != 1]} left" if seen.pods else ""
+        finalizers = [str(each) for each in _at(jobset, "metadata", "finalizers") or []]
+        held = [each for each in finalizers if each != "foregroundDeletion"]
+        return SliceState.DELETING, f"Deleting{left}{' held by finalizer ' + ', '.join(held) if held else ''}", None
+    pods = [pod_view(pod, hosts_of(jobset)) for pod in seen.pods]
+    if (taken := next((pod for pod in pods if _was_taken(pod)), None)) is not None:
+        text = f"worker{taken.worker} was taken away: {taken.reason}{': ' + taken.message if taken.message else ''}"
+        return SliceState.TOMBSTONE, taken.reason, Preempted(text)
+    ended = _ended(jobset)
+    if _at(jobset, "spec", "suspend") and not ended:  # also of pods that Kueue is stopping
+        if (over := _condition(seen.workload or {}, "Evicted")) and MAX_EXECUTION in str(over.get("reason")):
+            lost = SliceLost(f"Kueue ended it: {over.get('message')}", reason="deadline")
+            return SliceState.TOMBSTONE, str(over.get("reason")), lost
+        return SliceState.QUEUED, f"Suspended: {waiting.for_kueue(seen.workload, seen.unread)}", None
+    started = [pod for pod in pods if pod.started_at is not None]
+    if len(started) >= pods_of(jobset):
+        return SliceState.READY, "Finished" if all(pod.phase.ended for pod in pods) else "Running", None
+    if _condition(jobset, "Failed") is not None:
+        return _failed(seen, pods)
+    if _condition(jobset, "Completed") is not None:
+        return SliceState.READY, "Completed", None
+    return _waiting(seen, pods)
+
+
+def _failed(seen: Seen, pods: Sequence[PodView]) -> tuple[SliceState, str, CloudError | None]:
+    """A JobSet that failed. If its pods have ended, they tell how; a Job whose time is over has deleted them."""
+    over = next(
+        (found for job in seen.jobs if (found := _condition(job, "Failed")) and found.get("reason") == LATE), None
+    )
+    if over is not None:
+        return SliceState.TOMBSTONE, LATE, SliceLost(f"the cluster ended it: {over.get('message')}", reason="deadline")
+    if any(pod.phase.ended and pod.started_at is not None for pod in pods):
+        return SliceState.READY, "Failed", None
+    refused = next((pod for pod in pods if pod.phase is PodPhase.FAILED and pod.reason), None)
+    if refused is not None:  # by its node, before it started
+        text = f"worker{refused.worker} never started ({refused.reason}){': ' + refused.message if refused.message else ''}"
+        return SliceState.TOMBSTONE, refused.reason, SliceLost(text)
+    message = (_condition(seen.jobset, "Failed") or {}).get("message")
+    return SliceState.TOMBSTONE, "Failed", SliceLost(f"the JobSet failed, and none of its pods is left: {message}")
+
+
+def _waiting(seen: Seen, pods: Sequence[PodView]) -> tuple[SliceState, str, CloudError | None]:
+    """A JobSet that may run, and some of whose pods have not started."""
+    total = pods_of(seen.jobset)
+    for pod in pods:
+        if _cannot_start(pod, seen):
+            text = f"worker{pod.worker} cannot start ({pod.reason}): {pod.message}"
+            hint = None if pod.reason == _BAD_CONFIG else "correct `gke: {image: …}`"
+            return SliceState.TOMBSTONE, pod.reason, BadRequest(text, hint=hint)
+    started = sum(pod.started_at is not None for pod in pods)
+    homeless = [pod for pod in pods if not pod.node]
+    if not started and (homeless or len(pods) < total):
+        # Without Kueue this is the queue: pods wait for nodes, and for the autoscaler that adds them.
+        why = waiting.for_nodes(next((pod.message for pod in homeless if pod.message), ""), seen.events)
+        return (
+            SliceState.QUEUED,
+            f"Pending: {total - len(pods) + len(homeless)} of {total} pods have no node{': ' if why else ''}{why}",
+            None,
+        )
+    slow = next((pod for pod in pods if pod.started_at is None), None)
+    why = slow.reason if slow is not None and slow.reason else "ContainerCreating"
+    if said := waiting.for_start(seen.events):
+        why = f"{why}: {said}"
+    return SliceState.CREATING, f"Starting ({started} of {total} pods run: {why})", None
+
+
+def _cannot_start(pod: PodView, seen: Seen) -> bool:
+    if pod.reason in _BAD_IMAGE:
+        return True
+    if pod.reason in _PULL_FAILS:
+        return any(each in pod.message.lower() for each in _FINAL_PULL) or _is_late(pod, seen)
+    return pod.reason == _BAD_CONFIG and (_NOT_YET.search(pod.message) is None or _is_late(pod, seen))
+
+
+def _is_late(pod: PodView, seen: Seen) -> bool:
+    """Whether it has had its node for so long that waiting longer does not help."""
+    raw = next((each for each in seen.pods if _at(each, "metadata", "name") == pod.name), {})
+    scheduled = time_of((_condition(raw, "PodScheduled") or {}).get("lastTransitionTime"))
+    return scheduled is not None and seen.server_now is not None and seen.server_now - scheduled > PATIENCE_S
+
+
+def _was_taken(pod: PodView) -> bool:
+    return pod.reason in _TAKEN
+
+
+def _why(status: Mapping[str, Any], ended: Mapping[str, Any], waiting: Mapping[str, Any]) -> tuple[str, str]:
+    """Why a pod waits or how it ended, and the same in a sentence. A disruption comes before what it led to."""
+    conditions = _dicts(status.get("conditions"))
+    spared = status.get("phase") == "Succeeded"  # it ended before it was taken away
+    for condition in conditions:
+        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True" and not spared:
+            # Kubernetes names the cause: PreemptionByScheduler, DeletionByTaintManager, EvictionByEvictionAPI, …
+            reason = str(condition.get("reason") or "DisruptionTarget")
+            return (
+                "Preempting"
+                if "Preemption" in reason
+                else "NodeLost"
+                if "Taint" in reason or "PodGC" in reason
+                else "Evicted"
+            ), str(condition.get("message") or reason)
+    if status.get("reason"):
+        return str(status["reason"]), str(status.get("message") or "")
+    if waiting.get("reason"):
+        return str(waiting["reason"]), str(waiting.get("message") or "")
+    if ended.get("reason"):
+        return str(ended["reason"]), ""
+    for condition in conditions:
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return str(condition.get("reason") or "Unschedulable"), str(condition.get("message") or "")
+    return "", ""
+
+
+def _replicated(jobset: Mapping[str, Any]) -> Mapping[str, Any]:
+    return next(iter(_dicts(_at(jobset, "spec", "replicatedJobs"))), {})
+
+
+def _pod_spec(jobset: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _dict(_at(_replicated(jobset), "template", "spec", "template", "spec"))
+
+
+def _condition(found: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+    """Return the condition of this type if it is true."""
+    listed = _dicts(_at(found, "status", "conditions"))
+    return next((each for each in listed if each.get("type") == kind and each.get("status") == "True"), None)
+
+
+def time_of(text: Any) -> float | None:
+    """Return a time of the API in unix seconds; None if there is none."""
+    try:
+        return datetime.fromisoformat(text).timestamp() if isinstance(text, str) and text else None
+    except ValueError:
+        return None
+
+
+def _at(found: Any, *keys: str) -> Any:
+    for key in keys:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
+def _dict(found: Any) -> Mapping[str, Any]:
+    return found if isinstance(found, Mapping) else {}
+
+
+def _dicts(found: Any) -> list[Mapping[str, Any]]:
+    return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
+
+
+def _texts(found: Any) -> dict[str, str]:
+    return {key: value for key, value in _dict(found).items() if isinstance(value, str)}
+
+
+def _number(found: Any, default: int = 0) -> int:
+    text = str(found) if found is not None else ""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else default

@@ -1,0 +1,203 @@
+"""The objects of a job on a cluster: a JobSet, the ConfigMap with what its pods run, and a Secret. Pure and deterministic.
+
+The same job with the same names gives the same objects: `export` prints what `run` submits. No field holds a time of day.
+What ends the job without anybody's help is in the objects: deadlines of Job and Pod, no retries, and a time to live.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.catalog.gke import GkeSlice
+from orchestrator.core.jobfile.cluster import ClusterTarget
+from orchestrator.core.text import names
+from orchestrator.core.text.sizes import format_size
+from orchestrator.errors import UserError
+from orchestrator.places.gke.objects import capacity as nodes
+from orchestrator.places.gke.objects.capacity import Capacity
+from orchestrator.places.gke.objects.deadlines import Deadlines
+from orchestrator.places.gke.objects.program import MAX_BYTES, PodProgram
+
+LIFE = "tpujob-life-seconds"  # annotation of the JobSet: from its creation to its end at the latest
+ACCELERATOR = "tpujob-accelerator"  # annotation of the JobSet: the type that its job asked for
+SLICE, CONTAINER = "slice", "job"  # the replicated job, and its container
+IN, RUN = "/tpujob/in", "/tpujob/run"
+COMMAND = ("python3", "-IS", f"{IN}/agent.zip", "pod", IN, RUN)
+GRACE_S = 60
+QUEUE, PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
+MAX_EXEC_TIME = "kueue.x-k8s.io/max-exec-time-seconds"
+EXCLUSIVE, NODE_POOL = "alpha.jobset.sigs.k8s.io/exclusive-topology", "cloud.google.com/gke-nodepool"
+PORTS = (8471, 8080, 8431)  # between the hosts of a slice; between slices; the metrics of libtpu
+FIRST_PORT, PORTS_OF_JOBS = 20000, 10000  # below those that Linux gives out by itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterShape:
+    """What a job asks a cluster for, without what it runs there."""
+
+    target: ClusterTarget
+    slice: GkeSlice
+    slices: int
+    capacity: Capacity
+    deadlines: Deadlines
+
+    @property
+    def pods(self) -> int:
+        """How many pods the job has."""
+        return self.slices * self.slice.hosts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterJob(ClusterShape):
+    """One job as a JobSet. `name`: of every object, as `names.node_name` makes it; `labels`: of every object and pod."""
+
+    name: str
+    labels: Mapping[str, str]
+    program: PodProgram
+
+    @property
+    def coordinator_port(self) -> int:
+        """The port on which the first pod may be met: that of the JobSet's name, since pods may share a host's ports."""
+        return FIRST_PORT + int(hashlib.sha256(self.name.encode()).hexdigest()[:8], 16) % PORTS_OF_JOBS
+
+
+def labels_of(*, lease_id: str, owner: str, name: str, run: str) -> dict[str, str]:
+    """Return the labels of every object. `name` is the job's, for display."""
+    return {
+        names.PREFIX: "1",
+        names.LEASE_ID: lease_id,
+        names.OWNER: owner,
+        names.NAME: names.to_label_value(name),
+        names.RUN: run,
+    }
+
+
+def documents(job: ClusterJob) -> tuple[dict[str, Any], ...]:
+    """Return the objects: the JobSet first, which is to own the others. Raises UserError for what no object can hold."""
+    config_map = _object(job, "v1", "ConfigMap", **job.program.config_map_data())
+    found = [_jobset(job)]
+    if secrets := job.program.secrets:
+        size_bytes = sum(len(value.encode()) for value in secrets.values())
+        if size_bytes > MAX_BYTES:
+            held = f"a Secret holds {format_size(MAX_BYTES)}"
+            raise UserError(
+                f"the values that `env:` takes from your variables have {format_size(size_bytes)}, and {held}"
+            )
+        found.append(_object(job, "v1", "Secret", type="Opaque", stringData=dict(sorted(secrets.items()))))
+    # Last: a pod waits for the volume of its ConfigMap, and would fail for a Secret that is not there then.
+    return (*found, config_map)
+
+
+def _object(job: ClusterJob, version: str, kind: str, **fields: Any) -> dict[str, Any]:
+    metadata = {"name": job.name, "namespace": job.target.namespace, "labels": dict(job.labels)}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, **fields}
+
+
+def _jobset(job: ClusterJob) -> dict[str, Any]:
+    made = _object(job, "jobset.x-k8s.io/v1alpha2", "JobSet")
+    where = nodes.placement(job.slice, job.capacity, job_s=job.deadlines.job_s)
+    metadata, queue = made["metadata"], job.target.queue
+    if queue is not None:
+        metadata["labels"] |= {QUEUE: queue, MAX_EXEC_TIME: _whole(job.deadlines.job_s)}
+    if job.target.priority is not None:
+        metadata["labels"][PRIORITY] = job.target.priority
+    metadata["annotations"] = {
+        LIFE: _whole(job.deadlines.life_s),
+        ACCELERATOR: job.slice.kind.name,
+        **where.annotations,
+    }
+    if job.slice.hosts > 1:  # hosts of one slice are one node pool; a pool of single hosts is for many jobs
+        metadata["annotations"][EXCLUSIVE] = NODE_POOL
+    made["spec"] = {
+        **({"suspend": True} if queue is not None else {}),  # until Kueue admits it
+        "ttlSecondsAfterFinished": int(job.deadlines.kept_s),
+        "failurePolicy": {"maxRestarts": 0},
+        "coordinator": {"replicatedJob": SLICE, "jobIndex": 0, "podIndex": 0},
+        "replicatedJobs": [
+            {"name": SLICE, "replicas": job.slices, "template": {"metadata": _labeled(job), "spec": _job(job, where)}}
+        ],
+    }
+    return made
+
+
+def _job(job: ClusterJob, where: nodes.Placement) -> dict[str, Any]:
+    return {
+        "parallelism": job.slice.hosts,
+        "completions": job.slice.hosts,
+        "completionMode": "Indexed",
+        "backoffLimit": 0,
+        "activeDeadlineSeconds": int(job.deadlines.job_s),
+        "template": {"metadata": _labeled(job), "spec": _pod(job, where)},
+    }
+
+
+def _pod(job: ClusterJob, where: nodes.Placement) -> dict[str, Any]:
+    account = job.target.service_account
+    return {
+        "restartPolicy": "Never",  # left out, JobSet writes OnFailure
+        "terminationGracePeriodSeconds": GRACE_S,
+        "activeDeadlineSeconds": int(job.deadlines.pod_s),
+        **({} if account is None else {"serviceAccountName": account}),
+        "nodeSelector": dict(where.node_selector),
+        "tolerations": [dict(each) for each in where.tolerations],
+        "containers": [_container(job)],
+        "volumes": [
+            {"name": "in", "configMap": {"name": job.name}},
+            {"name": "run", "emptyDir": {}},
+            {"name": "shm", "emptyDir": {"medium": "Memory"}},  # 64 MiB otherwise
+        ],
+    }
+
+
+def _container(job: ClusterJob) -> dict[str, Any]:
+    chips = {nodes.TPU: job.slice.chips_per_host}
+    secret = {"envFrom": [{"secretRef": {"name": job.name}}]} if job.program.secrets else {}
+    return {
+        "name": CONTAINER,
+        "image": job.target.image,
+        "command": list(COMMAND),
+        "env": _environment(job),
+        **secret,
+        "ports": [{"containerPort": port} for port in PORTS],
+        "resources": {"requests": dict(chips), "limits": dict(chips)},
+        **({"securityContext": {"privileged": True}} if job.target.privileged else {}),
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "File",
+        "volumeMounts": [
+            {"name": "in", "mountPath": IN, "readOnly": True},
+            {"name": "run", "mountPath": RUN},
+            {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - where it is
+        ],
+    }
+
+
+def _environment(job: ClusterJob) -> list[dict[str, Any]]:
+    """What a pod is told of its place. GKE adds TPU_WORKER_ID and TPU_WORKER_HOSTNAMES, and Kubernetes JOB_COMPLETION_INDEX."""
+    found = [
+        _of_field("TPUJOB_SLICE", "metadata.annotations['jobset.sigs.k8s.io/job-index']"),
+        _of_field("TPUJOB_POD_IP", "status.podIP"),
+        _of_field("TPUJOB_COORDINATOR_NAME", "metadata.annotations['jobset.sigs.k8s.io/coordinator']"),
+        {"name": "TPUJOB_COORDINATOR_PORT", "value": str(job.coordinator_port)},
+        {"name": "TPUJOB_SLICES", "value": str(job.slices)},
+        {"name": "TPUJOB_HOSTS_PER_SLICE", "value": str(job.slice.hosts)},
+    ]
+    if job.slices > 1:  # JobSet sets none of these
+        found += [
+            _of_field("MEGASCALE_NUM_SLICES", "metadata.annotations['jobset.sigs.k8s.io/global-replicas']"),
+            _of_field("MEGASCALE_SLICE_ID", "metadata.annotations['jobset.sigs.k8s.io/job-global-index']"),
+            _of_field("MEGASCALE_COORDINATOR_ADDRESS", "metadata.annotations['jobset.sigs.k8s.io/coordinator']"),
+        ]
+    return found
+
+
+def _of_field(name: str, path: str) -> dict[str, Any]:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _labeled(job: ClusterJob) -> dict[str, Any]:
+    return {"labels": dict(job.labels)}
+
+
+def _whole(seconds: float) -> str:
+    return str(int(seconds))

@@ -1,0 +1,68 @@
+"""The values between the engine and the pods of a JobSet, and the `PodApi` protocol.
+
+Nothing here mentions HTTP or the fields of a Pod. `places.gke.api` translates the API of Kubernetes into these values;
+`places.gke.pods` follows the pods through them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+
+class PodPhase(StrEnum):
+    """The phase of a pod, as Kubernetes defines it."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"
+
+    @property
+    def ended(self) -> bool:
+        """Whether no container of the pod runs any more."""
+        return self in (PodPhase.SUCCEEDED, PodPhase.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """A pod of a job as the API describes it. Times: unix seconds, the server's clock."""
+
+    name: str
+    worker: int  # its slice × the hosts of a slice + its host
+    phase: PodPhase
+    node: str = ""  # empty: not scheduled yet
+    rc: int | None = None  # of its container; None: it has not ended, or the code is unknown
+    reason: str = (
+        ""  # why it waits or how it ended: `Unschedulable`, `ImagePullBackOff`, `Evicted`, `DeadlineExceeded`, …
+    )
+    message: str = ""  # the same in a sentence
+    note: str = ""  # the termination message that the program in the pod left
+    started_at: float | None = None  # of its container
+    ended_at: float | None = None
+
+
+class LogStream(Protocol):
+    """The log of one container. Iterating blocks until data arrives, and ends with the container or the connection.
+
+    Each line begins with its time in RFC 3339 and a space. Raises CloudError.
+    """
+
+    def __iter__(self) -> Iterator[bytes]: ...
+
+    def close(self) -> None:
+        """End the stream at once, from any thread."""
+
+
+class PodApi(Protocol):
+    """The calls on the pods of one JobSet. Each has a timeout and raises `CloudError`s; none decides anything."""
+
+    def pods(self) -> tuple[PodView, ...]:
+        """Return every pod of the JobSet, ordered by worker. Pods that were replaced or do not exist yet are left out."""
+
+    def log(self, pod: str, since: float | None = None) -> LogStream:
+        """Follow the log of the pod's container from `since` on (unix seconds, rounded down); None: from its first line."""
+
+    def close(self) -> None:
+        """End every call and stream at once, from any thread."""

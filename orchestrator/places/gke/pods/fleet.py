@@ -1,0 +1,180 @@
+"""The pods of a JobSet as a fleet. The engine and the client use it as they use `remote.fleet.fleet.Fleet` after its start.
+
+Nothing can be sent to a pod: what it runs is in its manifest, it keeps its own limits, and its results are in its log or in
+Cloud Storage. Calls raise only errors of `orchestrator.errors`; `cancel` ends them at once.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NoReturn
+
+from orchestrator.core.lease.cloud_api import WorkerAddress
+from orchestrator.core.text.alike import worker_names
+from orchestrator.errors import CloudError, RemoteError, Unreachable
+from orchestrator.places.gke.objects.pod_api import PodApi
+from orchestrator.places.gke.pods.collection import PodPacker, ResultStore
+from orchestrator.places.gke.pods.follower import Follower
+from orchestrator.places.gke.pods.pod_views import PodViews
+from orchestrator.remote.fleet.forward import Forwarded
+from orchestrator.remote.fleet.steps import FleetStatus, Following, Sink, StartRequest, locked
+from orchestrator.remote.shipping.shipment import OnProgress, Shipment
+from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup
+from orchestrator.remote.transfer.collect import Collector, CollectRequest
+from orchestrator.remote.transfer.collection import Collection
+
+CONNECT_LOOK_S = 1.0
+WATCH_S = 3.0
+SETTLE_S = 10.0  # for the last of a log after its pod has ended, before the connection is closed
+SILENT_S = 300.0  # without a word: the connection is made again, in case it is dead
+
+ALONE = "a pod gets what it runs with its manifest; nothing can be sent to it"
+
+
+class PodFleet:
+    def __init__(
+        self,
+        api: PodApi,
+        workers: Sequence[WorkerAddress],
+        *,
+        on_notice: Callable[[str], None],
+        now: Callable[[], float] = time.time,
+        results: ResultStore | None = None,
+    ) -> None:
+        """`on_notice` receives messages for the user. `results`: where those in Cloud Storage are read, if anywhere."""
+        self.workers = tuple(workers)
+        self._api, self._on_notice, self._now, self._results = api, on_notice, now, results
+        self._wakeup = Wakeup()
+        self._views = PodViews(api)
+        self._attempt = self._phase = ""
+        self._following = Following[Follower]()
+        self._callback_lock = threading.Lock()
+        self._watching = False
+
+    def connect(self, deadline_s: float, on_wait: Callable[[str], None] = lambda _text: None) -> None:
+        """Wait until every worker has its pod, `deadline_s` at most; `on_wait` receives which have none. Raises Unreachable."""
+        give_up_at = self._now() + deadline_s
+        while True:
+            why = "no pod is there"
+            missing = [worker.index for worker in self.workers]
+            try:
+                views = self._views.every()
+                missing = [index for index in missing if index not in views]
+            except CloudError as error:
+                why = error.message
+            if not missing:
+                return
+            text = f"{worker_names(missing)} of {len(self.workers)}: {why}"
+            if self._now() >= give_up_at:
+                raise Unreachable(f"{text}, for {deadline_s:.0f} s")
+            on_wait(f"waiting for {text}")
+            self._wakeup.sleep(CONNECT_LOOK_S)
+
+    def send_heartbeats(self, every_s: float, *, everywhere: bool = False) -> None:
+        """Do nothing: the limits of a pod are its own, and the cluster's."""
+
+    def facts(self, worker: int = 0) -> NoReturn:
+        """Refuse with RemoteError, as `push`, `push_each` and `start`."""
+        raise RemoteError(ALONE)
+
+    def push(self, shipment: Shipment, on_progress: OnProgress | None = None) -> NoReturn:
+        raise RemoteError(ALONE)
+
+    def push_each(self, shipments: Sequence[Shipment | None], on_progress: OnProgress | None = None) -> NoReturn:
+        raise RemoteError(ALONE)
+
+    def start(self, request: StartRequest) -> NoReturn:
+        raise RemoteError(ALONE)
+
+    def attach(self, attempt: str, phase: str) -> None:
+        """Select the phase that later calls act on."""
+        self._attempt, self._phase = attempt, phase
+
+    def follow(self, sink: Sink, metrics: Sink | None = None) -> None:
+        """Fetch every pod's log of the phase from its first byte, in the background. `sink` is called with one piece at a time.
+
+        `metrics` receives what worker 0 writes to metrics.jsonl in phase `main`; b"" says that the file begins anew. Phases
+        that are attached one after the other come from the same connections.
+        """
+        deliver = locked(self._callback_lock, sink)
+        figures = locked(self._callback_lock, metrics) if metrics is not None and self._phase == "main" else None
+        followers = self._following.followers
+        fresh = not followers or not all(each.can_attach(self._phase) for each in followers)
+        if fresh:
+            for old in followers:
+                old.close()
+            followers = [self._follower(worker) for worker in self.workers]
+        self._following = Following(followers)
+        for each in followers:
+            each.attach(self._phase, deliver, figures if each.index == 0 else None)
+            if fresh:
+                each.thread.start()
+        if not self._watching:
+            self._watching = True
+            threading.Thread(target=self._watch, name="watch-pods", daemon=True).start()
+
+    def _follower(self, worker: WorkerAddress) -> Follower:
+        return Follower(self._api, worker, self._views, wakeup=self._wakeup, on_notice=self._on_notice, now=self._now)
+
+    def wait(self, timeout_s: float) -> FleetStatus:
+        """Wait until a worker's state changes, `timeout_s` at most; return all states. Returns at once when all ended."""
+        return self._following.wait(self._wakeup, timeout_s)
+
+    def stop(self, grace_s: float) -> None:
+        """Wait for the ends of the pods, `grace_s` at most: deleting the JobSet is what stops them."""
+        followers = self._following.followers
+        with self._wakeup.changed:
+            self._wakeup.wait_for(lambda: all(follower.done for follower in followers), grace_s)
+
+    def collect(self, order: CollectRequest) -> Collection:
+        """Start collecting every pod's results into `order.destination/worker<i>/`; return the running collection.
+
+        They come behind the log: a phase must be followed first. What is read once is gone from the connection, so there is one
+        pass; another collection needs another `follow`.
+        """
+        assert self._following.followers, "follow comes before collect"
+        collector = Collector(replace(order, attempt=order.attempt or self._attempt, passes=1))
+
+        def open_packer(follower: Follower) -> PodPacker:
+            return PodPacker(follower, self._wakeup, self._results)
+
+        return Collection(collector, self._following.followers, self._wakeup, lambda slow, why: None, open_packer)
+
+    def forward(self, port: int, worker: int = 0, local: int | None = None) -> Forwarded:
+        """Refuse with RemoteError: no port of this machine leads to a pod."""
+        raise RemoteError(
+            f"no port of this machine leads to worker{worker}:{port}: it is a pod",
+            hint=f"`kubectl port-forward` can do it, for port {port}",
+        )
+
+    def end_forwards(self) -> None:
+        """Do nothing: there are none."""
+
+    def cancel(self) -> None:
+        """End every running call, in any thread, with FanOutAbandoned; every later call, too. The pods go on."""
+        self._wakeup.cancel()
+        self._api.close()
+
+    def canceled(self, timeout_s: float) -> bool:
+        """Wait until `cancel`, `timeout_s` at most; return whether it was called."""
+        return self._wakeup.canceled.wait(timeout_s)
+
+    def _watch(self) -> None:
+        """Note which pods live, however silent; close connections that can bring nothing more, though nothing ended them."""
+        try:
+            while True:
+                self._wakeup.sleep(WATCH_S)
+                try:
+                    views = self._views.every()
+                except CloudError:
+                    continue
+                for follower in self._following.followers:
+                    view = views.get(follower.index)
+                    over = view is None or view.phase.ended
+                    if not over:
+                        follower.seen_alive()
+                    if follower.silent_s > (SETTLE_S if over else SILENT_S):
+                        follower.close_stream()
+        except FanOutAbandoned:
+            return

@@ -1,0 +1,469 @@
+"""Follows one pod to its end: its log phase by phase, its metrics, its results, and what became of it.
+
+A phase has ended when the pod says so. Where its word is missing, the API and the termination message decide; where the
+cluster has stopped the pod, its phase is lost. `WorkerStatus.why` is then one of these:
+
+- of an ended phase: "deadline" (its code is 124); "setup", for `main` of a job whose setup failed, with the code of the setup
+- of a lost one: "stalled"; "failed": the program of the pod could not begin the job; "lost": its supervisor was killed; "gone":
+  the pod is not there any more; "stopped", or the cluster's own reason, such as "Evicted" or "OOMKilled"
+"""
+
+import base64
+import contextlib
+import threading
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.core.lease.cloud_api import WorkerAddress
+from orchestrator.core.text import json_text
+from orchestrator.core.text.gaps import LeftOut
+from orchestrator.core.text.terminal import printable
+from orchestrator.errors import CloudError, CloudUnavailable
+from orchestrator.places.gke.objects.pod_api import LogStream, PodApi, PodPhase, PodView
+from orchestrator.places.gke.pods.log_lines import Control
+from orchestrator.places.gke.pods.pod_views import PodViews
+from orchestrator.places.gke.pods.stream import Event, LogLost, LogText, NodeSays, PodLog
+from orchestrator.remote.fleet.follow import MOST_SERVERS, SERVER_CHARS, WorkerState, WorkerStatus
+from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup
+
+PHASES = ("setup", "main")
+RETRY_FIRST_S, RETRY_MOST_S = 0.2, 3.0
+OUTAGE_S = 600.0  # without anything new of a pod that has ended, while the API server or its node is away
+LAST_TRIES = 4  # for its log, where the cluster answers that there is none, or a part of it as all
+FATE_S = 15.0  # for the API to say why a pod was stopped
+RESULTS = 256  # control lines that wait for a collection
+NOTICES = 20  # of one pod
+METRICS_BYTES = 64 << 10  # of one control line
+TEXT_CHARS = 300
+DEADLINE, DEADLINE_RC, STOPPED = "deadline", 124, "stopped"
+NO_REASONS = ("", "Error", "Completed")  # what Kubernetes says of a container that has ended by itself
+GAP = "gap"  # what a line among the results says that stands for lost ones
+RESULT_KEYS = frozenset(("file", "piece", "missing"))
+
+Deliver = Callable[[int, bytes], None]
+
+
+class Follower:
+    """A daemon thread per pod. `status` is replaced as a whole; `wakeup` announces the change."""
+
+    def __init__(
+        self,
+        api: PodApi,
+        worker: WorkerAddress,
+        views: PodViews,
+        *,
+        wakeup: Wakeup,
+        on_notice: Callable[[str], None],
+        now: Callable[[], float],
+    ) -> None:
+        self.index = worker.index
+        self.changes = 0  # how often the state changed
+        self.error: Exception | None = None  # what ended the following itself
+        self.results: deque[Control] = deque()
+        self.finished = False  # nothing comes any more
+        self.thread = threading.Thread(target=self._run, name=f"follow-worker{worker.index}", daemon=True)
+        self._api, self._views, self._wakeup, self._on_notice, self._now = api, views, wakeup, on_notice, now
+        self._log = PodLog()
+        self._pod = ""
+        self._stream: LogStream | None = None
+        self._moved_at = time.monotonic()  # when something came, or was done with
+        self._is_busy = False  # with what came: the connection is not read
+        self._news = 0  # how often something came that was new
+        self._notices = NOTICES
+        self._phase = ""  # which is attached
+        self._begun: set[str] = set()  # the phases of which something came, or that were left out
+        self._deliver: Deliver = _nothing
+        self._metrics: Deliver | None = None
+        self._heard_at = now()
+        self._log_bytes = 0
+        self._note: Mapping[str, Any] = {}  # what the pod said last of all
+        self._has_said_end = self._closed = False
+        self._gap = False  # control lines are gone
+        self._last_view: PodView | None = None
+        self._earlier: tuple[int | None, Mapping[str, Any]] | None = None  # how a phase before the attached one failed
+        self._status = WorkerStatus(self.index, WorkerState.RUNNING, now(), 0)
+
+    # -- for the fleet --
+
+    def seen_alive(self) -> None:
+        """The control plane says that the pod runs: its job is silent, and nothing is wrong with it."""
+        self._heard_at = self._now()
+
+    @property
+    def status(self) -> WorkerStatus:
+        return replace(self._status, log_bytes=self._log_bytes, heard_at=self._heard_at)
+
+    @property
+    def done(self) -> bool:
+        return self._status.final or self.error is not None
+
+    @property
+    def has_sent_all(self) -> bool:
+        """Return whether the last line of the pod has come."""
+        return self._has_said_end
+
+    @property
+    def silent_s(self) -> float:
+        """Return for how long the connection has brought nothing, though it is read."""
+        return 0.0 if self._is_busy else time.monotonic() - self._moved_at  # in this order: see `_take`
+
+    def can_attach(self, phase: str) -> bool:
+        """Return whether nothing of the phase has been passed over."""
+        return phase not in self._begun and self.error is None
+
+    def attach(self, phase: str, deliver: Deliver, metrics: Deliver | None) -> None:
+        """Pass on this phase from its first byte on. Phases before it are left out, those after it wait."""
+        with self._wakeup.changed:
+            self._phase, self._deliver, self._metrics = phase, deliver, metrics
+            self._log_bytes = 0
+            self._status = WorkerStatus(self.index, WorkerState.RUNNING, self._now(), 0)
+            if self.finished:  # without having begun this phase
+                self._conclude_phase(self._note, self._last_view)
+            self._wakeup.changed.notify_all()
+
+    def close(self) -> None:
+        """End the thread; nothing is passed on any more."""
+        with self._wakeup.changed:
+            self._closed = True
+            self._deliver, self._metrics = _nothing, None
+            self._wakeup.changed.notify_all()
+        self.close_stream()
+
+    def close_stream(self) -> None:
+        """End the connection. The next one continues where this one was."""
+        self._moved_at = time.monotonic()
+        stream = self._stream  # its own thread may forget it meanwhile
+        if stream is not None:
+            stream.close()
+
+    # -- the thread --
+
+    def _run(self) -> None:
+        try:
+            self._follow()
+        except FanOutAbandoned:
+            return
+        except Exception as error:  # a full disk under the sink: `PodFleet.wait` raises it
+            self.error = error
+            self._finish()
+
+    def _finish(self) -> None:
+        with self._wakeup.changed:
+            self.finished = True
+            self._wakeup.changed.notify_all()
+
+    def _follow(self) -> None:
+        pause_s, patience = RETRY_FIRST_S, _Patience()
+        view: PodView | None = None
+        while True:
+            news = self._news
+            failed: CloudError | None = None
+            try:
+                self._wait(lambda: True)  # unless it is closed
+                view = self._view()
+                if view is not None and view.phase is not PodPhase.PENDING:
+                    self._read(view.name)
+            except CloudError as error:
+                self._reach(error)
+                failed = error
+            if self._note:
+                break
+            ended, moved = view is not None and view.phase.ended, self._news > news
+            if ended and failed is None and self._log.since is not None:
+                self._log.forget_time()  # a clock that went back hides lines: the last look is at all of them
+                continue
+            if ended and failed is None and view is not None and _is_told(view):
+                failed = CloudError(
+                    "its log broke off"
+                )  # between node and API server, which looks like the end of the log
+            if not ended or moved:
+                patience = _Patience()
+            is_gone = failed is None and view is None and self._pod != ""
+            if is_gone or (ended and (failed is None or patience.ends_with(failed))):
+                break
+            pause_s = RETRY_FIRST_S if moved else min(2 * pause_s, RETRY_MOST_S)
+            self._wakeup.sleep(pause_s)
+        self._conclude(view)
+
+    def _view(self) -> PodView | None:
+        """Return the pod as the API shows it now. Raises CloudError."""
+        view = self._views.now(self.index)
+        if view is not None and self._pod and view.name != self._pod:
+            return None  # another pod in its place
+        return view
+
+    def _read(self, pod: str) -> None:
+        """Read one connection to its end. Raises CloudError."""
+        self._pod = pod
+        stream = self._api.log(pod, self._log.since)
+        self._moved_at = time.monotonic()
+        self._stream = stream
+        try:
+            if self._closed or self._wakeup.canceled.is_set():
+                raise FanOutAbandoned
+            self._reached()
+            for event in self._log.read(self._pieces(stream)):
+                self._take(event)
+                if self._note:
+                    return
+        finally:
+            self._stream = None
+            with contextlib.suppress(CloudError):
+                stream.close()
+
+    def _pieces(self, stream: LogStream) -> Iterator[bytes]:
+        for piece in stream:
+            self._moved_at = time.monotonic()
+            yield piece
+
+    def _take(self, event: Event) -> None:
+        """Take what came. That may wait, such as for a collection: a connection that nobody reads is not silent."""
+        self._is_busy = True
+        try:
+            self._heard_at = self._now()
+            self._news += not isinstance(event, NodeSays)  # which may say the same on each connection
+            self._sort(event)
+        finally:
+            self._moved_at = time.monotonic()
+            self._is_busy = False
+
+    def _sort(self, event: Event) -> None:
+        if isinstance(event, LogText):
+            if self._is_attached(event.of):
+                self._log_bytes += len(event.data)
+                self._deliver(self.index, event.data)
+        elif isinstance(event, LogLost):
+            self._gap = self._gap or event.controls > 0
+            if event.size_bytes and self._is_attached(event.of):
+                self._log_bytes += event.size_bytes
+                self._say(f"{event.size_bytes:,} bytes of its log are gone: the node keeps the last part only")
+        elif isinstance(event, NodeSays):
+            self._say(f"the node says: {event.text[:TEXT_CHARS].decode(errors='replace')}")
+        else:
+            self._control(event)
+
+    def _is_attached(self, of: str | None) -> bool:
+        """Wait while `of` comes after the attached phase; return whether it is the attached one. None stands for any.
+
+        A phase begins only after the one before has succeeded, whose end may be gone from the log.
+        """
+        place = PHASES.index(of) if of in PHASES else len(PHASES) - 1
+
+        def may_pass() -> bool:
+            return of is None or (self._phase in PHASES and PHASES.index(self._phase) >= place)
+
+        if not may_pass():
+            with self._wakeup.changed:
+                if of in PHASES and not may_pass():
+                    self._exited(0, {})
+            self._wait(may_pass)
+        if of is None:
+            return True
+        self._begun.add(PHASES[place])
+        return self._phase == PHASES[place]
+
+    def _control(self, line: Control) -> None:
+        said = line.said
+        if line.of in PHASES:
+            self._is_attached(line.of)
+        if line.left_out and self._is_attached(line.of):
+            self._log_bytes += line.left_out
+            self._deliver(self.index, LeftOut(line.left_out))
+        elif "say" in said:
+            self._say(str(said["say"])[:TEXT_CHARS])
+        elif "ended" in said and isinstance(line.of, str):
+            self._phase_ended(line.of, said)
+        elif "metrics" in said:
+            if self._metrics is not None and self._is_attached(line.of):
+                for piece in _metrics(said["metrics"]):
+                    self._metrics(self.index, piece)
+        elif RESULT_KEYS & said.keys():
+            self._result(line)
+        elif isinstance(said.get("end"), dict):
+            self._note, self._has_said_end = {"schema": 1, **said["end"]}, True
+            self._mark_gap()
+
+    def _result(self, line: Control) -> None:
+        """Keep a line of the results for a collection, after a mark where lines before it are gone."""
+        if not self._status.final:  # so is the end of the phase
+            self._gap = True
+            return
+        self._wait(lambda: len(self.results) < RESULTS)
+        with self._wakeup.changed:
+            self._mark_gap()
+            self.results.append(line)
+            self._wakeup.changed.notify_all()
+
+    def _mark_gap(self) -> None:
+        """Put a line among the results for those before it that are gone."""
+        if self._gap:
+            self.results.append(Control(0, 0, None, {GAP: True}))
+            self._gap = False
+
+    def _wait(self, happened: Callable[[], bool]) -> None:
+        """Wait until it has happened. Raises FanOutAbandoned after `close`."""
+        with self._wakeup.changed:
+            self._wakeup.wait_for(lambda: self._closed or happened())
+        if self._closed:
+            raise FanOutAbandoned
+
+    def _phase_ended(self, of: str, said: Mapping[str, Any]) -> None:
+        self._gap, rc = False, said.get("rc") if type(said.get("rc")) is int else None
+        if not self._is_attached(of):
+            if rc != 0:
+                self._earlier = rc, said
+            return
+        if said.get("why") in (STOPPED, "failed", "lost", "stalled", DEADLINE):
+            self._conclude_phase(said, self._fate() if said["why"] == STOPPED else None)
+        else:
+            self._exited(rc, said)
+
+    def _exited(self, rc: int | None, said: Mapping[str, Any], why: str = "") -> None:
+        servers = said.get("unreachable")
+        named = servers[:MOST_SERVERS] if isinstance(servers, list) else []
+        self._move(
+            WorkerState.EXITED,
+            rc=rc,
+            stopped=bool(said.get("stopped")),
+            unreachable=tuple(printable(str(name)[:SERVER_CHARS])[:SERVER_CHARS] for name in named),
+            why=why,
+        )
+
+    def _fate(self) -> PodView | None:
+        """Return the pod once the API says why it was stopped, or FATE_S later."""
+        until, view = time.monotonic() + FATE_S, None
+        while True:
+            try:
+                view = self._view()
+                if view is None or view.reason not in NO_REASONS or view.phase.ended:
+                    return view
+            except CloudError:
+                pass
+            if time.monotonic() >= until:
+                return view
+            self._wakeup.sleep(1.0)
+
+    # -- the end --
+
+    def _conclude(self, view: PodView | None) -> None:
+        """Nothing comes any more: decide how the attached phase has ended, if the pod has not said it."""
+        self._last_view = view
+        for event in self._log.rest():
+            self._take(event)
+        if not self._note and view is not None:
+            self._note = _parsed(view.note)
+        if self._note.get("why") == STOPPED and not self._status.final:
+            view = self._last_view = self._fate()
+        with self._wakeup.changed:
+            if not self._status.final:
+                self._conclude_phase(self._note, view)
+            self._finish()  # under the same lock: a phase that is attached later is concluded by `attach`
+
+    def _conclude_phase(self, note: Mapping[str, Any], view: PodView | None) -> None:
+        """Move to the end of a phase that has not ended by itself. `note`: the termination message, or the end of the phase."""
+        why, rc = note.get("why"), note.get("rc") if type(note.get("rc")) is int else None
+        reason = "" if view is None or view.reason in NO_REASONS else view.reason
+        detail = str(note.get("detail") or "")[:TEXT_CHARS]
+        if note.get("phase") in PHASES[PHASES.index(self._phase) + 1 :]:  # it ended well, or that would not have begun
+            self._exited(0, {})
+        elif why == DEADLINE or reason == "DeadlineExceeded":
+            self._move(WorkerState.EXITED, rc=DEADLINE_RC, stopped=True, why=DEADLINE, detail=detail)
+        elif self._earlier is not None:
+            self._exited(*self._earlier, why="setup")
+        elif isinstance(why, str) and why:
+            message = detail or ("" if view is None else view.message)
+            self._move(WorkerState.LOST, why=reason or why, detail=message)
+        elif rc is not None and note.get("phase") == self._phase:
+            self._exited(rc, note)
+        elif rc and note.get("phase") in PHASES:
+            self._exited(rc, note, why="setup")
+        elif view is not None:
+            self._move(WorkerState.LOST, why=reason or "lost", detail=view.message)
+        else:
+            self._move(WorkerState.LOST, why="gone", detail="its pod was deleted")
+
+    def _reach(self, error: CloudError) -> None:
+        self._move(WorkerState.UNREACHABLE, detail=error.message)
+
+    def _reached(self) -> None:
+        self._heard_at = self._now()
+        self._move(WorkerState.RUNNING)
+
+    def _move(
+        self,
+        state: WorkerState,
+        rc: int | None = None,
+        stopped: bool = False,
+        unreachable: tuple[str, ...] = (),
+        why: str = "",
+        detail: str = "",
+    ) -> None:
+        with self._wakeup.changed:
+            if self._status.final or (self._status.state is state and not rc and state is not WorkerState.EXITED):
+                return
+            self._status = WorkerStatus(
+                self.index,
+                state,
+                self._now(),
+                self._log_bytes,
+                rc,
+                stopped,
+                unreachable=unreachable,
+                why=printable(why)[:TEXT_CHARS],
+                detail=printable(detail)[:TEXT_CHARS],
+            )
+            self.changes += 1
+            self._wakeup.changed.notify_all()
+
+    def _say(self, text: str) -> None:
+        if self._notices > 0:
+            self._notices -= 1
+            self._on_notice(f"worker{self.index}: {printable(text)}")
+
+
+class _Patience:
+    """With the log of a pod that has ended, since something new came of it."""
+
+    def __init__(self) -> None:
+        self._began, self._refusals = time.monotonic(), 0
+
+    def ends_with(self, error: CloudError) -> bool:
+        """Return whether the log is given up after one more failure."""
+        if isinstance(error, CloudUnavailable):
+            return time.monotonic() - self._began >= OUTAGE_S
+        self._refusals += 1
+        return self._refusals >= LAST_TRIES
+
+
+def _is_told(view: PodView) -> bool:
+    """Return whether the termination message has the code of a phase: then the log has its end, or had it."""
+    return _parsed(view.note).get("rc") is not None
+
+
+def _nothing(index: int, data: bytes) -> None:
+    """Receive what is passed on to nothing."""
+
+
+def _metrics(text: Any) -> list[bytes]:
+    """Return the piece of metrics.jsonl of a control line; b"" says that the file begins anew; [] for what is damaged."""
+    if text == "":
+        return [b""]
+    try:
+        packed = base64.b64decode(str(text), validate=True)
+        piece = zlib.decompressobj().decompress(packed, METRICS_BYTES)
+    except (ValueError, zlib.error):
+        return []
+    return [piece] if piece else []
+
+
+def _parsed(text: str) -> Mapping[str, Any]:
+    """Return a termination message; empty if it is none of ours."""
+    try:
+        found = json_text.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) and found.get("schema") == 1 else {}

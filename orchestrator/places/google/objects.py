@@ -1,0 +1,237 @@
+"""Objects in Cloud Storage over its JSON API, with the standard library: the code of a job goes up, its results come down.
+
+As in `storage`, real credentials are sent to https://storage.googleapis.com only, and an emulator (STORAGE_EMULATOR_HOST) gets
+none. Contents are streamed: neither memory nor a reply limits their size.
+"""
+
+import base64
+import contextlib
+import hashlib
+import http.client
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+from urllib.parse import quote, urlencode
+
+from orchestrator.errors import AlreadyExists, AuthError, CloudUnavailable, WrongState
+from orchestrator.places.google import error_translation, storage
+from orchestrator.places.google.credentials import Bearer, GoogleToken
+from orchestrator.places.google.error_translation import NotFound
+from orchestrator.places.google.fetch import connection_to
+
+TIMEOUT_S = 60.0
+TRIES, FIRST_PAUSE_S = 4, 0.5
+PIECE_BYTES = 1 << 20
+REPLY_BYTES = 4 << 20  # of JSON, or of an error
+PAGE = 1000
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object as a listing shows it."""
+
+    name: str
+    size_bytes: int
+    md5: str = ""  # in base64, as the API has it; empty for one that was composed
+
+
+class Objects:
+    """The objects of buckets that this machine's login may reach. URLs are gs://BUCKET/NAME.
+
+    `timeout_s`: of each try, without a byte.
+    """
+
+    def __init__(
+        self, *, emulator: str | None = None, bearer: Bearer | None = None, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        self._timeout_s = timeout_s
+        url = None if emulator is None else emulator if "//" in emulator else f"http://{emulator}"
+        self._endpoint, self._emulated = (url or storage.GOOGLE).rstrip("/"), emulator is not None
+        self._bearer: Bearer | None = None if self._emulated else bearer or GoogleToken()
+
+    def upload(self, url: str, path: Path) -> None:
+        """Store a file as a new object, in one request; a retry of it has no second effect.
+
+        Raises AlreadyExists if the name is taken by another content, and CloudErrors.
+        """
+        bucket, name = _split(url)
+        query = {"uploadType": "media", "name": name, "ifGenerationMatch": "0"}
+        target = f"/upload/storage/v1/b/{quote(bucket, safe='')}/o?{urlencode(query)}"
+
+        def send() -> None:
+            with path.open("rb") as file:
+                headers = {"Content-Type": "application/octet-stream", "Content-Length": str(path.stat().st_size)}
+                with self._asked("POST", url, target, headers, file):
+                    pass
+
+        try:
+            _retried(send)
+        except WrongState as taken:  # 412: perhaps by an earlier try of this very call
+            if _stored(self._json(url, _object(bucket, name))) != StoredObject(name, path.stat().st_size, _md5(path)):
+                raise AlreadyExists(f"{url} exists already, with another content") from taken
+
+    def download(self, url: str) -> Iterator[bytes]:
+        """Yield the content of an object, all of it; what breaks off is continued. Raises CloudErrors, NotFound among them."""
+        got, failures, pause_s = 0, 0, FIRST_PAUSE_S
+        while True:
+            try:
+                for piece in self._content(url, got):
+                    got, failures, pause_s = got + len(piece), 0, FIRST_PAUSE_S
+                    yield piece
+                return
+            except CloudUnavailable:
+                failures += 1
+                if failures == TRIES:
+                    raise
+            time.sleep(pause_s)
+            pause_s *= 2
+
+    def _content(self, url: str, begin: int) -> Iterator[bytes]:
+        """Yield what an object has from a byte on, in one request."""
+        target = f"{_object(*_split(url))}?alt=media"
+        with self._asked("GET", url, target, {"Range": f"bytes={begin}-"} if begin else None) as reply:
+            skip = 0 if reply.status == 206 else begin  # all of it comes where ranges are not known
+            if begin and not skip and not reply.getheader("Content-Range", "").startswith(f"bytes {begin}-"):
+                raise CloudUnavailable(f"{self._host} answered another part than was asked for")
+            while True:
+                with _translated(self._endpoint):
+                    piece = reply.read(PIECE_BYTES)
+                if not piece:
+                    break
+                left_out = min(skip, len(piece))
+                skip -= left_out
+                if left_out < len(piece):
+                    yield piece[left_out:]
+            if reply.length:
+                raise CloudUnavailable(f"{self._host} broke off: {reply.length} bytes are missing")
+
+    def list(self, url: str) -> list[StoredObject]:
+        """Return every object whose name begins with that of `url`. Raises CloudErrors."""
+        return [each for page in self.pages(url) for each in page]
+
+    def pages(self, url: str) -> Iterator[Sequence[StoredObject]]:
+        """Yield the same, page by page."""
+        bucket, prefix = _split(url)
+        token: str | None = ""
+        while token is not None:
+            query = {"prefix": prefix, "maxResults": str(PAGE), **({"pageToken": token} if token else {})}
+            page = self._json(url, f"/storage/v1/b/{quote(bucket, safe='')}/o?{urlencode(query)}")
+            items = page.get("items", [])
+            if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+                raise CloudUnavailable(f"{self._host} answered a list that is none")
+            yield [*map(_stored, items)]
+            following = page.get("nextPageToken")
+            if following and str(following) == token:
+                raise CloudUnavailable(f"{self._host} answered a list that does not end")
+            token = str(following) if following else None
+
+    def delete(self, url: str) -> None:
+        """Delete an object; one that does not exist is fine. Raises CloudErrors."""
+        bucket, name = _split(url)
+
+        def ask() -> None:
+            with self._asked("DELETE", url, _object(bucket, name)):
+                pass
+
+        with contextlib.suppress(NotFound):
+            _retried(ask)
+
+    @property
+    def _host(self) -> str:
+        return self._endpoint.partition("://")[2]
+
+    def _json(self, url: str, target: str) -> Mapping[str, object]:
+        def ask() -> Mapping[str, object]:
+            with self._asked("GET", url, target) as reply, _translated(self._endpoint):
+                return error_translation.json_object(reply.read(REPLY_BYTES).decode("utf-8", "replace"), self._host)
+
+        return _retried(ask)
+
+    @contextlib.contextmanager
+    def _asked(
+        self, method: str, url: str, target: str, headers: Mapping[str, str] | None = None, body: BinaryIO | None = None
+    ) -> Iterator[http.client.HTTPResponse]:
+        """Send a request, and hold the connection of its reply, a good one. Raises CloudErrors."""
+        signed = {"Accept": "application/json", **(headers or {})}
+        if self._bearer is not None:
+            signed["Authorization"] = f"Bearer {self._bearer.token()}"
+        scheme, _, host = self._endpoint.partition("://")
+        connection = connection_to(scheme, host, self._timeout_s, proxies=not self._emulated)
+        try:
+            with _translated(self._endpoint):
+                connection.request(method, target, body, signed)
+                reply = connection.getresponse()
+                failed = reply.status >= 300
+                text = reply.read(REPLY_BYTES).decode("utf-8", "replace") if failed else ""
+            if reply.status == 404:
+                raise NotFound(f"{url} does not exist")
+            if failed:
+                error = error_translation.http_error(reply.status, text, host=host, emulated=self._emulated)
+                if isinstance(error, AuthError) and reply.status == 401 and self._bearer and self._bearer.renewable:
+                    self._bearer.renew()
+                    raise CloudUnavailable(error.message, hint=error.hint)
+                raise error
+            yield reply
+        finally:
+            connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class RunResults:
+    """The results that the pods of a run have sent to its bucket: a `places.gke.pods.collection.ResultStore`."""
+
+    objects: Objects
+    place: str  # gs://BUCKET/PREFIX/<run>
+
+    def read(self, worker: int, path: str) -> Iterator[bytes]:
+        """Yield the content of a result. Raises CloudErrors."""
+        return self.objects.download(f"{self.place}/worker{worker}/{path}")
+
+
+def _object(bucket: str, name: str) -> str:
+    return f"/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
+
+
+def _split(url: str) -> tuple[str, str]:
+    bucket, _, name = url.removeprefix("gs://").partition("/")
+    assert url.startswith("gs://") and bucket, f"{url} is not of Cloud Storage"
+    return bucket, name
+
+
+def _stored(item: Mapping[str, object]) -> StoredObject:
+    size = str(item.get("size", ""))
+    return StoredObject(str(item.get("name", "")), int(size) if size.isdigit() else -1, str(item.get("md5Hash", "")))
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return base64.b64encode(hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).digest()).decode()
+
+
+@contextlib.contextmanager
+def _translated(endpoint: str) -> Iterator[None]:
+    """Raise CloudUnavailable for a connection that cannot be made, or that broke off."""
+    host = endpoint.partition("://")[2]
+    try:
+        yield
+    except TimeoutError as error:
+        raise CloudUnavailable(f"{host} did not answer in time") from error
+    except (OSError, http.client.HTTPException) as error:
+        cause = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise CloudUnavailable(f"{host} cannot be reached: {cause}") from error
+
+
+def _retried(call: Callable[[], T]) -> T:
+    """Call it again after what may pass."""
+    pause_s = FIRST_PAUSE_S
+    for _ in range(TRIES - 1):
+        try:
+            return call()
+        except CloudUnavailable:
+            time.sleep(pause_s)
+            pause_s *= 2
+    return call()

@@ -1,0 +1,242 @@
+"""Collect the results of a run; hold its slice while results are still on it, or because its job failed.
+
+Results that could not be collected are a reason to hold the slice, for `limits.linger` after the run and never past its
+deadline: a claim like that of `tpujob up`, in the labels and in the ledger, so it outlives this process and ends without it.
+`tpujob collect` uses that time for another try (`collect_again`). `keep_on_failure` holds the slice of a failed job in the
+same way; the next run of the job takes it over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from orchestrator import errors
+from orchestrator.core.lease.cloud_api import Capabilities
+from orchestrator.core.lease.lease import Down, Held, HeldFor, Lease, NotAllowed
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, ResultsCollected, RunRecord, recorded_error
+from orchestrator.core.text.sizes import format_size
+from orchestrator.engine.effects.base import Lock, Now, Record, Report, Shield, Unlock
+from orchestrator.engine.effects.cloud import Workers
+from orchestrator.engine.effects.workers import Connect, Disconnect, StartCollection, StopCollection, WaitForCollection
+from orchestrator.engine.leases.obligations import keep_slice, release_owed
+from orchestrator.engine.leases.release import latest_lease, try_record, try_start_guardian
+from orchestrator.engine.leases.renewal import move_claim
+from orchestrator.engine.leases.standing import LOOK_S, check_lease, check_slice
+from orchestrator.engine.runtime import retry
+from orchestrator.run.monitor import PeriodicTask
+from orchestrator.run.progress import JobProgress, Outcome
+
+if TYPE_CHECKING:
+    from orchestrator.remote.fleet.port import FleetPort
+    from orchestrator.remote.transfer.collect import CollectionProgress, CollectRequest, CollectResult
+
+WAIT_S = 1.0
+SILENT_S = 10.0  # without a byte of the results: then the hold is not extended
+LEAST_HOLD_S = 10.0  # with less time left a slice is not held
+LAST_COLLECT_S = 5.0  # the least time for a collection
+CONNECT_S = 120.0
+RELEASED = "its results are collected"
+
+
+async def collect_results(
+    lease: Lease, fleet: FleetPort, request: CollectRequest, tasks: Sequence[PeriodicTask] = ()
+) -> CollectResult:
+    """Return what was collected before the end of the slice's claim. Raises Vanished or Preempted if the slice goes meanwhile.
+
+    `remote.transfer.collect` gives up a worker that sends nothing any more. A transfer that continues is not cut short.
+    """
+    began = looked_at = moved_at = await Now()
+    collection, activity = await StartCollection(fleet, request), 0
+    while True:
+        now = await Now()
+        end_at = max((await check_lease(lease)).ends_at, began + LAST_COLLECT_S)
+        if now >= end_at:
+            return await StopCollection(collection, "the end of the slice's time came first")
+        seen = await WaitForCollection(collection, max(min(WAIT_S, end_at - now), 0.0))
+        if seen.result is not None:
+            return seen.result
+        now = await Now()
+        await Report("collect", progress_text(seen, now - began), passing=True)
+        if seen.activity != activity:
+            activity, moved_at = seen.activity, now
+        for task in tasks:
+            await task.tick(now - moved_at)
+        if now - looked_at >= LOOK_S:
+            looked_at = now
+            await check_slice(lease)
+
+
+def progress_text(seen: CollectionProgress, took_s: float) -> str:
+    """Return the progress in words, such as `1,203 of 12,000 files, 3.2 GB of 41.0 GB, 86.1 MB/s`."""
+    if not seen.total_files:
+        return f"reading the results: {format_size(seen.hashed_bytes)} so far"
+    rate = f", {format_size(seen.size_bytes / took_s)}/s" if took_s >= 1 else ""
+    size = f"{format_size(seen.size_bytes)} of {format_size(seen.total_bytes)}"
+    return f"{seen.files:,} of {seen.total_files:,} file{'s'[: seen.total_files != 1]}, {size}{rate}"
+
+
+def check_collected(collected: CollectResult | None) -> None:
+    """Raise ArtifactError for files that were refused or damaged, or that are still on the slice."""
+    if collected is None or not collected.problems:
+        return
+    if collected.waiting:
+        raise errors.ArtifactError(f"not all results are collected: {collected.waiting[0]}")
+    raise errors.ArtifactError(
+        f"artifacts were refused or damaged, {len(collected.problems):,} in all: {collected.problems[0]}",
+        hint="the others are in the run's directory",
+    )
+
+
+async def hold_slice(
+    progress: JobProgress, linger_s: float | None, capabilities: Capabilities, *, keep_on_failure_s: float | None = None
+) -> None:
+    """Hold the slice of a run that has ended if results are still on it, or if its job failed and is to be looked at.
+
+    If that fails, report it; the slice is released.
+    """
+    lease = progress.owed.lease
+    failed_s = keep_on_failure_s if isinstance(progress.error, errors.PayloadFailed) else None
+    waiting = progress.collected is not None and progress.collected.uncollected
+    if lease is None or (failed_s is None and not waiting):
+        return
+    hold_s = failed_s or 0.0
+    if waiting:
+        hold_s = max(hold_s, capabilities.timings.linger_s if linger_s is None else linger_s)
+    try:
+        current, _ = await check_slice(lease)
+        now = await Now()
+        if current.deadline - now < LEAST_HOLD_S:
+            raise errors.DeadlineExceeded("its deadline is reached")
+        held_for = HeldFor.RESULTS if waiting else HeldFor.FAILURE
+        progress.lease = await keep_slice(progress.owed, now + hold_s, capabilities, held_for)
+    except errors.TpujobError as error:
+        lost = ", and the results that are not collected are lost with it" if waiting else ""
+        await Report("warning", f"{lease.name.node} cannot be held{lost}: {error.message}")
+
+
+@dataclass(slots=True)
+class HoldRenewal:
+    """A periodic task: while results arrive, or a job runs, extend the hold by one time to live; never past the deadline."""
+
+    lease: Lease
+    capabilities: Capabilities
+    _not_before: float = 0.0
+
+    async def tick(self, silent_s: float = 0.0) -> None:
+        now, ahead_s = await Now(), self.capabilities.timings.ttl_s
+        long_enough = self.lease.ends_at - now > ahead_s / 2 or self.lease.ends_at >= self.lease.deadline
+        if long_enough or silent_s > SILENT_S or now < self._not_before:
+            return
+        self._not_before = now + ahead_s / 10
+        try:
+            held = Held(self.lease.id, now, now + ahead_s, self.lease.held_for or HeldFor.USER)
+            self.lease = await move_claim(self.lease, held, self.capabilities)
+        except errors.Vanished:
+            raise
+        except errors.CloudError:
+            pass  # there is time for another try
+
+
+@dataclass(frozen=True, slots=True)
+class UncollectedRun:
+    """A run that has ended, with results on a held slice. `borrowed`: it is the slice of `tpujob up`, and stays."""
+
+    run: RunRecord
+    attempt: Attempt
+    lease: Lease
+    request: CollectRequest
+    borrowed: bool = False
+    wide: CollectRequest | None = None  # before it: of what lies beside the artifacts, to another place perhaps
+
+    @property
+    def own_error(self) -> errors.TpujobError | None:
+        """The error of the run, its results aside; None after a success."""
+        error = recorded_error(self.attempt)
+        return None if isinstance(error, errors.ArtifactError) else error
+
+
+async def collect_again(to: UncollectedRun, capabilities: Capabilities) -> Outcome:
+    """Collect the results and release the slice, proven; while results are missing, its hold stays as it is.
+
+    Raises no TpujobError: whatever happens is in the outcome. The caller holds the lock of the attempt.
+    """
+    progress = JobProgress(to.run, to.attempt, to.lease, to.attempt.state)
+    began, gone = await Now(), False
+    try:
+        progress.collected = collected = await _collect(to, progress, capabilities)
+        progress.error = None if collected.waiting else to.own_error
+        if progress.error is None:
+            check_collected(collected)
+    except errors.Interrupted as error:
+        progress.error = error
+    except (errors.Vanished, errors.Preempted) as error:
+        gone = True
+        progress.error = errors.ArtifactError(f"the results that were not collected are lost: {error.message}")
+    except errors.ArtifactError as error:
+        progress.error = error
+    except errors.TpujobError as error:
+        progress.error = errors.ArtifactError(f"the results were not collected: {error.message}", hint=error.hint)
+    except Exception as error:
+        progress.fail_with_bug(error)
+    await Shield()
+    await progress.enter(None)
+    if progress.fleet is not None:
+        await Disconnect(progress.fleet)
+    came = progress.collected
+    complete = came is not None and not came.uncollected
+    if came is not None and not came.waiting:
+        await _record_end(to, progress, release=complete)
+    progress.lease = await latest_lease(to.lease)
+    over = gone or progress.lease.ends_at <= await Now()
+    if to.borrowed or not (complete or over):
+        progress.owed.kept_until = progress.lease.hold_until
+    else:
+        progress.owed.lease = to.lease
+        await release_owed(progress.owed, capabilities, RELEASED if complete else "the time for its results is over")
+    await Unlock(to.lease.id)
+    await Unlock(to.attempt.id)
+    progress.spans["release"] = progress.owed.release_s
+    return replace(progress.outcome(now := await Now()), took_s=now - began)
+
+
+async def _collect(to: UncollectedRun, progress: JobProgress, capabilities: Capabilities) -> CollectResult:
+    if not await Lock(to.lease.id) and not to.borrowed:
+        raise errors.WrongState(f"another tpujob command uses {to.lease.name.node}")
+    await try_start_guardian()  # the claim is in the labels
+    await progress.enter("connect")
+    await Report("collect", f"connecting to {to.lease.name.node}", passing=True)
+    now = await Now()
+    patience_s = min(CONNECT_S, max(to.lease.ends_at - now, LAST_COLLECT_S))  # not past the end of the hold
+    try:
+        workers = await retry.until(now + patience_s, Workers(to.lease.name))
+        progress.fleet = await Connect(to.lease, workers, patience_s)
+    except errors.TpujobError:
+        await check_slice(to.lease)  # it may be gone, or going
+        raise
+    await progress.enter("collect")
+    tasks = [] if to.borrowed else [HoldRenewal(to.lease, capabilities)]
+    if to.wide is None:
+        return await collect_results(to.lease, progress.fleet, to.request, tasks)
+    came = await collect_results(to.lease, progress.fleet, to.wide, tasks)
+    what = f"{len(came.files):,} file{'s'[: len(came.files) != 1]}, {format_size(came.size_bytes)} in {to.wide.destination}"
+    await Report("collect", what)
+    if (missed := came.problems + came.left) or not (came.files or came.notes):
+        await Report("warning", f"not collected: {missed[0]}" if missed else "--work matches no file of the job")
+    here = {(file.worker, file.path) for file in came.files} | came.equal | to.request.elsewhere
+    rest = await collect_results(to.lease, progress.fleet, replace(to.request, elsewhere=here), tasks)
+    return replace(rest, files=rest.files + came.files) if to.wide.destination == to.request.destination else rest
+
+
+async def _record_end(to: UncollectedRun, progress: JobProgress, *, release: bool) -> None:
+    """Record how the run ended, in one transaction with the end of the claim on its slice, if that is to be released."""
+    now = await Now()
+    progress.state = AttemptState.SUCCEEDED if progress.error is None else to.attempt.state
+    collected = ResultsCollected.by(to.attempt.id, now, progress.state, progress.error)
+    try:
+        await Record(collected, *([Down(to.lease.id, now, RELEASED)] if release and not to.borrowed else []))
+    except NotAllowed:  # another process has released it
+        await try_record(collected)
+    except errors.TpujobError as failure:
+        await Report("warning", failure.message)

@@ -1,0 +1,103 @@
+"""A store behind the transport of httpx: objects by their paths, as an API server has them, and faults by the call."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs
+
+import httpx2
+
+from orchestrator.places.gke.api.kube_api import KubeApi
+from orchestrator.places.gke.api.rights import Rights
+
+Answer = httpx2.Response | Exception
+
+
+def refusal(code: int, reason: str, message: str = "said so") -> httpx2.Response:
+    body = {"kind": "Status", "status": "Failure", "reason": reason, "message": message, "code": code}
+    return httpx2.Response(code, json=body)
+
+
+class Store:
+    """`instead` may answer a call before the store does; None lets it pass. `calls` has every method and path."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.instead: Callable[[httpx2.Request], Answer | None] = lambda request: None
+        self.after: Callable[[httpx2.Request], Answer | None] = lambda request: None
+        self.calls: list[str] = []
+        self.bodies: dict[str, dict[str, Any]] = {}  # of what was posted last, by path
+        self.page_rows = 500
+        self._made = 0
+
+    def api(self, rights: Rights | None = None) -> KubeApi:
+        transport = httpx2.MockTransport(self._answer)
+        return KubeApi(httpx2.Client(transport=transport, base_url="https://k8s.test"), "k8s.test", rights)
+
+    def put(self, path: str, found: dict[str, Any]) -> None:
+        self.objects[path] = found
+
+    def _answer(self, request: httpx2.Request) -> httpx2.Response:
+        path = request.url.path
+        self.calls.append(f"{request.method} {path}")
+        for answer in (self.instead(request), None):
+            if isinstance(answer, Exception):
+                raise answer
+            if answer is not None:
+                return answer
+        done = getattr(self, f"_{request.method.lower()}")(path, request)
+        late = self.after(request)
+        if isinstance(late, Exception):
+            raise late
+        return late or done
+
+    def _get(self, path: str, request: httpx2.Request) -> httpx2.Response:
+        if path in self.objects:
+            return httpx2.Response(200, json=self.objects[path])
+        kind = path.rpartition("/")[2]
+        if kind not in (
+            "jobsets",
+            "jobs",
+            "pods",
+            "configmaps",
+            "secrets",
+            "workloads",
+            "namespaces",
+            "events",
+            "nodes",
+        ):
+            return refusal(404, "NotFound", f'"{kind}" not found')
+        query = parse_qs(request.url.query.decode())
+        wanted = dict(each.split("=", 1) for each in query.get("labelSelector", [""])[0].split(",") if each)
+        rows = [
+            found
+            for place, found in sorted(self.objects.items())
+            if place.rpartition("/")[0] == path
+            or (path.count("/") == 4 and place.endswith(f"/{kind}/" + place.rpartition("/")[2]))
+            if all((found["metadata"].get("labels") or {}).get(key) == value for key, value in wanted.items())
+        ]
+        if "as=PartialObjectMetadataList" in request.headers.get("accept", "").replace(" ", ""):
+            rows = [{"metadata": found["metadata"]} for found in rows]
+        begin = int(query.get("continue", ["0"])[0])
+        page, rest = rows[begin : begin + self.page_rows], rows[begin + self.page_rows :]
+        metadata = {"continue": str(begin + self.page_rows)} if rest else {}
+        date = {"date": "Mon, 21 Sep 2026 14:18:20 GMT"}
+        return httpx2.Response(200, json={"items": page, "metadata": metadata}, headers=date)
+
+    def _post(self, path: str, request: httpx2.Request) -> httpx2.Response:
+        found = json.loads(request.content)
+        place = f"{path}/{found['metadata']['name']}"
+        self.bodies[path] = found
+        if place in self.objects:
+            return refusal(409, "AlreadyExists")
+        self._made += 1
+        self.objects[place] = {**found, "metadata": {**found["metadata"], "uid": f"uid-{self._made}"}}
+        return httpx2.Response(201, json=self.objects[place])
+
+    def _delete(self, path: str, request: httpx2.Request) -> httpx2.Response:
+        if path not in self.objects:
+            return refusal(404, "NotFound")
+        if json.loads(request.content)["preconditions"]["uid"] != self.objects[path]["metadata"]["uid"]:
+            return refusal(409, "Conflict")
+        del self.objects[path]
+        return httpx2.Response(200, json={"kind": "Status", "status": "Success"})

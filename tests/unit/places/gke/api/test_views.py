@@ -1,0 +1,239 @@
+"""What the control plane says of a JobSet, as a slice: its state, in whose words, and what ended it."""
+
+from typing import Any
+
+import pytest
+
+from orchestrator.core.lease.cloud_api import SliceName, SliceState, SliceView
+from orchestrator.errors import BadRequest, Preempted, SliceLost
+from orchestrator.places.gke.api import views
+from orchestrator.places.gke.objects.pod_api import PodPhase
+from tests.unit.places.gke.api.objects import (
+    CREATED,
+    NODE,
+    SERVER_NOW,
+    condition,
+    ended,
+    homeless,
+    jobset,
+    pod,
+    running,
+    waiting,
+)
+
+CREATED_S = SERVER_NOW - 300.0
+NAME = SliceName("kind@https://127.0.0.1:1", "team", NODE, queued=True)
+
+
+def view(found: dict[str, Any], *pods: dict[str, Any], **fields: Any) -> SliceView:
+    return views.slice_view(views.Seen(found, pods, server_now=SERVER_NOW, **fields), NAME)
+
+
+def test_a_suspended_jobset_waits_in_its_queue_and_says_why_kueue_does_not_admit_it() -> None:
+    message = "couldn't assign flavors to pod set slice: insufficient unused quota for google.com/tpu"
+    workload = {"status": {"conditions": [condition("QuotaReserved", status="False", message=message)]}}
+    seen = view(jobset(suspend=True), workload=workload)
+    assert (seen.state, seen.native_state) == (SliceState.QUEUED, f"Suspended: {message}")
+
+
+def test_a_jobset_that_is_sent_back_waits_also_while_its_pods_are_being_stopped() -> None:
+    assert view(jobset(suspend=True), running(0), running(1)).state is SliceState.QUEUED
+    ended_well = jobset(condition("Completed"), suspend=True)
+    assert view(ended_well, ended(0), ended(1)).state is SliceState.READY
+
+
+def test_a_jobset_that_kueue_suspends_for_good_has_reached_its_limit() -> None:
+    over = condition("Evicted", reason="DeactivatedDueToMaximumExecutionTimeExceeded", message="exceeded the time")
+    seen = view(jobset(suspend=True), workload={"status": {"conditions": [over]}})
+    assert seen.state is SliceState.TOMBSTONE and isinstance(seen.error, SliceLost) and seen.error.reason == "deadline"
+
+
+def test_a_suspended_jobset_without_a_workload_names_what_may_be_missing() -> None:
+    assert "LocalQueue" in view(jobset(suspend=True)).native_state
+
+
+def test_a_workload_that_may_not_be_read_is_no_missing_queue() -> None:
+    native = view(jobset(suspend=True), unread="workloads is forbidden").native_state
+    assert "LocalQueue" not in native and "workloads is forbidden" in native
+
+
+def test_pods_without_a_node_wait_as_in_a_queue_and_say_what_the_scheduler_says() -> None:
+    seen = view(jobset(), homeless(0, "0/3 nodes are available: 3 node(s) didn't match"), homeless(1))
+    assert seen.state is SliceState.QUEUED
+    assert seen.native_state == "Pending: 2 of 2 pods have no node: 0/3 nodes are available: 3 node(s) didn't match"
+
+
+def test_a_pod_that_has_a_node_and_does_not_start_says_why() -> None:
+    mount = {"type": "Warning", "reason": "FailedMount", "message": 'secret "x" not found', "lastTimestamp": CREATED}
+    placed = {"type": "Warning", "reason": "FailedScheduling", "message": "0/3 nodes are available"}
+    seen = view(jobset(), waiting(0), running(1), events=[placed, mount])
+    assert seen.native_state == 'Starting (1 of 2 pods run: ContainerCreating: secret "x" not found)'
+
+
+def test_since_when_all_pods_run_and_on_which_nodes_they_are_is_said() -> None:
+    seen = view(jobset(), running(0), running(1, node="node-0"))
+    assert (seen.running_s, seen.nodes) == (300.0, ("node-0",))
+    starting = view(jobset(), running(0), homeless(1))
+    assert (starting.running_s, starting.nodes) == (None, ("node-0",))
+
+
+def test_the_claim_of_a_jobset_that_has_ended_goes_on_until_the_cluster_deletes_it() -> None:
+    found = jobset(condition("Completed"))
+    found["spec"]["ttlSecondsAfterFinished"] = 600
+    life_s = 3600
+    assert view(found, ended(0), ended(1)).deadline == CREATED_S + life_s + 600
+    found["status"]["conditions"] = []
+    assert view(found, running(0), running(1)).deadline == CREATED_S + life_s
+
+
+def test_pods_that_do_not_exist_yet_wait_as_well() -> None:
+    assert view(jobset()).native_state == "Pending: 2 of 2 pods have no node"
+
+
+@pytest.mark.parametrize("pods", [[waiting(0), waiting(1)], [running(0), homeless(1)], [running(0)]])
+def test_a_jobset_whose_pods_start_is_being_created(pods: list[dict[str, Any]]) -> None:
+    assert view(jobset(), *pods).state is SliceState.CREATING
+
+
+@pytest.mark.parametrize("pods", [[running(0), running(1)], [ended(0), running(1)], [ended(0, 3), ended(1)]])
+def test_a_jobset_all_of_whose_pods_have_started_is_ready(pods: list[dict[str, Any]]) -> None:
+    assert view(jobset(), *pods).state is SliceState.READY
+
+
+def test_the_pods_of_all_slices_have_to_start() -> None:
+    first = [running(0), running(1)]
+    assert view(jobset(slices=2), *first).state is SliceState.CREATING
+    assert view(jobset(slices=2), *first, running(0, slice=1), running(1, slice=1)).state is SliceState.READY
+
+
+@pytest.mark.parametrize("message", ["rpc error: code = NotFound desc = x: not found", "pull access denied"])
+def test_an_image_that_cannot_be_had_ends_the_wait_at_once(message: str) -> None:
+    seen = view(jobset(), waiting(0, "ImagePullBackOff", message), waiting(1))
+    assert seen.state is SliceState.TOMBSTONE and isinstance(seen.error, BadRequest)
+    assert message in seen.error.message and seen.error.hint is not None and "image" in seen.error.hint
+
+
+def test_a_registry_that_fails_otherwise_has_some_minutes() -> None:
+    def state(scheduled: str) -> SliceState:
+        bound = {**condition("PodScheduled"), "lastTransitionTime": scheduled}
+        return view(jobset(hosts=1), waiting(0, "ImagePullBackOff", "503", conditions=[bound])).state
+
+    assert state("2026-09-21T14:18:00Z") is SliceState.CREATING  # 20 s ago by the clock of the server
+    assert state(CREATED) is SliceState.TOMBSTONE
+
+
+def test_a_secret_that_the_node_has_not_seen_yet_has_some_minutes_and_is_no_matter_of_the_image() -> None:
+    def seen(message: str, scheduled: str) -> SliceView:
+        bound = {**condition("PodScheduled"), "lastTransitionTime": scheduled}
+        return view(jobset(hosts=1), waiting(0, "CreateContainerConfigError", message, conditions=[bound]))
+
+    missing, soon = 'secret "tpujob-x" not found', "2026-09-21T14:18:00Z"
+    for message in (missing, 'object "team"/"tpujob-x" not registered', "failed to sync secret cache: timed out"):
+        assert seen(message, soon).state is SliceState.CREATING
+    late = seen(missing, CREATED)
+    assert late.state is SliceState.TOMBSTONE and isinstance(late.error, BadRequest)
+    assert missing in late.error.message and "image" not in str(late.error.hint)
+    assert seen("container has runAsNonRoot and image will run as root", soon).state is SliceState.TOMBSTONE
+
+
+def test_a_pod_that_its_node_refused_says_why_the_jobset_failed() -> None:
+    status = {"reason": "UnexpectedAdmissionError", "message": "Allocate failed due to no TPUs", "phase": "Failed"}
+    seen = view(jobset(condition("Failed")), pod(1, **status))
+    assert isinstance(seen.error, SliceLost)
+    assert seen.error.message == "worker1 never started (UnexpectedAdmissionError): Allocate failed due to no TPUs"
+
+
+def test_a_pod_that_succeeded_though_it_was_to_be_evicted_was_not_taken_away() -> None:
+    spared = ended(0, conditions=[condition("DisruptionTarget", reason="EvictionByEvictionAPI")])
+    assert view(jobset(condition("Completed"), hosts=1), spared).state is SliceState.READY
+
+
+def test_the_container_of_the_job_counts_and_not_one_that_the_cluster_adds() -> None:
+    found = running(0)
+    added = {"name": "istio-proxy", "state": {"terminated": {"exitCode": 9}}}
+    found["status"]["containerStatuses"].insert(0, added)
+    seen = views.pod_view(found, 1)
+    assert seen.rc is None and seen.started_at is not None
+
+
+@pytest.mark.parametrize(("status", "reason"), [
+    ({"reason": "Evicted", "message": "The node was low on resource: memory"}, "Evicted"),
+    ({"conditions": [condition("DisruptionTarget", reason="PreemptionByScheduler")]}, "Preempting"),
+    ({"conditions": [condition("DisruptionTarget", reason="DeletionByTaintManager")]}, "NodeLost"),
+    ({"conditions": [condition("DisruptionTarget", reason="EvictionByEvictionAPI")]}, "Evicted"),
+])  # fmt: skip
+def test_a_pod_that_was_taken_away_takes_the_jobset_with_it(status: dict[str, Any], reason: str) -> None:
+    seen = view(jobset(), running(0), {**running(1), "status": {**running(1)["status"], **status}})
+    assert (seen.state, seen.native_state) == (SliceState.TOMBSTONE, reason)
+    assert isinstance(seen.error, Preempted) and seen.error.message.startswith("worker1 was taken away")
+
+
+def test_a_jobset_whose_job_was_too_late_says_so_by_its_reason() -> None:
+    late = {
+        "status": {"conditions": [condition("Failed", reason="DeadlineExceeded", message="Job was active too long")]}
+    }
+    seen = view(jobset(condition("Failed")), jobs=[late])
+    assert seen.state is SliceState.TOMBSTONE and isinstance(seen.error, SliceLost) and seen.error.reason == "deadline"
+
+
+def test_a_failed_jobset_whose_pods_have_ended_is_there_to_be_read() -> None:
+    seen = view(jobset(condition("Failed")), ended(0, 3))
+    assert (seen.state, seen.native_state) == (SliceState.READY, "Failed")
+
+
+def test_a_failed_jobset_without_pods_is_lost() -> None:
+    assert isinstance(view(jobset(condition("Failed"))).error, SliceLost)
+
+
+def test_a_jobset_that_is_being_deleted_names_its_finalizers() -> None:
+    going = jobset(deletionTimestamp=CREATED, finalizers=["foregroundDeletion", "example.com/hold"])
+    assert view(going, running(0)).native_state == "Deleting, 1 pod left held by finalizer example.com/hold"
+
+
+def test_its_end_by_the_control_plane_stands_where_labels_of_a_slice_have_it() -> None:
+    seen = view(jobset())
+    assert seen.deadline == 1_790_003_600.0
+    assert seen.labels["tpujob-deadline"] == seen.labels["tpujob-claimed-until"] == "1790003600"
+    assert (seen.accelerator_type, seen.created_at) == ("v5litepod-8", 1_790_000_000.0)
+
+
+def test_a_pod_is_a_worker_by_its_slice_and_its_host() -> None:
+    found = views.pod_view(ended(1, 3, slice=2), hosts=4)
+    assert (found.worker, found.phase, found.rc, found.node) == (9, PodPhase.FAILED, 3, "node-1")
+    assert found.started_at == found.ended_at == 1_790_000_000.0
+
+
+def test_a_pod_without_any_field_is_of_unknown_phase() -> None:
+    found = views.pod_view({}, hosts=1)
+    assert (found.phase, found.rc, found.node, found.started_at) == (PodPhase.UNKNOWN, None, "", None)
+
+
+def test_a_pod_without_a_container_status_waits_for_the_reason_of_the_scheduler() -> None:
+    assert views.pod_view(homeless(0), 1).reason == "Unschedulable"
+    assert views.pod_view(pod(0), 1).reason == ""
+
+
+def test_a_node_is_busy_while_pods_on_it_ask_for_tpus() -> None:
+    node = {
+        "metadata": {"name": "gke-a", "creationTimestamp": CREATED, "labels": {"cloud.google.com/gke-nodepool": "v5e"}}
+    }
+    asking = {"resources": {"requests": {"google.com/tpu": "4"}}}
+
+    def busy(phase: str, container: dict[str, Any], place: str = "gke-a") -> bool:
+        pod = {"spec": {"nodeName": place, "containers": [container]}, "status": {"phase": phase}}
+        return views.node_view(node, [pod]).busy
+
+    assert busy("Running", asking) and busy("Pending", asking)
+    assert not busy("Succeeded", asking) and not busy("Running", {}) and not busy("Running", asking, "gke-b")
+    assert (views.node_view(node, []).pool, views.node_view(node, []).ends_at) == ("v5e", None)
+
+
+def test_a_node_with_a_run_limit_says_when_the_cloud_ends_it() -> None:
+    labels = {"cloud.google.com/gke-max-run-duration-seconds": "3600"}
+    node = {"metadata": {"name": "gke-a", "creationTimestamp": CREATED, "labels": labels}}
+    assert views.node_view(node, []).ends_at == 1_790_003_600.0
+
+
+@pytest.mark.parametrize("life", ["²", "9" * 400, "-1", "1e3", ""])
+def test_a_life_that_is_no_number_of_seconds_counts_as_not_said(life: str) -> None:
+    assert view(jobset(annotations={"tpujob-life-seconds": life})).deadline is None

@@ -1,0 +1,49 @@
+"""Jobs on a cluster for these tests."""
+
+from typing import Any
+
+from orchestrator.catalog import gke
+from orchestrator.core.jobfile.cluster import ClusterTarget
+from orchestrator.core.planning.capacity_request import Provisioning
+from orchestrator.places.gke.objects.capacity import Capacity
+from orchestrator.places.gke.objects.deadlines import deadlines
+from orchestrator.places.gke.objects.manifest import ClusterJob, labels_of
+from orchestrator.places.gke.objects.program import PodProgram
+
+NAME = "tpujob-0a1b2c-0123456789"
+RESERVATION = "projects/my-project/reservations/r1"
+CAPACITIES = {
+    "on-demand": Capacity(),
+    "spot": Capacity(Provisioning.SPOT),
+    "flex-start": Capacity(Provisioning.FLEX_START),
+    "flex-start together": Capacity(Provisioning.FLEX_START, together=True),
+    "reserved": Capacity(Provisioning.RESERVED, reservation=RESERVATION),
+}
+PROGRAM = PodProgram({"schema": 1, "phases": [{"name": "main", "script": "echo 1\n"}]}, b"agent", b"code")
+
+
+def job(
+    accelerator: str = "v6e-16",
+    *,
+    machine_type: str | None = None,
+    slices: int = 1,
+    capacity: Capacity = CAPACITIES["on-demand"],
+    queue: str | None = None,
+    program: PodProgram = PROGRAM,
+    wait_s: float = 0.0,
+    namespace: str = "team-a",
+    **target: Any,
+) -> ClusterJob:
+    """Return a job of an hour."""
+    found = gke.lookup(accelerator, machine_type)
+    assert found is not None, accelerator
+    return ClusterJob(
+        name=NAME,
+        labels=labels_of(lease_id="0123456789", owner="0a1b2c", name="MNIST", run="abcdefghjk"),
+        target=ClusterTarget(namespace, "us-docker.pkg.dev/p/r/train:1", queue=queue, **target),
+        slice=found,
+        slices=slices,
+        capacity=capacity,
+        deadlines=deadlines(3600.0, wait_s=wait_s, linger_s=None, queued=queue is not None),
+        program=program,
+    )

@@ -1,0 +1,283 @@
+"""The objects of a job on a cluster: what the schema of JobSet accepts, and what no schema sees."""
+
+import base64
+import gzip
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from orchestrator.catalog import gke
+from orchestrator.core.planning.capacity_request import Provisioning
+from orchestrator.errors import UserError
+from orchestrator.places.gke.objects.capacity import Capacity
+from orchestrator.places.gke.objects.manifest import ClusterJob, documents
+from orchestrator.places.gke.objects.program import MAX_BYTES, PodProgram, room_for_code
+from tests.unit.places.gke.objects.jobs import CAPACITIES, NAME, PROGRAM, job
+
+SCHEMA = json.loads(gzip.decompress(Path(__file__).with_name("jobset-schema.json.gz").read_bytes()))
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
+LABEL_KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+KINDS = tuple(itertools.product(CAPACITIES.values(), (None, "tpu"), (1, 2)))
+
+
+def fits(name: str, capacity: Capacity) -> bool:
+    """Whether GKE has this capacity for the type."""
+    return gke.slices(name)[0].flex_start or not capacity.ends_nodes
+
+
+def every_kind(name: str) -> Iterator[ClusterJob]:
+    for form in gke.slices(name):
+        for capacity, queue, slices in KINDS:
+            if fits(name, capacity):
+                yield job(name, machine_type=form.machine_type, capacity=capacity, queue=queue, slices=slices)
+
+
+def jobset_of(made: ClusterJob) -> dict[str, Any]:
+    return documents(made)[0]
+
+
+def pod_of(jobset: dict[str, Any]) -> dict[str, Any]:
+    return dict(job_of(jobset)["template"]["spec"])
+
+
+def job_of(jobset: dict[str, Any]) -> dict[str, Any]:
+    return dict(jobset["spec"]["replicatedJobs"][0]["template"]["spec"])
+
+
+def container_of(jobset: dict[str, Any]) -> dict[str, Any]:
+    (container,) = pod_of(jobset)["containers"]
+    return dict(container)
+
+
+def environment_of(jobset: dict[str, Any]) -> dict[str, Any]:
+    found = container_of(jobset)["env"]
+    assert len({each["name"] for each in found}) == len(found)
+    return {each["name"]: each.get("value") or each["valueFrom"]["fieldRef"]["fieldPath"] for each in found}
+
+
+def check(made: ClusterJob) -> None:
+    """Raise AssertionError or ValidationError for a JobSet that no control plane would take."""
+    jobset = jobset_of(made)
+    VALIDATOR.validate(jobset)
+    pods = job_of(jobset)["template"]
+    template = jobset["spec"]["replicatedJobs"][0]["template"]
+    for labels in (jobset["metadata"]["labels"], template["metadata"]["labels"], pods["metadata"]["labels"]):
+        for key, value in labels.items():
+            assert LABEL_KEY.fullmatch(key) and LABEL_VALUE.fullmatch(value), (key, value)
+    for key, value in pods["spec"]["nodeSelector"].items():
+        assert LABEL_KEY.fullmatch(key) and LABEL_VALUE.fullmatch(value), (key, value)
+    for value in jobset["metadata"]["annotations"].values():
+        assert isinstance(value, str)
+    hosts, replicas = job_of(jobset)["parallelism"], jobset["spec"]["replicatedJobs"][0]["replicas"]
+    assert job_of(jobset)["completions"] == hosts
+    assert len(f"{jobset['metadata']['name']}-slice-{replicas - 1}-{hosts - 1}-xxxxx") <= 63
+    resources = container_of(jobset)["resources"]
+    assert resources["requests"] == resources["limits"] == {"google.com/tpu": made.slice.chips_per_host}
+    assert hosts * replicas * made.slice.chips_per_host == made.slices * made.slice.kind.chips
+
+
+@pytest.mark.parametrize("number", range(len(KINDS)))
+def test_every_kind_of_job_is_a_valid_jobset_on_a_third_of_all_types(number: int) -> None:
+    capacity, queue, slices = KINDS[number]
+    checked = 0
+    for name in gke.types()[number % 3 :: 3]:
+        for form in gke.slices(name):
+            if fits(name, capacity):
+                check(job(name, machine_type=form.machine_type, capacity=capacity, queue=queue, slices=slices))
+                checked += 1
+    assert checked >= 60
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", gke.types())
+def test_every_kind_of_job_is_a_valid_jobset_on_every_type(name: str) -> None:
+    for made in every_kind(name):
+        check(made)
+
+
+def test_the_schema_refuses_an_unknown_field() -> None:
+    jobset = jobset_of(job())
+    jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["nodeSelectors"] = {}
+    assert [error.validator for error in VALIDATOR.iter_errors(jobset)] == ["additionalProperties"]
+
+
+def test_the_same_job_is_the_same_objects() -> None:
+    assert json.dumps(documents(job())) == json.dumps(documents(job()))
+
+
+def test_a_slice_of_several_hosts_is_one_job_of_as_many_pods_in_one_node_pool() -> None:
+    jobset = jobset_of(job("v6e-16"))
+    (replicated,) = jobset["spec"]["replicatedJobs"]
+    assert (replicated["name"], replicated["replicas"]) == ("slice", 1)
+    spec = job_of(jobset)
+    assert (spec["parallelism"], spec["completions"], spec["completionMode"]) == (4, 4, "Indexed")
+    assert (
+        jobset["metadata"]["annotations"]["alpha.jobset.sigs.k8s.io/exclusive-topology"]
+        == "cloud.google.com/gke-nodepool"
+    )
+    assert pod_of(jobset)["nodeSelector"] == {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice",
+        "cloud.google.com/gke-tpu-topology": "4x4",
+    }
+
+
+def test_hosts_of_single_host_slices_may_share_their_node_pool_with_other_jobs() -> None:
+    jobset = jobset_of(job("v6e-8"))
+    assert job_of(jobset)["parallelism"] == 1
+    assert "alpha.jobset.sigs.k8s.io/exclusive-topology" not in jobset["metadata"]["annotations"]
+
+
+def test_eight_chips_are_two_hosts_with_the_other_machine_type() -> None:
+    jobset = jobset_of(job("v6e-8", machine_type="ct6e-standard-4t"))
+    assert job_of(jobset)["parallelism"] == 2
+    assert container_of(jobset)["resources"]["limits"] == {"google.com/tpu": 4}
+
+
+def test_several_slices_are_told_of_each_other() -> None:
+    one, two = jobset_of(job(slices=1)), jobset_of(job(slices=2))
+    assert not [name for name in environment_of(one) if name.startswith("MEGASCALE_")]
+    found = environment_of(two)
+    assert found["MEGASCALE_NUM_SLICES"] == "metadata.annotations['jobset.sigs.k8s.io/global-replicas']"
+    assert found["MEGASCALE_SLICE_ID"] == "metadata.annotations['jobset.sigs.k8s.io/job-global-index']"
+    assert found["MEGASCALE_COORDINATOR_ADDRESS"] == "metadata.annotations['jobset.sigs.k8s.io/coordinator']"
+    assert two["spec"]["replicatedJobs"][0]["replicas"] == 2
+
+
+def test_a_pod_is_told_its_place() -> None:
+    found = environment_of(jobset_of(job("v6e-16", slices=3)))
+    assert found["TPUJOB_SLICE"] == "metadata.annotations['jobset.sigs.k8s.io/job-index']"
+    assert found["TPUJOB_COORDINATOR_NAME"] == "metadata.annotations['jobset.sigs.k8s.io/coordinator']"
+    assert found["TPUJOB_POD_IP"] == "status.podIP"
+    assert (found["TPUJOB_SLICES"], found["TPUJOB_HOSTS_PER_SLICE"]) == ("3", "4")
+    assert 20000 <= int(found["TPUJOB_COORDINATOR_PORT"]) < 30000
+
+
+def test_the_control_plane_ends_the_job_by_itself() -> None:
+    jobset = jobset_of(job())
+    assert pod_of(jobset)["activeDeadlineSeconds"] == 3600 + 120
+    assert job_of(jobset)["activeDeadlineSeconds"] == 3600 + 900
+    assert jobset["spec"]["ttlSecondsAfterFinished"] == 3600
+    assert jobset["metadata"]["annotations"]["tpujob-life-seconds"] == "4500"
+    assert jobset["spec"]["failurePolicy"] == {"maxRestarts": 0}
+    assert job_of(jobset)["backoffLimit"] == 0
+    assert pod_of(jobset)["restartPolicy"] == "Never"
+    assert job_of(jobset_of(job(wait_s=7200.0)))["activeDeadlineSeconds"] == 3600 + 7200
+
+
+def test_kueue_admits_a_job_that_begins_suspended_and_keeps_its_time() -> None:
+    jobset = jobset_of(job(queue="tpu", priority="high", wait_s=7200.0))
+    labels = jobset["metadata"]["labels"]
+    assert jobset["spec"]["suspend"] is True
+    assert labels["kueue.x-k8s.io/queue-name"] == "tpu"
+    assert labels["kueue.x-k8s.io/priority-class"] == "high"
+    assert labels["kueue.x-k8s.io/max-exec-time-seconds"] == str(job_of(jobset)["activeDeadlineSeconds"]) == "4500"
+    assert jobset["metadata"]["annotations"]["tpujob-life-seconds"] == str(4500 + 7200)
+    without = jobset_of(job())
+    assert "suspend" not in without["spec"]
+    assert not [key for key in without["metadata"]["labels"] if "kueue" in key]
+
+
+@pytest.mark.parametrize(("kind", "selector", "tolerated"), [
+    ("on-demand", {}, []), ("spot", {"cloud.google.com/gke-spot": "true"}, ["cloud.google.com/gke-spot"]),
+    ("flex-start", {"cloud.google.com/gke-flex-start": "true"}, []),
+    ("flex-start together", {"cloud.google.com/gke-queued": "true"}, ["cloud.google.com/gke-queued"]),
+    ("reserved", {"cloud.google.com/reservation-name": "r1", "cloud.google.com/reservation-project": "my-project"}, []),
+])  # fmt: skip
+def test_nodes_are_selected_by_their_capacity(kind: str, selector: dict[str, str], tolerated: list[str]) -> None:
+    pod = pod_of(jobset_of(job(capacity=CAPACITIES[kind])))
+    own = {key: value for key, value in pod["nodeSelector"].items() if "gke-tpu" not in key}
+    assert own == selector
+    assert [each["key"] for each in pod["tolerations"]] == ["google.com/tpu", *tolerated]
+
+
+def test_nodes_that_are_asked_for_together_have_a_time_limit_of_seven_days_at_most() -> None:
+    key = "provreq.kueue.x-k8s.io/maxRunDurationSeconds"
+    together = CAPACITIES["flex-start together"]
+    assert jobset_of(job(capacity=together))["metadata"]["annotations"][key] == "4500"
+    assert jobset_of(job(capacity=together, wait_s=7 * 86400.0))["metadata"]["annotations"][key] == "604800"
+    assert key not in jobset_of(job(capacity=CAPACITIES["flex-start"]))["metadata"]["annotations"]
+
+
+def test_a_reservation_may_be_named_without_its_project() -> None:
+    pod = pod_of(jobset_of(job(capacity=Capacity(Provisioning.RESERVED, reservation="r1"))))
+    assert pod["nodeSelector"]["cloud.google.com/reservation-name"] == "r1"
+    assert "cloud.google.com/reservation-project" not in pod["nodeSelector"]
+
+
+def test_every_object_and_every_pod_has_the_labels_by_which_it_is_found() -> None:
+    jobset, secret, config_map = documents(job(program=PodProgram({}, b"agent", secrets={"TOKEN": "x"})))
+    wanted = {
+        "tpujob": "1",
+        "tpujob-lease-id": "0123456789",
+        "tpujob-owner": "0a1b2c",
+        "tpujob-name": "mnist",
+        "tpujob-run": "abcdefghjk",
+    }
+    for each in (jobset, secret, config_map):
+        assert (each["metadata"]["name"], each["metadata"]["namespace"]) == (NAME, "team-a")
+        assert each["metadata"]["labels"].items() >= wanted.items()
+    template = jobset["spec"]["replicatedJobs"][0]["template"]
+    assert template["metadata"]["labels"] == template["spec"]["template"]["metadata"]["labels"] == wanted
+
+
+def test_the_pods_run_the_program_of_the_config_map() -> None:
+    jobset, config_map = documents(job())
+    container = container_of(jobset)
+    assert container["command"] == ["python3", "-IS", "/tpujob/in/agent.zip", "pod", "/tpujob/in", "/tpujob/run"]
+    assert container["image"] == "us-docker.pkg.dev/p/r/train:1"
+    assert (container["name"], container["terminationMessagePath"]) == ("job", "/dev/termination-log")
+    mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+    volumes = {each["name"]: each for each in pod_of(jobset)["volumes"]}
+    assert volumes[mounts["/tpujob/in"]]["configMap"] == {"name": NAME}
+    assert volumes[mounts["/tpujob/run"]]["emptyDir"] == {}
+    assert volumes[mounts["/dev/shm"]]["emptyDir"] == {"medium": "Memory"}
+    assert json.loads(config_map["data"]["request.json"]) == PROGRAM.request
+    encoded = {name: base64.b64decode(content) for name, content in config_map["binaryData"].items()}
+    assert encoded == {"agent.zip": b"agent", "code.tar.gz": b"code"}
+
+
+def test_a_pod_finds_its_secret_once_it_finds_the_config_map_for_which_it_waits() -> None:
+    made = documents(job(program=PodProgram({}, b"agent", secrets={"TOKEN": "x"})))
+    assert [each["kind"] for each in made] == ["JobSet", "Secret", "ConfigMap"]
+
+
+def test_secrets_are_in_a_secret_and_nowhere_else() -> None:
+    jobset, secret, config_map = documents(job(program=PodProgram({}, b"agent", secrets={"TOKEN": "hush-4711"})))
+    others = (jobset, config_map)
+    assert secret["kind"] == "Secret" and secret["stringData"] == {"TOKEN": "hush-4711"}
+    assert container_of(jobset)["envFrom"] == [{"secretRef": {"name": NAME}}]
+    assert "hush-4711" not in json.dumps(others)
+    assert "envFrom" not in container_of(jobset_of(job()))
+
+
+def test_the_target_is_in_the_pods() -> None:
+    pod = pod_of(jobset_of(job(service_account="trainer", privileged=False)))
+    assert pod["serviceAccountName"] == "trainer"
+    assert "securityContext" not in pod["containers"][0]
+    usual = pod_of(jobset_of(job()))
+    assert "serviceAccountName" not in usual
+    assert usual["containers"][0]["securityContext"] == {"privileged": True}
+
+
+def test_what_does_not_fit_into_a_config_map_is_refused_with_the_way() -> None:
+    request = {"schema": 1}
+    room = room_for_code(request, b"agent")
+    (_, config_map) = documents(job(program=PodProgram(request, b"agent", b"x" * room)))
+    sizes = [len(text.encode()) for text in config_map["data"].values()]
+    sizes += [len(base64.b64decode(content)) for content in config_map["binaryData"].values()]
+    assert sum(sizes) == MAX_BYTES
+    with pytest.raises(UserError, match="a ConfigMap holds") as caught:
+        documents(job(program=PodProgram(request, b"agent", b"x" * (room + 1))))
+    assert "bucket:" in (caught.value.hint or "")
+
+
+def test_what_does_not_fit_into_a_secret_is_refused() -> None:
+    with pytest.raises(UserError, match="a Secret holds"):
+        documents(job(program=PodProgram({}, b"agent", secrets={"A": "x" * (MAX_BYTES + 1)})))

@@ -1,0 +1,255 @@
+"""How the following of a pod ends where its end comes late, in parts or not at all: neither never, nor too early."""
+
+import base64
+import json
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import CloudError, CloudUnavailable, Vanished
+from orchestrator.places.gke.objects.pod_api import PodView
+from orchestrator.places.gke.pods import fleet, follower, pod_views
+from orchestrator.remote.fleet.follow import WorkerState
+from tests.pods_fixture import Node, Part, Pod, Stream, request
+from tests.unit.places.gke.pods.conftest import Followed
+from tests.waiting import until
+
+Make = Callable[..., Followed]
+
+
+def says(pod: Pod, lines: Sequence[dict[str, Any]], of: str = "main") -> None:
+    """Write control lines, ten seconds apart, and end the log."""
+    for number, line in enumerate(lines):
+        pod.clock = lambda now=1_800_000_000.0 + 10 * number: now  # type: ignore[misc]
+        pod.write(f"::tpujob {json.dumps({'n': number, 'at': 0, 'of': of, **line})}\n".encode())
+    pod.close()
+
+
+def results(names: str) -> list[dict[str, Any]]:
+    """The control lines of as many files, of which each has its name in it."""
+    rows, pieces = [], []
+    for number, name in enumerate(names):
+        content = name.encode()
+        row = {"path": name, "size_bytes": len(content), "sha256": sha256(content).hexdigest(), "kept": "log"}
+        rows.append({"file": row, "row": number})
+        pieces.append({"piece": number, "data": base64.b64encode(zlib.compress(content)).decode()})
+    return [*rows, *pieces, {"end": {"rc": 0, "phase": "main"}}]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower, "RETRY_FIRST_S", 0.0)
+    monkeypatch.setattr(follower, "RETRY_MOST_S", 0.01)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("after_bytes", [0, 300])
+def test_a_log_that_breaks_off_between_node_and_api_server_is_no_whole_log(
+    node: Node, followed: Make, monkeypatch: pytest.MonkeyPatch, after_bytes: int
+) -> None:
+    pod = node.run(request(("main", "echo line; echo small >$TPUJOB_ARTIFACTS/small")))
+    until(lambda: pod.view().phase.ended, "the end of the pod")
+    whole, tries = node.log, []
+
+    def broken_off(name: str, since: float | None = None) -> Any:
+        tries.append(since)
+        content = b"".join(whole(name, since))
+        return _Pieces(content[:after_bytes] if len(tries) < 3 else content)
+
+    monkeypatch.setattr(node, "log", broken_off)
+    seen = followed()
+    assert seen.end().rc == 0 and seen.log == b"line\n"
+    found = seen.collect()
+    assert not found.problems and [file.path for file in found.files] == ["artifacts/small"]
+
+
+class _Pieces:
+    """A connection that ends as if the log did."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+    def __iter__(self) -> Any:
+        yield self.content
+
+    def close(self) -> None:
+        """It has ended."""
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("first", [b"150000", b'::tpujob {"n": '])
+def test_a_setup_whose_end_is_gone_has_succeeded_where_main_has_begun(node: Node, followed: Make, first: bytes) -> None:
+    pod = node.run(request(("setup", "echo s"), ("main", "seq 1 200000")))
+    until(lambda: pod.closed, "the end of the pod")
+    main = [at for at, part in enumerate(pod.parts) if part.content.startswith(first) and b"setup" not in part.content]
+    pod.rotate(next(at for at in main if at > 100))  # to a line of the log, or to a mark
+    seen = followed()
+    end = seen.end("setup")
+    assert (end.state, end.rc, seen.log) == (WorkerState.EXITED, 0, b"")
+    end = seen.end("main")
+    assert (end.state, end.rc) == (WorkerState.EXITED, 0) and seen.log.endswith(b"200000\n")
+
+
+@pytest.mark.parametrize(("of", "lines", "states"), [
+    ("main", results("a"), [WorkerState.EXITED, WorkerState.EXITED]),
+    ("main", [{"end": {"phase": "main", "rc": None, "why": "stalled"}}], [WorkerState.EXITED, WorkerState.LOST]),
+    ("setup", [{"end": {"phase": "setup", "rc": None, "why": "stalled"}}], [WorkerState.LOST]),
+])  # fmt: skip
+def test_so_has_one_of_which_only_the_last_lines_are_left(
+    node: Node, followed: Make, of: str, lines: list[dict[str, Any]], states: list[WorkerState]
+) -> None:
+    says(node.pod(), [{"pod": {}}, *lines], of)
+    node.pod().rotate(1)
+    seen = followed()
+    assert [seen.end(phase).state for phase in ("setup", "main")[: len(states)]] == states
+    assert [problem.path for problem in seen.collect().problems] == ["(the rest)"]
+
+
+def test_main_that_is_attached_as_the_following_ends_has_its_end(
+    node: Node, followed: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Setup succeeded, and the time was over before main began."""
+    concluded, attached = threading.Event(), threading.Event()
+    conclude = follower.Follower._conclude
+
+    def slowly(self: follower.Follower, view: PodView | None) -> None:
+        conclude(self, view)
+        concluded.set()
+        attached.wait()
+
+    monkeypatch.setattr(follower.Follower, "_conclude", slowly)
+    end = {"rc": 0, "phase": "setup", "why": "deadline"}
+    says(node.pod(), [{"pod": {}}, {"began": "setup"}, {"ended": "setup", "rc": 0}, {"end": end}], "setup")
+    seen = followed()
+    assert seen.end("setup").rc == 0
+    concluded.wait()
+    seen.follow("main")
+    attached.set()
+    assert seen.ended().workers[0].why == "deadline"
+
+
+def failing(
+    node: Node, errors: Sequence[CloudError | None], monkeypatch: pytest.MonkeyPatch
+) -> list[CloudError | None]:
+    """Let the next connections to a log fail so, but for None; return the errors that are left."""
+    log, left = node.log, list(errors)
+
+    def failing_log(pod: str, since: float | None = None) -> Stream:
+        error = left.pop(0) if left else None
+        if error is not None:
+            raise error
+        return log(pod, since)
+
+    monkeypatch.setattr(node, "log", failing_log)
+    return left
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_outage_while_the_results_of_an_ended_pod_come_loses_none(
+    node: Node, followed: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says(node.pod(), [{"pod": {}}, {"began": "main"}, {"ended": "main", "rc": 0}, *results("abcdefgh")])
+    node.cuts = [1000]
+    left = failing(node, [None, *[CloudUnavailable("the API server is away")] * 20], monkeypatch)
+    seen = followed()
+    assert seen.end().rc == 0
+    assert not seen.collect().problems and not left
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_log_of_an_ended_pod_that_comes_in_many_parts_comes_whole(
+    node: Node, followed: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says(node.pod(), [{"pod": {}}, {"began": "main"}, {"ended": "main", "rc": 0}, *results("abcdefgh")])
+    node.cuts = [700] * 12
+    refused = [Vanished("the pod does not exist")] * (follower.LAST_TRIES - 1)
+    left = failing(node, [None, *refused, None, *refused, None, *refused], monkeypatch)
+    seen = followed()
+    assert seen.end().rc == 0
+    assert not seen.collect().problems and not left
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    ("error", "outage_s"), [(Vanished("the pod does not exist"), 600.0), (CloudUnavailable("away"), 0.05)]
+)
+def test_a_log_that_is_gone_is_given_up_and_so_is_an_outage_that_lasts(
+    node: Node, followed: Make, monkeypatch: pytest.MonkeyPatch, error: CloudError, outage_s: float
+) -> None:
+    monkeypatch.setattr(follower, "OUTAGE_S", outage_s)
+    says(node.pod(), [{"pod": {}}, {"began": "main"}])
+    failing(node, [error] * 100_000, monkeypatch)
+    assert followed().end().state is WorkerState.LOST
+
+
+@pytest.mark.parametrize("waits_for", ["a collection", "the next phase"])
+def test_a_connection_that_nobody_reads_is_not_taken_for_a_dead_one(
+    node: Node, followed: Make, monkeypatch: pytest.MonkeyPatch, waits_for: str
+) -> None:
+    """Pods of a failed job are deleted; what has been sent of their logs is still to be read."""
+    monkeypatch.setattr(follower, "RESULTS", 2)
+    monkeypatch.setattr(fleet, "WATCH_S", 0.05)
+    monkeypatch.setattr(fleet, "SETTLE_S", 0.5)
+    monkeypatch.setattr(pod_views, "FRESH_S", 0.0)
+    gone, looks, log = threading.Event(), 0, node.log
+    pods = node.pods
+
+    def pods_until_then() -> tuple[PodView, ...]:
+        nonlocal looks
+        looks += gone.is_set()
+        return () if gone.is_set() else pods()
+
+    def log_until_then(pod: str, since: float | None = None) -> Stream:
+        if gone.is_set():
+            raise Vanished("the pod does not exist any more")
+        return log(pod, since)
+
+    monkeypatch.setattr(node, "pods", pods_until_then)
+    monkeypatch.setattr(node, "log", log_until_then)
+    pod = node.pod()
+    seen = followed()
+    if waits_for == "the next phase":
+        pod.write(b'::tpujob {"n": 0, "at": 0, "of": "setup", "ended": "setup", "rc": 0}\n')
+        seen.follow("setup")
+        until(lambda: seen.fleet.wait(1.0).ended, "the end of setup")
+        pod.parts.append(Part(1_800_000_000.0, b'::tpujob {"n": 1, "at": 0, "of": "main", "began": "main"}', True))
+        lines = results("abcdefgh")
+        for number, line in enumerate([{"ended": "main", "rc": 0}, *lines], 2):
+            pod.write(f"::tpujob {json.dumps({'n': number, 'at': 0, 'of': 'main', **line})}\n".encode())
+        pod.close()
+    else:
+        says(pod, [{"pod": {}}, {"began": "main"}, {"ended": "main", "rc": 0}, *results("abcdefgh")])
+        assert seen.end("main").rc == 0
+    (following,) = seen.fleet._following.followers
+    until(lambda: following._is_busy, "all that is taken without being asked for")
+    gone.set()
+    until(lambda: looks >= 20, "looks at the pods")  # a second of them
+    assert not node.streams[0].closed.is_set()
+    seen.end("main") if waits_for == "the next phase" else None
+    assert not seen.collect().problems
+
+
+def test_names_that_a_failed_setup_does_not_reach_are_told_however_long_they_are(node: Node, followed: Make) -> None:
+    script = """
+    for i in 1 2 3 4 5 6 7 8; do
+        echo "Connection refused host='$i$(printf '漢%.0s' $(seq 400))', port=443"
+    done
+    echo kept >"$TPUJOB_ARTIFACTS/kept"
+    exit 5
+    """
+    node.run(request(("setup", script)))
+    seen = followed()
+    end = seen.end("setup")
+    assert (end.state, end.rc, end.why) == (WorkerState.EXITED, 5, "") and len(end.unreachable) == 8
+    assert [file.path for file in seen.collect().files] == ["artifacts/kept"]
+
+
+def test_what_nobody_expected_is_told_all_the_same(node: Node, followed: Make) -> None:
+    pod = node.run({**request(), "phases": None})
+    end = followed().end()
+    assert (end.state, end.why) == (WorkerState.LOST, "failed") and end.detail.startswith("TypeError: ")
+    until(lambda: pod.view().rc == 71, "its own code")

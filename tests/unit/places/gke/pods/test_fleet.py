@@ -1,0 +1,283 @@
+"""The program of a pod as a real process, and the fleet that follows it through a log as a node serves it."""
+
+import base64
+import hashlib
+import json
+import os
+import signal
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.remote.fleet.follow import WorkerState
+from tests.pods_fixture import Leap, Node, code, request
+from tests.unit.places.gke.pods.conftest import Followed
+from tests.waiting import until
+
+Make = Callable[..., Followed]
+
+
+def up(followed: Make) -> Followed:
+    """Follow a job that says `up`, and return once it did."""
+    seen = followed()
+    seen.follow()
+    until(lambda: seen.log == b"up\n", "the job")
+    return seen
+
+
+def test_a_job_in_a_pod_has_its_log_its_figures_its_code_and_its_results(node: Node, followed: Make) -> None:
+    archive = code({"a/hello.txt": b"hello\n"})
+    main = """
+    cat a/hello.txt
+    echo "$TPUJOB_RUN $TPUJOB_ATTEMPT $TPUJOB_WORKER/$TPUJOB_WORKERS $TPU_NAME $PJRT_DEVICE $TPUJOB_COORDINATOR"
+    echo '{"step": 1}' >>"$TPUJOB_ARTIFACTS/metrics.jsonl"
+    echo made >a/made.txt; echo left >a/left.dat
+    """
+    asked = request(("setup", "echo setting up"), ("main", main), archive=archive, artifacts=["a/*.txt"])
+    node.run(asked, archive=archive, TPUJOB_POD_IP="10.1.2.3", TPUJOB_COORDINATOR_PORT="20001")
+    seen = followed()
+    assert seen.end("setup").rc == 0 and seen.log == b"setting up\n"
+    seen.logs.clear()
+    end = seen.end("main")
+    assert (end.state, end.rc, end.stopped, end.why) == (WorkerState.EXITED, 0, False, "")
+    assert seen.log == b"hello\nr1 r1-1 0/1 tpujob-x TPU 10.1.2.3:20001\n" and end.log_bytes == len(seen.log)
+    assert bytes(seen.metrics) == b'{"step": 1}\n'
+    found = seen.collect()
+    assert not found.problems
+    assert {file.path for file in found.files} == {"artifacts/metrics.jsonl", "work/a/hello.txt", "work/a/made.txt"}
+    assert seen.result("work/a/made.txt") == b"made\n"
+
+
+ODD = [
+    b"plain\n",
+    b'::tpujob {"n": 3, "at": 0, "of": "main", "end": {}}\n',
+    b"::tpujob|x|\n::tpujob\n::tpujob|\n",
+    b"dos\r\n\r\n\r\r\n10%\r20%\r100%\n",
+    b"\x00\xff\xfe\n\xe2\x82\n",
+    b"half a line, then its end\n",
+    b"z" * 40_000 + b"\n",
+    b"\n\n\n",
+    b"no end at all",
+]
+
+
+def test_the_log_here_is_the_log_there_byte_for_byte(node: Node, followed: Make) -> None:
+    script = "".join(f"echo {base64.b64encode(each).decode()} | base64 -d\n" for each in ODD)
+    node.run(request(("main", f"printf 'half a'; sleep 1.3; echo ' line'\n{script}")))
+    seen = followed()
+    assert seen.end().rc == 0
+    assert seen.log == b"half a line\n" + b"".join(ODD)
+    assert seen.notices == []
+
+
+@pytest.mark.parametrize("cut", [31, 8_300, 100_000])
+def test_a_connection_that_is_cut_anywhere_loses_and_repeats_nothing(node: Node, followed: Make, cut: int) -> None:
+    """The unit tests of the stream cut at every byte."""
+    script = """
+    for i in $(seq 1 300); do echo "line $i $RANDOM"; done; printf x%.0s $(seq 1 20000); echo
+    seq 1 20000; echo '{"step": 1}' >>"$TPUJOB_ARTIFACTS/metrics.jsonl"; printf 'the end'
+    cp "$0" "$TPUJOB_ARTIFACTS/script"
+    """
+    node.cuts = [cut, cut + 40]
+    pod = node.run(request(("main", script)))
+    seen = followed()
+    assert seen.end().rc == 0
+    assert seen.log == (pod.place / "run" / "r1-1" / "main" / "log").read_bytes()
+    assert bytes(seen.metrics) == b'{"step": 1}\n'
+    found = seen.collect()
+    assert not found.problems and seen.result("artifacts/script") == script.encode()
+    assert node.cuts == []
+
+
+def test_what_the_node_has_rotated_away_is_counted_and_said(node: Node, followed: Make) -> None:
+    pod = node.run(request(("main", "seq 1 100000; echo last")))
+    until(lambda: pod.closed, "the end of the pod")
+    log = (pod.place / "run" / "r1-1" / "main" / "log").read_bytes()
+    kept = next(at for at, part in enumerate(pod.parts) if part.content == b"70000")
+    pod.rotate(kept)
+    seen = followed()
+    end = seen.end()
+    assert end.rc == 0 and end.log_bytes == len(log)
+    assert seen.log == log[log.index(b"70000\n") :]
+    gone = len(log) - len(seen.log)
+    assert f"worker0: {gone:,} bytes of its log are gone: the node keeps the last part only" in seen.notices
+
+
+def test_what_a_pod_leaves_out_of_its_log_is_a_gap_of_that_size_also_after_a_cut(node: Node, followed: Make) -> None:
+    node.cuts = [9_000]
+    pod = node.run(request(("main", "echo first; yes | head -c 20000000; echo last"), max_log=1_000_000))
+    seen = followed()
+    end, log = seen.end(), pod.place / "run" / "r1-1" / "main" / "log"
+    assert end.rc == 0 and end.log_bytes == log.stat().st_size == 20_000_011 and seen.notices == []
+    assert log.stat().st_blocks * 512 < 1_100_000 and seen.log.endswith(b"y\nlast\n")
+    assert len(seen.log) + seen.left_out_bytes == end.log_bytes and seen.left_out_bytes > 15_000_000
+
+
+def test_a_setup_that_fails_is_told_and_main_never_begins(node: Node, followed: Make) -> None:
+    node.run(request(("setup", "echo no; exit 3"), ("main", "echo never")))
+    seen = followed()
+    end = seen.end("setup")
+    assert (end.rc, end.why, seen.log) == (3, "", b"no\n")
+    late = followed()
+    end = late.end("main")
+    assert (end.state, end.rc, end.why, late.log) == (WorkerState.EXITED, 3, "setup", b"")
+
+
+def test_the_time_limit_is_kept_in_the_pod_and_its_results_come(node: Node, followed: Make, tmp_path: Path) -> None:
+    script = (
+        "echo so far >$TPUJOB_ARTIFACTS/saved; trap 'echo ending; exit 0' TERM; echo up; while true; do sleep 0.1; done"
+    )
+    leap = Leap(tmp_path / "clock", to_s=3541.0)  # of 3600 s, the last 60 s are for the end
+    pod = node.run(request(("main", script), max_duration_s=3600.0), PYTHONPATH=leap.path)
+    seen = up(followed)
+    leap.now()
+    end = seen.ended().workers[0]
+    assert (end.state, end.rc, end.stopped, end.why) == (WorkerState.EXITED, 124, True, "deadline")
+    assert seen.log.startswith(b"up\n") and seen.log.endswith(b"ending\n")
+    assert not seen.collect().problems and seen.result("artifacts/saved") == b"so far\n"
+    until(lambda: pod.view().rc == 124, "the pod's own code")
+
+
+def test_a_job_that_prints_nothing_for_too_long_is_stopped(node: Node, followed: Make) -> None:
+    node.run(request(("main", "echo once; sleep 1000"), stall_s=1.0))
+    end = followed().end()
+    assert (end.state, end.why) == (WorkerState.LOST, "stalled")
+
+
+@pytest.mark.parametrize(("reason", "why"), [("Evicted", "Evicted"), ("", "stopped"), ("DeadlineExceeded", "deadline")])
+def test_sigterm_stops_the_job_with_grace_and_still_sends_its_results(
+    node: Node, followed: Make, reason: str, why: str
+) -> None:
+    script = "trap 'echo saving; echo 7 >$TPUJOB_ARTIFACTS/step; exit 0' TERM; echo up; while true; do sleep 0.1; done"
+    pod = node.run(request(("main", script)))
+    seen = up(followed)
+    pod.reason, pod.deleting = reason, not reason
+    pod.kill(signal.SIGTERM)
+    end = seen.ended().workers[0]
+    assert end.why == why and (end.rc == 124 or end.state is WorkerState.LOST)
+    assert not seen.collect().problems and seen.result("artifacts/step") == b"7\n"
+    assert seen.log.startswith(b"up\n") and seen.log.endswith(b"saving\n")
+
+
+def test_a_pod_that_is_killed_is_lost_and_leaves_no_process(node: Node, followed: Make) -> None:
+    pod = node.run(request(("main", "echo $$; echo x >$TPUJOB_ARTIFACTS/x; sleep 1000")))
+    seen = followed()
+    seen.follow()
+    until(lambda: seen.log, "the job")
+    pod.reason = "OOMKilled"
+    pod.kill()
+    end = seen.ended().workers[0]
+    assert (end.state, end.rc, end.why) == (WorkerState.LOST, None, "OOMKilled")
+    exited = pod.place / "run" / "r1-1" / "main" / "exit.json"
+    until(exited.exists, "the end of what the pod had started")
+    found = seen.collect()
+    assert [str(problem) for problem in found.problems] == [
+        "worker0: (the rest): the pod ended before it had sent its results"
+    ]
+
+
+def test_an_api_server_that_is_away_is_no_end(node: Node, followed: Make) -> None:
+    pod = node.run(request(("main", "echo up; until [ -e go ]; do sleep 0.05; done; echo went")))
+    seen = up(followed)
+    node.away = True
+    node.streams[-1].close()
+    until(lambda: seen.fleet.wait(0.2).workers[0].state is WorkerState.UNREACHABLE, "the notice of it")
+    (pod.place / "run" / "r1-1" / "work" / "go").touch()
+    node.away = False
+    assert seen.ended().workers[0].rc == 0 and seen.log == b"up\nwent\n"
+
+
+def test_a_clock_of_the_node_that_goes_back_before_a_new_connection_loses_nothing(node: Node, followed: Make) -> None:
+    """A node leaves out all lines that are older than the time that is asked for."""
+    pod = node.pod()
+    pod.clock = lambda: 1_800_000_000.0
+    node.run(request(("main", "echo up; until [ -e go ]; do sleep 0.05; done; echo went; cp $0 $TPUJOB_ARTIFACTS/it")))
+    seen = up(followed)
+    pod.clock = lambda: 1_700_000_000.0
+    node.streams[-1].close()
+    (pod.place / "run" / "r1-1" / "work" / "go").touch()
+    assert seen.ended().workers[0].rc == 0 and seen.log == b"up\nwent\n"
+    assert [file.path for file in seen.collect().files] == ["artifacts/it"]
+
+
+def test_results_that_the_node_has_rotated_away_are_named_wherever_its_log_begins(
+    node: Node, followed: Make, tmp_path: Path
+) -> None:
+    script = "cd $TPUJOB_ARTIFACTS; head -c 20000 /dev/urandom >big; echo a >a; echo b >b"
+    pod = node.run(request(("main", script)))
+    until(lambda: pod.closed, "the end of the pod")
+    for begin, part in enumerate(pod.parts):
+        pod.rotate(begin)
+        seen = followed()
+        seen.place = tmp_path / str(begin)
+        seen.place.mkdir()
+        assert seen.end().rc == 0
+        found = seen.collect()
+        complete = b'"ended"' in part.content or begin < 2
+        assert len(found.files) == 3 * complete, part
+        assert [str(problem).partition(";")[0] for problem in found.problems] == [
+            "worker0: (the rest): it is gone from the log of the pod, of which its node keeps the last part only"
+        ] * (not complete), part
+        seen.fleet.cancel()
+
+
+def test_each_file_of_which_a_part_is_gone_is_named(node: Node, followed: Make) -> None:
+    """Rotated away while they were read: the second half of b, c, and the first half of d."""
+    pod, content = node.pod(), os.urandom(1000)
+    packed = base64.b64encode(zlib.compress(content)).decode()
+    row = {"size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest(), "kept": "log"}
+    said: list[dict[str, Any]] = [{"pod": {}}, {"began": "main"}, {"ended": "main", "rc": 0}]
+    said += [{"file": {"path": name, **row}, "row": number} for number, name in enumerate("abcd")]
+    said += [{"piece": number, "data": half} for number in range(4) for half in (packed[:600], packed[600:])]
+    said += [{"end": {"rc": 0}}]
+    for number, line in enumerate(said):
+        if not 10 <= number <= 13:
+            text = json.dumps({"n": number, "at": 0, "of": "main", **line})
+            pod.write(f"::tpujob {text}\n".encode())
+    pod.close()
+    seen = followed()
+    assert seen.end().rc == 0
+    found = seen.collect()
+    assert [file.path for file in found.files] == ["a"]
+    assert [each.path for each in found.problems] == ["b", "c", "d"]
+    assert all(each.why.startswith("it is gone from the log of the pod") for each in found.problems)
+
+
+def test_a_result_that_the_manifest_promises_and_no_log_holds_is_one_problem(node: Node, followed: Make) -> None:
+    row = '{"path": "big", "size_bytes": 200000, "sha256": "x"}'
+    manifest = f'{{"schema": 1, "files": [{row}]}}'
+    script = f"cd $TPUJOB_ARTIFACTS; head -c 200000 /dev/urandom >big; echo '{manifest}' >manifest.json"
+    node.run(request(("main", script), inline_bytes=1000))
+    seen = followed()
+    assert seen.end().rc == 0
+    assert [problem.path for problem in seen.collect().problems] == ["artifacts/big"]
+
+
+def test_what_is_too_large_for_the_log_is_left_out_by_name(node: Node, followed: Make) -> None:
+    script = (
+        "cd $TPUJOB_ARTIFACTS; head -c 200000 /dev/urandom >big; echo small >small; mkfifo pipe;"
+        " echo away >../away; ln -s $PWD/../away out;"
+        " echo odd >$'o\\td\\xffd'; echo 1 >Model; echo 2 >model"
+    )
+    pod = node.run(request(("main", script), inline_bytes=100_000))
+    seen = followed()
+    assert seen.end().rc == 0
+    found = seen.collect()
+    came = {file.path: seen.result(file.place or file.path).decode() for file in found.files}
+    assert came == {
+        "artifacts/Model": "1\n",
+        "artifacts/model": "2\n",
+        "artifacts/out": "away\n",
+        "artifacts/small": "small\n",
+        "artifacts/o\td\udcffd": "odd\n",
+    }
+    assert [(each.path, each.why) for each in found.refused] == [
+        ("artifacts/big", "too large for the log of a pod; `bucket:` in the job takes results of any size")
+    ]
+    assert [(each.path, each.why) for each in found.notes] == [("artifacts/pipe", "not a regular file")]
+    until(lambda: pod.closed, "the end of the pod")
+    note: dict[str, Any] = json.loads(pod.view().note)
+    assert note["files"] == 5 and note["left_out_files"] == 1 and "artifacts/big" in note["left_out"]
