@@ -12,7 +12,8 @@ from orchestrator.core.lease.lease import Settled
 from orchestrator.engine.effects.base import Now
 from orchestrator.engine.leases import obligations, recover, release
 from orchestrator.errors import AuthError, CloudError
-from orchestrator.run import finish, run
+from orchestrator.run import finish
+from orchestrator.run import program as run
 from tests.simulation.model.faults import FOREVER, cloud_fault
 from tests.simulation.model.world import NO_LAYER
 from tests.simulation.mutants.registry import RUN, NoEffect, Plays, mutant, one, scenario

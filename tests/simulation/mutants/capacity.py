@@ -12,7 +12,8 @@ from orchestrator.engine.leases import recover, release, renewal
 from orchestrator.engine.provision import race
 from orchestrator.places.tpu.api import queued_request
 from orchestrator.places.tpu.api.calls import ApiCalls
-from orchestrator.run import attempt, finish, run
+from orchestrator.run import attempt, finish
+from orchestrator.run import program as run
 from tests.simulation.model.faults import FOREVER, cloud_fault
 from tests.simulation.model.world import GC_ONLY, GUARDIAN_ONLY, NO_LAYER, RACE_ZONES, WATCHDOG_ONLY, ZONES
 from tests.simulation.mutants.registry import (

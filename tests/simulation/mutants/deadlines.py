@@ -11,7 +11,8 @@ from orchestrator.engine.effects.base import Now, ReadLease, Record, Unlock
 from orchestrator.engine.effects.cloud import Get
 from orchestrator.engine.provision import acquire
 from orchestrator.errors import CloudUnavailable
-from orchestrator.run import collection, run
+from orchestrator.run import collection
+from orchestrator.run import program as run
 from orchestrator.run.progress import JobProgress
 from tests.simulation.model.world import GUARDIAN_ONLY, NO_LAYER, WATCHDOG_ONLY
 from tests.simulation.mutants.registry import RUN, Plays, mutant, one, scenario
