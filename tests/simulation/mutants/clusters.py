@@ -9,12 +9,13 @@ from unittest.mock import patch
 
 from orchestrator.core.lease.cloud_api import Listing, Operation, SliceName, SliceState, SliceView
 from orchestrator.errors import AlreadyExists, CloudUnavailable
+from orchestrator.places.gke import pod_ends
 from orchestrator.places.gke.api import client
 from orchestrator.places.gke.api.client import ClusterCloud
 from orchestrator.places.gke.api.errors import NotFound
 from orchestrator.places.gke.api.kube_api import Rows, path_of
 from orchestrator.run import monitor
-from orchestrator.run.cluster import pod_ends, run
+from orchestrator.run.cluster import run
 from tests.simulation.model.cluster import ClusterPlan
 from tests.simulation.model.cluster_world import ClusterWorld
 from tests.simulation.model.faults import FOREVER
