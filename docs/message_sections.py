@@ -50,7 +50,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "A cluster: JobSet, Kueue and pods": (
         (
-            r"places/gke/api/|places/gke/objects/|run/cluster/|client/cluster/|places/gke/pods/|places/google/objects",
+            r"places/gke/|client/cluster/|places/google/objects",
             r"",
         ),
         (r"run/monitor", r"sent back to its queue"),

@@ -24,7 +24,7 @@ from orchestrator.engine.runtime import retry
 from orchestrator.errors import ArtifactError, CloudError, DeadlineExceeded, PayloadFailed, TeardownUnproven
 
 if TYPE_CHECKING:
-    from orchestrator.remote.fleet.port import FleetPort
+    from orchestrator.remote.fleet.port import Crew
     from orchestrator.run.job_run import JobRun
     from orchestrator.run.progress import JobProgress
 
@@ -40,13 +40,13 @@ class Lane:
     goes_on: Callable[[], bool]
     lease: Lease | None = None
     losers: list[Lease] = field(default_factory=list)  # of the race that it won, not proven gone yet
-    fleet: FleetPort | None = None
+    crew: Crew | None = None
     collected: str | None = None  # the attempt before, whose files on the workers are not needed any more
 
     def hand_to(self, progress: JobProgress) -> None:
         """From here on, the run owes the slice, and the losers of its race that are not proven gone yet."""
-        progress.owed.lease, progress.owed.losers, progress.fleet = self.lease, self.losers, self.fleet
-        self.lease, self.losers, self.fleet = None, [], None
+        progress.owed.lease, progress.owed.losers, progress.crew = self.lease, self.losers, self.crew
+        self.lease, self.losers, self.crew = None, [], None
 
 
 async def take_over(job: JobRun, capabilities: Capabilities, progress: JobProgress) -> Lease | None:
@@ -69,9 +69,9 @@ async def take_over(job: JobRun, capabilities: Capabilities, progress: JobProgre
     except CloudError as error:
         why_not = error.message
     await Report("plan", f"{lease.name.node} {why_not}: this run creates another slice")
-    if progress.fleet is not None:
-        await Disconnect(progress.fleet)
-    progress.fleet = None
+    if progress.crew is not None:
+        await Disconnect(progress.crew)
+    progress.crew = None
     await release_owed(progress.owed, capabilities, f"it {why_not}")
     if progress.owed.unproven:
         raise TeardownUnproven(f"{lease.name.node} is not proven gone, so no other slice is created")
@@ -81,7 +81,7 @@ async def take_over(job: JobRun, capabilities: Capabilities, progress: JobProgre
 
 async def _fitting(job: JobRun, lease: Lease) -> Draft:
     """Return the candidate of the job that the slice stands for. Raises CloudError with what is wrong with the slice."""
-    draft = next((draft for draft in job.drafts if _same_kind(draft.lease, lease)), None)
+    draft = next((draft for draft in job.stay.drafts if _same_kind(draft.lease, lease)), None)
     if draft is None:
         raise CloudError("is not what this job asks for")
     now = await Now()
@@ -106,7 +106,7 @@ def _same_kind(wanted: Lease, lease: Lease) -> bool:
 async def pass_on(job: JobRun, progress: JobProgress) -> bool:
     """Leave the slice to the next run, if there is one and the slice is fine; return whether."""
     lane, lease = job.lane, progress.owed.lease
-    if lane is None or lease is None or progress.fleet is None or progress.lease is None:
+    if lane is None or lease is None or progress.crew is None or progress.lease is None:
         return False
     if progress.is_bug or not (progress.error is None or isinstance(progress.error, _SLICE_IS_FINE)):
         return False
@@ -118,9 +118,9 @@ async def pass_on(job: JobRun, progress: JobProgress) -> bool:
         return False
     if not await Make(lane.goes_on):
         return False
-    lane.lease, lane.losers, lane.fleet = lease, progress.owed.losers, progress.fleet
+    lane.lease, lane.losers, lane.crew = lease, progress.owed.losers, progress.crew
     lane.collected = progress.attempt.id
-    progress.owed.lease, progress.owed.losers, progress.fleet = None, [], None
+    progress.owed.lease, progress.owed.losers, progress.crew = None, [], None
     progress.passed_on = True
     return True
 
@@ -129,8 +129,8 @@ async def release_lane(lane: Lane, capabilities: Capabilities) -> Obligations:
     """Release the slice that no run takes over; return how that ended."""
     await Shield()
     owed = Obligations(lane.lease, lane.losers)
-    if lane.fleet is not None:
-        await Disconnect(lane.fleet)
-    lane.lease, lane.losers, lane.fleet = None, [], None
+    if lane.crew is not None:
+        await Disconnect(lane.crew)
+    lane.lease, lane.losers, lane.crew = None, [], None
     await release_owed(owed, capabilities, "no run follows on it")
     return owed

@@ -23,12 +23,14 @@ from orchestrator.client.results import pages
 from orchestrator.core.text import names
 from orchestrator.errors import JobSpecError, TpujobError, UserError
 from orchestrator.places.gke.api import clusters
+from orchestrator.places.gke.nodes import report_nodes
 from orchestrator.places.gke.objects.yaml_text import to_yaml
-from orchestrator.remote.transfer.collect import CollectRequest
+from orchestrator.places.gke.stay import ClusterStay
+from orchestrator.places.place import STATES, Phase
 from orchestrator.report.cluster_plan import cluster_plan_lines, program_line
-from orchestrator.run.cluster.nodes import report_nodes
-from orchestrator.run.cluster.run import ClusterAttachment, ClusterRun, attach_on_cluster, run_on_cluster
+from orchestrator.run.job_run import JobRun
 from orchestrator.run.preparation import runs
+from orchestrator.run.program import run_job
 from orchestrator.settings import GKE
 
 if TYPE_CHECKING:
@@ -36,8 +38,7 @@ if TYPE_CHECKING:
     from orchestrator.client.jobs.runs import RunOptions
     from orchestrator.client.session import Session
     from orchestrator.core.jobfile.keys import JobSpec
-    from orchestrator.core.lease.lease import Lease
-    from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
+    from orchestrator.core.lease.run_and_attempt import RunRecord
     from orchestrator.run.progress import Outcome
 
 MANIFEST = "jobset.yaml"  # in the directory of a run: what was submitted, without the values of the Secret
@@ -73,61 +74,41 @@ def run_there(session: Session, spec: JobSpec, env: Mapping[str, str], path: Pat
         without_secret = [each for each in documents if each["kind"] != "Secret"]
         whole_file.replace(Path(record.directory) / MANIFEST, to_yaml(without_secret))
         output = stack.enter_context(closing(JobOutput(Path(record.directory), session.reporter, spec)))
-        job = ClusterRun(
+        stay = ClusterStay((draft,), upload=_upload(session, made), bucket=run_bucket(record))
+        job = JobRun(
             run=record,
             attempt=attempt,
-            draft=draft,
-            phases=record.spec.cluster.phases,
-            request=_request(record, attempt),
-            max_duration_s=spec.limits.max_duration_s,
+            stay=stay,
+            phases=tuple(Phase(name, STATES[name]) for name in record.spec.cluster.phases),
+            artifacts=tuple(spec.artifacts),
+            directory=Path(record.directory),
             sink=output,
             metrics=output.metrics,
-            upload=_upload(session, made),
+            max_duration_s=spec.limits.max_duration_s,
             detach=options.detach,
+            most_bytes=spec.limits.max_results,
         )
 
         with pages.reported_if_it_raises(session, record):
-            outcome = session.on_cloud(lambda capabilities: run_on_cluster(job, capabilities), GKE)
+            outcome = session.on_cloud(lambda capabilities: run_job(job, capabilities), GKE)
     if not outcome.detached:
         bucket.remove_code(session.reporter, record)
     if outcome.detached:
         return results.left_running(session, outcome, ())
-    return _finished(session, outcome, watch=options.sweep is None)
+    result = results.finish(session, outcome)
+    if options.sweep is None:
+        watch_nodes(session, outcome, stay.seen.nodes)
+    return result
 
 
-def follow(session: Session, found: RunRecord, attempt: Attempt, lease: Lease, output: JobOutput) -> Outcome:
-    """Follow a detached run to its end; the caller reports the outcome."""
-    to = ClusterAttachment(
-        run=found,
-        attempt=attempt,
-        lease=lease,
-        phases=found.spec.cluster.phases,
-        request=_request(found, attempt),
-        max_duration_s=found.spec.limits.max_duration or lease.deadline - lease.created_at,
-        sink=output,
-        metrics=output.metrics,
-    )
-    outcome = session.on_cloud(partial(attach_on_cluster, to), GKE)
-    if not outcome.detached:
-        bucket.remove_code(session.reporter, found)
-    return outcome
-
-
-def watch_nodes(session: Session, outcome: Outcome) -> None:
+def watch_nodes(session: Session, outcome: Outcome, nodes: tuple[str, ...]) -> None:
     """Watch the nodes that ran the job until the cluster has deleted them, for a bounded time. Ctrl-C ends that."""
-    if outcome.lease is None or not outcome.nodes or outcome.unproven:
+    if outcome.lease is None or not nodes or outcome.unproven:
         return
     try:
-        session.run(report_nodes(outcome.lease.name.project, outcome.nodes), GKE)
+        session.run(report_nodes(outcome.lease.name.project, nodes), GKE)
     except TpujobError as error:  # nothing depends on the watch
         session.reporter.notice("nodes", f"not watched any more: {error.message}")
-
-
-def _finished(session: Session, outcome: Outcome, *, watch: bool) -> RunResult:
-    result = results.finish(session, outcome)
-    if watch:
-        watch_nodes(session, outcome)
-    return result
 
 
 def _check(spec: JobSpec, options: RunOptions) -> None:
@@ -149,6 +130,6 @@ def _upload(session: Session, made: Prepared) -> Callable[[], None] | None:
     return None if made.upload is None else partial(bucket.upload, session.reporter, made.upload, made.code_object)
 
 
-def _request(found: RunRecord, attempt: Attempt) -> CollectRequest:
-    spec = found.spec
-    return CollectRequest.of_job(spec.artifacts, attempt.id, Path(found.directory), spec.limits.max_results)
+def run_bucket(run: RunRecord) -> str | None:
+    """Return where the results of a run are in its bucket; None for a run without one."""
+    return f"{run.spec.bucket}/{run.id}" if run.spec.bucket else None

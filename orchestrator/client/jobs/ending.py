@@ -22,14 +22,14 @@ from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState
 from orchestrator.engine.leases.cancellation import record_cancel
 from orchestrator.engine.slices import up_and_down
 from orchestrator.errors import ArtifactError, TpujobError, UserError
-from orchestrator.places.local.worker import ask_to_end
+from orchestrator.places.leased import STOP_GRACE_S
+from orchestrator.places.local.crew import ask_to_end
 from orchestrator.remote.transfer.collect import Beside, CollectRequest
 from orchestrator.report import collected
 from orchestrator.report.layout import clock
 from orchestrator.report.messages import lease_outcome
 from orchestrator.report.results import describe
 from orchestrator.run.collection import UncollectedRun, collect_again
-from orchestrator.run.monitor import STOP_GRACE_S
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session

@@ -22,7 +22,11 @@ from orchestrator.core.lease import access
 from orchestrator.core.lease.access import NO_WISH, AccessWish
 from orchestrator.core.lease.lease import HeldFor, Purpose
 from orchestrator.errors import JobSpecError, UserError
+from orchestrator.places.tpu.stay import SliceStay
+from orchestrator.remote.transfer.collect import MOST_BESIDE
+from orchestrator.remote.transfer.saved_work import SavedWork
 from orchestrator.report.layout import day_clock
+from orchestrator.run.job_run import JobRun
 from orchestrator.run.preparation import checks, runs
 from orchestrator.run.preparation.phases import phases
 from orchestrator.run.preparation.variables import Emulation
@@ -140,20 +144,31 @@ def _run_on_slice(
         shipment = shipment_of(session, found, stack)
         make_directory(Path(run.directory))
         output = stack.enter_context(closing(JobOutput(Path(run.directory), session.reporter, spec)))
-        job = runs.job_run(
-            spec,
-            run,
-            attempt,
-            plan=plan,
-            drafter=drafter,
+        restarts = spec.max_restarts if spec.on_preemption == "restart" else 0
+        is_copied = restarts > 0 or (spec.copy_while_running and not options.detach)
+        saved = SavedWork(Path(run.directory) / "saved", tuple(spec.artifacts), None if restarts else MOST_BESIDE)
+        job = JobRun(
+            run=run,
+            attempt=attempt,
+            stay=SliceStay(drafter.make(), drafter, plan.wait_s, plan.race),
+            phases=phases(spec, run, shipment=shipment, env=env, emulation=emulation, job_path=path),
+            artifacts=tuple(spec.artifacts),
+            directory=Path(run.directory),
+            sink=output,
+            metrics=output.metrics,
+            max_duration_s=spec.limits.max_duration_s,
             held=None if options.detach or owned else _held(session, plan, spec),
             lane=options.lane,
             shipment=shipment,
-            phases=phases(spec, run, shipment=shipment, env=env, emulation=emulation, job_path=path),
-            sink=output,
-            metrics=output.metrics,
             keep_s=options.keep_s,
+            keep_on_failure_s=spec.keep_on_failure,
             detach=options.detach,
+            max_restarts=restarts,
+            saved_work=saved if is_copied else None,
+            stall_s=spec.limits.stall,
+            linger_s=spec.limits.linger,
+            most_bytes=spec.limits.max_results,
+            ports=spec.ports,
         )
         if not emulated and not options.detach and options.lane is None:
             inhibited = stack.enter_context(inhibit_sleep(f"run {run.id} is attached to this machine"))

@@ -36,7 +36,7 @@ from orchestrator.remote.transfer.collect import (
 from orchestrator.remote.transfer.extract import IndexEntry
 
 if TYPE_CHECKING:
-    from orchestrator.remote.fleet.port import FleetPort
+    from orchestrator.remote.fleet.port import Crew
     from orchestrator.remote.transfer.collection import Collection
 
 MAX_BYTES = 64 << 30
@@ -63,7 +63,7 @@ class SavedWork:
     def _drafts(self) -> Path:
         return self.directory / ".draft"
 
-    def start(self, fleet: FleetPort) -> Collection:
+    def start(self, fleet: Crew) -> Collection:
         """Start to copy the work of all workers, in the background. One copy at a time; `keep` ends it."""
         self._began_at = time.time()
         for worker in fleet.workers:

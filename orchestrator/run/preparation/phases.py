@@ -13,7 +13,7 @@ from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRe
 from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.core.text import artifacts, scripts
 from orchestrator.core.text.environments import Environment, of_training
-from orchestrator.run.job_run import JobPhase
+from orchestrator.places.place import Phase
 from orchestrator.run.preparation import requirements
 from orchestrator.run.preparation.variables import Emulation, worker_environment
 
@@ -39,7 +39,7 @@ def phases(
     env: Mapping[str, str],
     emulation: Emulation | None,
     job_path: Path,
-) -> tuple[JobPhase, ...]:
+) -> tuple[Phase, ...]:
     """Return `setup` (if there is anything to set up) and `main`, each the same script on every worker.
 
     Raises JobSpecError for `requirements:` that no worker can install.
@@ -50,8 +50,8 @@ def phases(
         manifest = shipment.id if shipment else None
         return PhaseScript(phase, text, run, env, manifest, emulation, bucket, artifacts.patterns(spec.artifacts))
 
-    first = [JobPhase("setup", AttemptState.SETUP, script("setup", setup))] if setup else []
-    return (*first, JobPhase("main", AttemptState.RUNNING, script("main", main, spec.bucket)))
+    first = [Phase("setup", AttemptState.SETUP, script("setup", setup))] if setup else []
+    return (*first, Phase("main", AttemptState.RUNNING, script("main", main, spec.bucket)))
 
 
 def pod_scripts(spec: JobSpec, *, code_id: str | None, job_path: Path) -> tuple[tuple[str, str], ...]:
@@ -124,9 +124,10 @@ class PhaseScript:
     bucket: str | None  # upload the artifacts there after the script
     artifacts: tuple[str, ...]
 
-    def __call__(self, attempt: Attempt, lease: Lease, hosts: Sequence[str], coordinator: str) -> StartRequest:
-        from orchestrator.remote.fleet.fleet import StartRequest
+    def __call__(self, attempt: Attempt, lease: Lease | None, hosts: Sequence[str], coordinator: str) -> StartRequest:
+        from orchestrator.remote.fleet.steps import StartRequest
 
+        assert lease is not None
         return StartRequest(
             attempt=attempt.id,
             phase=self.phase,

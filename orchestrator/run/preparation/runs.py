@@ -1,9 +1,9 @@
-"""From a job and a plan to a `JobRun`: what it asks for, the held slice that fits, the run's record. Sends nothing."""
+"""What a job asks for, the held slice that fits, and the record of its run. Sends nothing."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +15,12 @@ from orchestrator.core.lease.timings import Timings
 from orchestrator.core.planning.capacity_request import CapacityRequest
 from orchestrator.core.planning.plan import Plan
 from orchestrator.core.text import names
-from orchestrator.engine.provision.drafts import Drafter
 from orchestrator.errors import UserError
-from orchestrator.run.job_run import JobPhase, JobRun
-from orchestrator.run.lane import Lane
 
 OF_A_SWEEP = {"matrix", "variants", "parallel"}  # keys that no single job has
 
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec
-    from orchestrator.remote.shipping.shipment import Shipment
 
 
 def capacity_requests(spec: JobSpec, timings: Timings, *, keep_s: float = 0.0) -> tuple[CapacityRequest, ...]:
@@ -98,55 +94,3 @@ def new_run(
         described["sweep"] = dict(sweep)
     run = RunRecord(run_id, str(spec.name), job_text, cloud, now, directory_text, RunSpec.of(described))
     return run, Attempt(id=f"{run_id}-1", run_id=run_id)
-
-
-def job_run(
-    spec: JobSpec,
-    run: RunRecord,
-    attempt: Attempt,
-    *,
-    plan: Plan,
-    drafter: Drafter,
-    held: Lease | None,
-    lane: Lane | None = None,
-    shipment: Shipment | None,
-    phases: tuple[JobPhase, ...],
-    sink: Callable[[int, bytes], None],
-    metrics: Callable[[int, bytes], None],
-    keep_s: float | None,
-    detach: bool = False,
-) -> JobRun:
-    """Return what `run_job` runs. Names and keys of the first candidates are made here. Raises CloudUnavailable."""
-    from orchestrator.remote.transfer.collect import MOST_BESIDE
-    from orchestrator.remote.transfer.saved_work import SavedWork
-
-    directory = Path(run.directory)
-    restarts = spec.max_restarts if spec.on_preemption == "restart" else 0
-    is_copied = restarts > 0 or (spec.copy_while_running and not detach)
-    most_bytes = None if restarts else MOST_BESIDE
-    return JobRun(
-        run=run,
-        attempt=attempt,
-        drafts=drafter.make(),
-        held=held,
-        shipment=shipment,
-        lane=lane,
-        phases=phases,
-        artifacts=tuple(spec.artifacts),
-        directory=directory,
-        sink=sink,
-        metrics=metrics,
-        max_duration_s=spec.limits.max_duration_s,
-        keep_s=keep_s,
-        keep_on_failure_s=spec.keep_on_failure,
-        detach=detach,
-        wait_s=plan.wait_s,
-        race=plan.race,
-        max_restarts=restarts,
-        drafter=drafter,
-        saved_work=SavedWork(directory / "saved", tuple(spec.artifacts), most_bytes) if is_copied else None,
-        stall_s=spec.limits.stall,
-        linger_s=spec.limits.linger,
-        ports=spec.ports,
-        most_bytes=spec.limits.max_results,
-    )

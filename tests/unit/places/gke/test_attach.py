@@ -10,14 +10,13 @@ import pytest
 
 from orchestrator.core.lease.lease import LeaseState
 from orchestrator.core.lease.run_and_attempt import AttemptState
-from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.engine.guardian.loop import due
 from orchestrator.engine.leases.recover import close_attempts, recover
 from orchestrator.remote.transfer.collect import Problem
-from orchestrator.run.cluster.run import attach_on_cluster, run_on_cluster
+from orchestrator.run.program import run_job
 from orchestrator.run.progress import Outcome
 from tests.unit.engine.virtual import VirtualWorld, attempt_of
-from tests.unit.run.cluster.virtual_cluster import (
+from tests.unit.places.gke.virtual_cluster import (
     CAN,
     KUEUE,
     MAX_S,
@@ -42,13 +41,13 @@ def made(tmp_path: Path) -> Made:
 
 def submitted(directory: Path) -> Made:
     world, cluster = cluster_world(directory)
-    outcome = world.drive(run_on_cluster(job(world, detach=True), CAN))
+    outcome = world.drive(run_job(job(world, detach=True), CAN))
     assert outcome.detached and outcome.exit_code == 0
     return world, cluster
 
 
 def attach(world: VirtualWorld, **how: Any) -> Outcome:
-    return world.drive(attach_on_cluster(attachment(world), CAN), **how)
+    return world.drive(run_job(attachment(world), CAN), **how)
 
 
 def next_command(world: VirtualWorld) -> None:
@@ -88,7 +87,7 @@ def test_attaching_a_second_time_ends_the_same_way(made: Made) -> None:
     world, cluster = made
     outcome = attach(world, interrupt_at=_steps_to("WaitForWorkers"))
     assert outcome.detached and outcome.exit_code == 130
-    assert world.ledger.lease(attachment(world).lease.id).state is LeaseState.READY
+    assert world.ledger.lease(attempt_of(world).lease_id).state is LeaseState.READY
     assert attach(world).exit_code == 0 and nothing_is_left(world, cluster)
 
 
@@ -236,9 +235,8 @@ def test_the_next_command_records_how_the_cluster_ended_a_job_that_was_not_follo
 def test_of_a_job_whose_pods_are_gone_the_bucket_with_its_results_is_named(made: Made) -> None:
     world, cluster = made
     cluster.pods_gone = 1
-    to = attachment(world)
-    to = replace(to, run=replace(to.run, spec=RunSpec.of({"bucket": "gs://b/runs"})))
-    outcome = world.drive(attach_on_cluster(to, CAN))
+    to = attachment(world, f"gs://b/runs/{attempt_of(world).run_id}")
+    outcome = world.drive(run_job(to, CAN))
     assert outcome.exit_code == 65 and outcome.error is not None
     assert outcome.error.hint == f"its results are in gs://b/runs/{to.run.id}/"
 
@@ -279,7 +277,7 @@ def test_an_api_server_that_is_away_is_no_reason_to_end_the_job(made: Made) -> N
     outcome = attach(world)
     assert outcome.detached and outcome.exit_code == 69
     world.time += 3000.0
-    assert cluster.jobsets and world.ledger.lease(attachment(world).lease.id).runs_detached
+    assert cluster.jobsets and world.ledger.lease(attempt_of(world).lease_id).runs_detached
 
 
 def test_results_for_which_there_is_no_room_stay_for_the_next_attach(made: Made) -> None:
@@ -296,7 +294,7 @@ def test_a_run_that_is_attached_to_while_it_is_released_ends_with_it(made: Made)
     stale = attachment(world)
     next_command(replace_deadline(world))
     assert nothing_is_left(world, cluster)
-    outcome = world.drive(attach_on_cluster(stale, CAN))
+    outcome = world.drive(run_job(stale, CAN))
     assert outcome.exit_code == 71 and not outcome.detached
 
 

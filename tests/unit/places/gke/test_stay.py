@@ -9,10 +9,11 @@ from orchestrator.core.lease.lease import LeaseState
 from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.engine.leases.cancellation import record_cancel
 from orchestrator.errors import BadRequest, QuotaError, Unreachable
-from orchestrator.run.cluster.run import run_on_cluster
+from orchestrator.places.gke.stay import ClusterStay
+from orchestrator.run.program import run_job
 from orchestrator.run.progress import Outcome
 from tests.unit.engine.virtual import VirtualWorld, attempt_of
-from tests.unit.run.cluster.virtual_cluster import (
+from tests.unit.places.gke.virtual_cluster import (
     CAN,
     KUEUE,
     MAX_S,
@@ -35,7 +36,7 @@ def made(tmp_path: Path) -> Made:
 
 
 def play(world: VirtualWorld, **how: Any) -> Outcome:
-    return world.drive(run_on_cluster(job(world), CAN), **how)
+    return world.drive(run_job(job(world), CAN), **how)
 
 
 def nothing_is_left(world: VirtualWorld, cluster: VirtualCluster) -> bool:
@@ -44,7 +45,7 @@ def nothing_is_left(world: VirtualWorld, cluster: VirtualCluster) -> bool:
 
 def test_a_job_that_succeeds_leaves_nothing(made: Made) -> None:
     world, cluster = made
-    outcome = world.drive(run_on_cluster(job(world, phases=("setup", "main")), CAN))
+    outcome = world.drive(run_job(job(world, phases=("setup", "main")), CAN))
     assert (outcome.exit_code, outcome.state, outcome.detached) == (0, AttemptState.SUCCEEDED, False)
     assert pods(world).attached == ["setup", "main"] and len(pods(world).collections) == 1
     assert attempt_of(world).state is AttemptState.SUCCEEDED and attempt_of(world).lease_id
@@ -70,7 +71,7 @@ def test_a_job_that_fails_ends_with_its_own_code_and_its_results_are_collected(m
 def test_a_setup_that_fails_ends_the_job_before_its_main_phase(made: Made) -> None:
     world, cluster = made
     pods(world).ends = [PodEnd(5.0, 3, phase="setup")] * 2
-    outcome = world.drive(run_on_cluster(job(world, phases=("setup", "main")), CAN))
+    outcome = world.drive(run_job(job(world, phases=("setup", "main")), CAN))
     assert outcome.exit_code == 3 and "the setup" in str(outcome.error)
     assert pods(world).attached == ["setup"] and nothing_is_left(world, cluster)
 
@@ -120,9 +121,11 @@ def test_pods_that_got_no_nodes_until_the_deadline_of_their_job_end_with_69_and_
     world, cluster = made
     cluster.queue_s, cluster.start_s = 5.0, 1e9
     cluster.ended_by = at_deadline(300.0)
-    outcome = play(world)
+    asked = job(world)
+    outcome = world.drive(run_job(asked, CAN))
     assert outcome.exit_code == 69 and "0 of 2 pods run" in str(outcome.error) and nothing_is_left(world, cluster)
-    assert outcome.nodes == ("node-0", "node-1"), "they are billed, though no pod ran"
+    assert isinstance(asked.stay, ClusterStay)
+    assert asked.stay.seen.nodes == ("node-0", "node-1"), "they are billed, though no pod ran"
 
 
 def test_a_job_that_may_have_run_while_nothing_answered_is_not_said_to_have_never_started(made: Made) -> None:
@@ -235,7 +238,7 @@ def test_a_finalizer_that_stays_ends_with_75(made: Made) -> None:
 def world_steps_to(world: VirtualWorld, cluster: VirtualCluster, effect: str) -> int:
     """Return the number of the first effect of this kind, from a run in a world of its own."""
     other, _ = cluster_world(Path("/nowhere"))
-    other.drive(run_on_cluster(job(other), CAN))
+    other.drive(run_job(job(other), CAN))
     return other.effects.index(effect)
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from orchestrator.errors import AuthError, CloudError, CloudUnavailable
+from orchestrator.places.gke.nodes import WATCH_S, report_nodes
 from orchestrator.places.gke.objects.nodes import NodeView
-from orchestrator.run.cluster.nodes import WATCH_S, report_nodes
 from tests.unit.engine.virtual import VirtualWorld
 
 NODES = ("gke-a", "gke-b")

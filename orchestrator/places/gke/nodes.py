@@ -1,15 +1,34 @@
 """Watch the nodes that ran a job until they are gone: what is billed on a cluster is nodes, and the cluster deletes them."""
 
+from dataclasses import dataclass
+from typing import Protocol, cast
+
 from orchestrator.core.text.durations import format_duration
-from orchestrator.engine.effects.base import Now, Report, Sleep
+from orchestrator.engine.effects.base import Effect, Now, Report, Sleep, World
 from orchestrator.engine.runtime import retry
 from orchestrator.errors import AuthError, CloudError
-from orchestrator.places.gke.effects import GetNodes
 from orchestrator.places.gke.objects.nodes import NodeView, in_words
 
 WATCH_S = 15 * 60.0  # an autoscaler takes up to ten minutes
 LOOK_FIRST_S, LOOK_S = 0.5, 10.0
 ASK_S = 30.0  # for an API server that does not answer
+
+
+class ClusterPort(Protocol):
+    """What a cluster's `Cloud` has beyond that of slices."""
+
+    def nodes(self, project: str, names: tuple[str, ...]) -> tuple[NodeView, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GetNodes(Effect[tuple[NodeView, ...]]):
+    """Return those of these nodes that exist. Raises CloudError, AuthError where nodes may not be read."""
+
+    project: str
+    names: tuple[str, ...]
+
+    def perform(self, world: World) -> tuple[NodeView, ...]:
+        return cast(ClusterPort, world.cloud).nodes(self.project, self.names)
 
 
 async def watch_nodes(project: str, names: tuple[str, ...], watch_s: float = WATCH_S) -> tuple[NodeView, ...]:

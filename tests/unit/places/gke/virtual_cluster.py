@@ -23,10 +23,11 @@ from orchestrator.core.lease.cloud_api import (
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.engine.provision.drafts import Draft
 from orchestrator.errors import BadRequest, CloudError, CloudUnavailable, Preempted, SliceLost, Vanished, WrongState
+from orchestrator.places.gke.stay import ClusterStay
+from orchestrator.places.place import STATES, Phase
 from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
 from orchestrator.remote.fleet.steps import FleetStatus
-from orchestrator.remote.transfer.collect import CollectRequest
-from orchestrator.run.cluster.run import ClusterAttachment, ClusterRun
+from orchestrator.run.job_run import JobRun
 from tests.unit.engine.virtual import VirtualFleet, VirtualWorld, lease_and_request
 
 CAN = Capabilities(visible_within_s=150, settles_within_s=150)
@@ -230,7 +231,7 @@ def pods(world: VirtualWorld) -> VirtualPods:
     return world.fleet
 
 
-def job(world: VirtualWorld, *, detach: bool = False, phases: tuple[str, ...] = ("main",)) -> ClusterRun:
+def job(world: VirtualWorld, *, detach: bool = False, phases: tuple[str, ...] = ("main",)) -> JobRun:
     run = RunRecord("0123456789", "mnist", "jobs/mnist-gke.yaml", "gke", world.time, "runs/x")
     lease, request = lease_and_request(zone="team", now=world.time)
     name = replace(lease.name, project="kind@https://k8s.test", queued=True)
@@ -238,18 +239,19 @@ def job(world: VirtualWorld, *, detach: bool = False, phases: tuple[str, ...] = 
     queue, labels = QueueTerms(WAIT_S, "an id"), {"tpujob": "1", "tpujob-lease-id": lease.id}
     request = replace(request, name=name, labels=labels, queue=queue, manifests=({"kind": "JobSet"},))
     attempt = Attempt("0123456789-1", run.id)
-    order = CollectRequest(attempt.id, Path("runs/x"), ())
-    return ClusterRun(
-        run, attempt, Draft(lease, request), phases, order, MAX_S, lambda worker, data: None, detach=detach
-    )
+    return replace(_job(run, attempt, ClusterStay((Draft(lease, request),)), phases), detach=detach)
 
 
-def attachment(world: VirtualWorld) -> ClusterAttachment:
-    """Return the attachment to the only run of the ledger."""
+def _job(run: RunRecord, attempt: Attempt, stay: ClusterStay, phases: tuple[str, ...] = ("main",)) -> JobRun:
+    made = tuple(Phase(name, STATES[name]) for name in phases)
+    return JobRun(run, attempt, stay, made, (), Path("runs/x"), lambda worker, data: None, MAX_S)
+
+
+def attachment(world: VirtualWorld, bucket: str | None = None) -> JobRun:
+    """Return the attachment to the only run of the ledger. `bucket`: where its results are."""
     ((run, attempt),) = world.ledger.runs()
     lease = world.ledger.lease(attempt.lease_id or "")
-    order = CollectRequest(attempt.id, Path("runs/x"), ())
-    return ClusterAttachment(run, attempt, lease, ("main",), order, MAX_S, lambda worker, data: None)
+    return replace(_job(run, attempt, ClusterStay(bucket=bucket)), attached_to=lease)
 
 
 def at_deadline(after_s: float) -> Callable[[float], CloudError | None]:
