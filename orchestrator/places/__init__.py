@@ -1,5 +1,30 @@
 """Where a job runs: a slice of the Cloud TPU API, the pods of a JobSet, this machine. A folder for each, and one contract.
 
 The contract is `place.py`; the promises that it makes are played on every place by `tests/places/`. `google/` is shared:
-credentials, the translation of errors, buckets. Outside of this package nothing asks of which kind a place is.
+credentials, the translation of errors, buckets. Outside of this package nothing asks of which kind a place is: it asks for one
+of its `Traits`. A folder is named as `on:` of a job file names the place, and is imported when it is needed.
 """
+
+from __future__ import annotations
+
+import functools
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orchestrator.places.traits import Traits
+
+NAMES = ("tpu", "gke", "local")
+
+
+@functools.cache
+def traits(name: str) -> Traits:
+    """Return the traits of a place, by its name."""
+    found: Traits = import_module(f"{__name__}.{name}.traits").TRAITS
+    return found
+
+
+@functools.cache
+def traits_of(cloud: str) -> Traits:
+    """Return the traits of the place of a run or a lease, by its `cloud`. Raises KeyError for one that no place has."""
+    return {each: traits(name) for name in NAMES for each in traits(name).clouds}[cloud]

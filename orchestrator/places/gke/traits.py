@@ -2,4 +2,4 @@
 
 from orchestrator.places.traits import Traits
 
-TRAITS = Traits("gke", "JobSet", billed=True, held=False, watched=False, made_with_job=True)
+TRAITS = Traits("gke", ("gke",), "JobSet", billed=True, held=False, watched=False, made_with_job=True)

@@ -2,4 +2,4 @@
 
 from orchestrator.places.traits import Traits
 
-TRAITS = Traits("local", "process", billed=False, held=False, watched=False, made_with_job=False)
+TRAITS = Traits("local", ("local",), "process", billed=False, held=False, watched=False, made_with_job=False)
