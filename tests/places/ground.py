@@ -17,6 +17,7 @@ from orchestrator.core.lease.run_and_attempt import Attempt
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.places.traits import Traits
 from tests.disk import holding
+from tests.waiting import until
 
 BEGUN = "begun"
 KILLED = -signal.SIGKILL
@@ -31,6 +32,7 @@ class Job:
     setup: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     code: int = 0
+    setup_code: int = 0
     waits: bool = False  # once it has written everything, until `let_go`
     is_short: bool = False  # it waits, and reaches its limit
     gives_up: bool = False  # its commands wait for no proof for longer than a moment
@@ -106,6 +108,10 @@ class Ground(ABC):
         """Run a command to its end; return its exit code and all that it printed."""
         command = self.start(verb)
         return command.code(), command.said
+
+    def next_commands(self) -> None:
+        """Run commands until all is proven: each finishes first what another has left, or ends with 75 if that takes long."""
+        until(lambda: self.play("status")[0], "the proof", lambda code: code == 0)
 
     # -- what the ledger says --------------------------------------------------------------------------------------------------
 

@@ -67,8 +67,10 @@ class SimulatedCommand:
 
     @property
     def said(self) -> str:
-        released = getattr(self.process.result, "released", None)
-        return "" if released is None or released.gone else "NOT VERIFIED GONE"
+        result = self.process.result
+        told = str(getattr(result, "error", None) or "")
+        unproven = getattr(result, "unproven", False)
+        return f"{told}\nNOT VERIFIED GONE: {result.released.verdict.last_seen}" if unproven else told
 
 
 class SimulatedGround(Ground):
@@ -81,6 +83,7 @@ class SimulatedGround(Ground):
         self.lasts_s = inf if job.is_short else WAITS_S if job.waits else QUICK_S
         world.workload(world)
         world._supply()
+        scheduled_faults.schedule(world)
         world.plan.reboot_after_s = OFF_S
 
     def until(self, happened: Callable[[], bool]) -> None:
@@ -102,6 +105,15 @@ class SimulatedGround(Ground):
                 timeline.run(inf)
         except WorldStopped:
             raise AssertionError(str(self.world.violations)) from None
+
+    def later(self, seconds: float) -> None:
+        """Let so much virtual time pass."""
+        at = self.world.timeline.now + seconds
+        self.until(lambda: self.world.timeline.now >= at)
+
+    def next_commands(self) -> None:
+        while self.play("status")[0] == 75:
+            self.later(10.0)
 
     def start(self, verb: str, at: str = "") -> SimulatedCommand:
         self.until(lambda: self.world.laptop.on)
@@ -206,8 +218,9 @@ class SimulatedJobSet(SimulatedGround):
     place, traits = "gke", OF_GKE
     world: ClusterWorld
 
-    def job(self, job: Job) -> None:
-        self.begin(job, ClusterWorld(7, lambda world: world.start_machines(), ClusterPlan()))
+    def job(self, job: Job, **plan: Any) -> None:
+        """`plan`: what goes wrong in the cluster."""
+        self.begin(job, ClusterWorld(7, lambda world: world.start_machines(), ClusterPlan(**plan), trace=True))
 
     def type(self, verb: str) -> None:
         workload = ClusterWorkload(

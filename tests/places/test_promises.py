@@ -50,11 +50,6 @@ def nothing_is_left(ground: Ground, state: AttemptState, code: int | None) -> No
     assert (ground.attempt().state, ground.attempt().exit_code) == (state, code)
 
 
-def next_commands(ground: Ground) -> None:
-    """Each command finishes first what an earlier one has left, and ends with 75 where the proof takes longer than it waits."""
-    until(lambda: ground.play("status")[0], "the proof", lambda code: code == 0)
-
-
 # -- one run ---------------------------------------------------------------------------------------------------------------
 
 
@@ -63,7 +58,7 @@ def test_what_is_asked_for_is_recorded_before_it_is_created(ground: Ground) -> N
     ground.job(Job(waits=True))
     assert ground.start("run", CREATED).code() == KILLED
     assert ground.left() and all(any(name in each for name in ground.asked()) for each in ground.left())
-    next_commands(ground)
+    ground.next_commands()
     nothing_is_left(ground, AttemptState.INTERRUPTED, 71)
 
 
@@ -101,6 +96,14 @@ def test_a_result_that_is_missing_is_said_and_ends_with_65(ground: GroundWithFil
     code, said = ground.play("run")
     assert code == 65 and "gone.bin" in said and FILES.items() <= ground.results().items()
     nothing_is_left(ground, AttemptState.FAILED, 65)
+
+
+@promise("setup", needs_bytes=True)
+def test_a_setup_that_fails_is_called_so_and_the_job_does_not_start(ground: GroundWithFiles) -> None:
+    ground.job(Job(setup=("early",), setup_code=3))
+    code, said = ground.play("run")
+    assert code == 3 and "the setup failed on worker0 with code 3" in said and ground.log() == "early\n"
+    nothing_is_left(ground, AttemptState.FAILED, 3)
 
 
 @promise("limit")
@@ -157,7 +160,7 @@ def dies_at_every_effect(ground: Ground, verb: str) -> None:
         if verb in ("attach", "cancel"):
             assert ground.play("submit")[0] == 0
         code = ground.start(verb, at).code()
-        next_commands(ground)
+        ground.next_commands()
         if ground.owes():
             assert verb != "run" and ground.play("attach")[0] == 0, at
         until(lambda: not ground.left(), f"nothing, after {verb} was killed at {at}")
@@ -175,7 +178,7 @@ def test_what_runs_when_everything_here_is_dead_is_ended_by_the_place_within_its
     run.until_begun()
     ground.power_cut(run)
     ground.until_it_ends_by_itself()
-    next_commands(ground)
+    ground.next_commands()
     nothing_is_left(ground, AttemptState.INTERRUPTED, 71)
 
 
@@ -197,10 +200,11 @@ def test_a_detached_job_goes_on_and_who_attaches_brings_it_to_the_same_end(
     left.until_begun()
     left.press()
     assert left.code() == 130
-    next_commands(ground)
+    ground.next_commands()
     assert ground.left() and ground.owes() and not ground.attempt().state.ended
     last = ground.start("attach")
     last.until_begun()
+    ground.next_commands()  # they leave it to the one that follows it
     ground.let_go()
     assert last.code() == code
     nothing_is_left(ground, state, code)
@@ -233,7 +237,7 @@ def test_a_delete_that_never_works_ends_with_75_and_is_never_called_gone(ground:
     assert run.code() == 75 and "NOT VERIFIED GONE" in run.said
     assert ground.left() and ground.owes()
     ground.delete_again()
-    next_commands(ground)
+    ground.next_commands()
     nothing_is_left(ground, AttemptState.SUCCEEDED, 0)
 
 

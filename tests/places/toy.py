@@ -93,7 +93,7 @@ class Table:
         job, is_main = cell.job, phase == "main"
         log = "".join(f"{line}\n" for line in job["lines" if is_main else "setup"])
         log = log.replace("$SECRET", job["env"]["SECRET"])
-        code: int | None = job["code"] if is_main else 0
+        code: int | None = job["code" if is_main else "setup_code"]
         if is_main and job["waits"] and not self.go:
             code = STOPPED if cell.stopped else None
         return code, log.encode()[offset:]

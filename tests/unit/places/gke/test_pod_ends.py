@@ -43,7 +43,7 @@ def test_each_end_has_its_words_and_its_code(
 
 
 def test_the_jobs_own_code_is_left_to_the_job() -> None:
-    assert of(ended(0, 5)) is None and of(ended(0, why="lost")) is None
+    assert of(ended(0, 5)) is of(ended(0, 124)) is of(ended(0, why="lost")) is None
 
 
 def test_a_pod_that_was_taken_away_explains_the_failures_of_the_others_and_a_deleted_one_does_not() -> None:
