@@ -4,7 +4,6 @@ import json
 import sys
 
 import pytest
-import yaml
 
 from tests.cluster.gke_fixture import HOLD, Gke
 from tests.waiting import until
@@ -76,12 +75,3 @@ def test_the_client_of_python_runs_a_job(gke: Gke) -> None:
     done = gke(job)
     assert done.returncode == 0 and done.stdout.splitlines()[-1] == "succeeded ['me'] True", done.text
     assert gke.left() == []
-
-
-def test_a_job_with_a_setup_and_a_secret_has_them_in_its_pod(gke: Gke) -> None:
-    test = "[ ${#TOKEN} = 12 ] && cat $TPUJOB_ARTIFACTS/setup"
-    setup, env = "echo from setup >$TPUJOB_ARTIFACTS/setup", {"TOKEN": "${env:TOKEN}"}
-    done = gke("run", gke.write(test, setup=setup, env=env), env={"TOKEN": "s3cret-value"})
-    assert done.returncode == 0 and "from setup" in done.stdout, done.text
-    kept = list(yaml.safe_load_all((gke.directory_of_run() / "jobset.yaml").read_text()))
-    assert "s3cret-value" not in json.dumps(kept) and gke.left() == []

@@ -12,7 +12,7 @@ from orchestrator.client.session import Session
 from orchestrator.core.lease import timings
 from orchestrator.engine.runtime.locks import FileLocks
 from orchestrator.places.google.objects import Objects
-from tests.cli_fixture import Tpujob, press
+from tests.cli_fixture import Tpujob
 from tests.waiting import HANG_S, until
 
 QUICK = """
@@ -81,24 +81,6 @@ def test_submit_leaves_and_attach_collects_everything(detached: Tpujob) -> None:
     assert detached.alive() == []
     late = detached("collect", run)
     assert late.returncode == 0 and "all results are collected" in late.stdout
-
-
-@pytest.mark.exhaustive
-def test_who_leaves_an_attach_changes_nothing_and_the_code_of_the_job_is_that_of_the_last_one(detached: Tpujob) -> None:
-    run = submit(detached, SLOW.replace("${RC:-0}", "7"))
-    left = detached.start("attach", run)
-    detached.until("begun", left)
-    press(left)
-    _, err = left.communicate()
-    assert left.returncode == 130 and "goes on; `tpujob attach" in err
-    killed = detached.start("attach", run)
-    detached.until("begun", killed)
-    killed.kill()
-    killed.communicate()
-    assert "detached" in detached("status").stdout and len(detached.alive()) == 1
-    let_go(detached)
-    assert detached("attach", run).returncode == 7
-    assert detached.alive() == []
 
 
 def test_the_collector_collects_the_artifacts_without_any_command(detached: Tpujob) -> None:

@@ -53,8 +53,7 @@ class Cell:
     job: dict[str, Any]
     made_at: float
     stopped: bool = False
-    looks_left: float = inf  # until it is gone; `inf` also before its delete
-    deleting: bool = False
+    looks_left: float = inf  # until it is gone, once it is deleted
 
 
 class Table:
@@ -75,14 +74,14 @@ class Table:
         """Return the labels of each cell, and whether it is being deleted."""
         now = self._now()
         for name, cell in list(self.cells.items()):
-            cell.looks_left -= cell.deleting
+            cell.looks_left -= 1
             if cell.looks_left < 0 or now > cell.made_at + cell.job["life_s"]:
                 del self.cells[name]
-        return {name: (cell.labels, cell.deleting) for name, cell in self.cells.items()}
+        return {name: (cell.labels, cell.looks_left < inf) for name, cell in self.cells.items()}
 
     def delete(self, name: str) -> None:
-        if name in self.cells and not self.cells[name].deleting:
-            self.cells[name].deleting, self.cells[name].looks_left = True, self.looks
+        if name in self.cells:
+            self.cells[name].looks_left = min(self.looks, self.cells[name].looks_left)
 
     def stop(self, name: str) -> None:
         self.cells[name].stopped = True
@@ -108,7 +107,7 @@ class Table:
     def forget_deletes(self) -> None:
         self.looks = 0
         for cell in self.cells.values():
-            cell.deleting, cell.looks_left = False, inf
+            cell.looks_left = inf
 
     def _now(self) -> float:
         return time.monotonic() + self.moved_s

@@ -2,7 +2,6 @@
 
 import itertools
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,33 +27,6 @@ def detached(world: VirtualWorld) -> JobRun:
 def lease_of(to: JobRun) -> Lease:
     assert to.attached_to is not None
     return to.attached_to
-
-
-def test_attaching_ends_like_an_attached_run(world: VirtualWorld) -> None:
-    outcome = world.drive(run_job(detached(world), CAN))
-    assert (outcome.exit_code, outcome.detached) == (0, False)
-    assert attempt_of(world).state is AttemptState.SUCCEEDED
-    assert world.cloud.nodes == {} and world.ledger.open_leases() == []
-
-
-def test_the_code_of_a_failed_job_is_returned_and_the_slice_is_released(world: VirtualWorld) -> None:
-    to = detached(world)
-    world.fleet.rc = 7
-    outcome = world.drive(run_job(to, CAN))
-    assert outcome.exit_code == 7
-    assert (attempt_of(world).rc, attempt_of(world).exit_code) == (7, 7)
-    assert world.cloud.nodes == {}
-
-
-def test_a_signal_while_the_job_runs_leaves_everything_as_it_was(world: VirtualWorld) -> None:
-    to = detached(world)
-    world.fleet.ends_at = world.time + 3600
-    before = len(world.effects)
-    outcome = world.drive(run_job(to, CAN), interrupt_at=12)
-    assert outcome.detached and outcome.exit_code == 130
-    assert "Delete" not in world.effects[before:]
-    assert world.ledger.lease(lease_of(to).id).state is LeaseState.READY
-    assert not attempt_of(world).state.ended
 
 
 def test_workers_that_cannot_be_reached_from_here_are_no_reason_to_end_the_job(world: VirtualWorld) -> None:
@@ -184,28 +156,6 @@ def test_a_slice_that_goes_while_attach_connects_ends_the_run_as_canceled(world:
 
 
 @pytest.mark.ci
-def test_cancel_killed_at_any_effect_leaves_a_run_that_goes_on_or_one_that_is_canceled(tmp_path: Path) -> None:
-    step = 0
-    while True:
-        directory = tmp_path / str(step)
-        directory.mkdir()
-        world = VirtualWorld(directory)
-        to = detached(world)
-        try:
-            world.drive(down((lease_of(to),), CAN, reason=CANCEL), crash_at=step)
-            break
-        except Crash:
-            step += 1
-        lease, attempt = world.ledger.lease(lease_of(to).id), attempt_of(world)
-        assert (lease.state is LeaseState.READY) == (not attempt.state.ended)
-        world.locks.held.clear()
-        world.drive(close_attempts())
-        world.drive(recover("emulated", CAN, budget_s=7200))
-        if attempt.state.ended:
-            assert attempt_of(world).state is AttemptState.CANCELED and world.cloud.nodes == {}
-    assert step > 5
-
-
 @pytest.mark.parametrize(
     ("ticks", "asked"),
     [([29, 31, 89, 92, 149, 152], [31, 92, 152]), ([4000, 4010, 4100], [4000])],

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core.lease.cloud_api import NO_CLOUD
 from orchestrator.core.lease.run_and_attempt import LOCAL, AttemptState
-from orchestrator.errors import Canceled, DeadlineExceeded, Interrupted, RemoteError, TpujobError
+from orchestrator.errors import DeadlineExceeded, Interrupted, RemoteError, TpujobError
 from orchestrator.places.local.stay import LocalStay
 from orchestrator.places.place import STATES, Phase
 from orchestrator.remote.fleet.steps import StartRequest
@@ -80,25 +80,6 @@ def play(world: VirtualWorld, prepared: JobRun, **how: Any) -> Outcome:
     return world.drive(run_job(prepared, NO_CLOUD), **how)
 
 
-def test_setup_and_job_run_one_after_the_other_and_the_ledger_knows(tmp_path: Path) -> None:
-    world, here, prepared = ready(tmp_path, "setup", "main")
-    outcome = play(world, prepared)
-    assert [request.phase for request in here.requests] == ["setup", "main"]
-    assert (outcome.error, outcome.exit_code, outcome.lease) == (None, 0, None)
-    assert attempt_of(world).state is AttemptState.SUCCEEDED and world.ledger.leases() == [], "no slice, no lease"
-    assert here.closed and not world.locks.is_locked(prepared.attempt.id)
-
-
-@pytest.mark.parametrize("phases", [("main",), ("setup", "main")])
-def test_a_phase_that_fails_gives_its_code_and_what_it_made_and_nothing_follows_it(
-    tmp_path: Path, phases: tuple[str, ...]
-) -> None:
-    world, here, prepared = ready(tmp_path, *phases, rc=3)
-    outcome = play(world, prepared)
-    assert (outcome.exit_code, outcome.state) == (3, AttemptState.FAILED)
-    assert (len(here.requests), len(here.collections)) == (1, 1)
-
-
 def test_the_time_limit_stops_the_job_early_enough_to_save_what_it_made(tmp_path: Path) -> None:
     world, here, prepared = ready(tmp_path, phase_s=9e9)
     began = world.now()
@@ -106,16 +87,6 @@ def test_the_time_limit_stops_the_job_early_enough_to_save_what_it_made(tmp_path
     assert isinstance(outcome.error, DeadlineExceeded) and outcome.exit_code == 124
     assert world.now() - began == pytest.approx(3600 - 60, abs=3)
     assert (here.running, len(here.collections)) == (None, 1)
-
-
-def test_a_canceled_job_is_stopped_and_keeps_what_it_made(tmp_path: Path) -> None:
-    world, here, prepared = ready(tmp_path, phase_s=9e9)
-    here.cancel_at = world.now() + 30
-    outcome = play(world, prepared)
-    assert isinstance(outcome.error, Canceled) and outcome.error.message == "canceled by `tpujob cancel`"
-    assert (outcome.exit_code, outcome.state) == (71, AttemptState.CANCELED)
-    assert world.now() == pytest.approx(here.cancel_at, abs=3)
-    assert (here.running, len(here.collections), here.closed) == (None, 1, True)
 
 
 def test_a_failed_collection_is_the_outcome_of_a_job_that_succeeded(tmp_path: Path) -> None:
