@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from multiprocessing.connection import Client, Listener
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator import errors
 from orchestrator.core.lease import cloud_api as api
-from orchestrator.core.lease.lease import Lease, LeaseState, NotAllowed
+from orchestrator.core.lease.lease import Lease, NotAllowed
 from orchestrator.core.lease.run_and_attempt import LIMIT, Leased
 from orchestrator.engine.effects.base import Now, Record
 from orchestrator.engine.effects.cloud import Workers
@@ -31,13 +31,11 @@ from orchestrator.places.leased import LeasedStay
 from orchestrator.places.place import Ask, End, Standing
 from orchestrator.places.traits import Traits
 from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
+from orchestrator.remote.fleet.port import Crew
 from orchestrator.remote.fleet.steps import FleetStatus, Sink
 from orchestrator.remote.ssh.fan_out import Wakeup
 from orchestrator.remote.transfer.collect import Collector, CollectRequest
 from orchestrator.remote.transfer.collection import Collection
-
-if TYPE_CHECKING:
-    from orchestrator.remote.fleet.port import Crew
 
 TRAITS = Traits("toy", ("toy",), "cell", billed=True, held=False, watched=False, made_with_job=True)
 CAN = api.Capabilities(visible_within_s=0.0, settles_within_s=0.0)
@@ -59,10 +57,8 @@ class Cell:
 class Table:
     """What exists, by name. `looks`: how often a cell is still seen after its delete."""
 
-    def __init__(self) -> None:
-        self.reset()
-
     def reset(self) -> None:
+        """Begin anew: the first call."""
         self.cells: dict[str, Cell] = {}
         self.looks, self.go, self.moved_s = 0.0, False, 0.0
 
@@ -90,15 +86,16 @@ class Table:
         """Return the exit code of a phase, once it has ended, and its log from there on. None: there is no such cell."""
         cell = self.cells[name]
         job, is_main = cell.job, phase == "main"
-        log = "".join(f"{line}\n" for line in job["lines" if is_main else "setup"])
-        log = log.replace("$SECRET", job["env"]["SECRET"])
+        log = "".join(f"{line}\n" for line in job["lines" if is_main else "setup"]).replace(
+            "$SECRET", job["env"]["SECRET"]
+        )
         code: int | None = job["code" if is_main else "setup_code"]
         if is_main and job["waits"] and not self.go:
             code = STOPPED if cell.stopped else None
         return code, log.encode()[offset:]
 
     def files(self, name: str) -> dict[str, str]:
-        return dict(self.cells[name].job["files"])
+        return self.cells[name].job["files"]  # type: ignore[no-any-return]
 
     def set(self, **fields: Any) -> None:
         """Change a setting of the table: a test does it."""
@@ -279,8 +276,6 @@ class ToyStay(LeasedStay):
 
     async def settle(self, ask: Ask, lease: Lease | None, capabilities: api.Capabilities) -> Standing:
         assert lease is not None
-        if lease.state is not LeaseState.READY:
-            raise errors.Vanished(f"{lease.name.node} was released before it was followed")
         began = lease.ready_at or lease.created_at
         if not ask.attached:
             await Record(Leased(ask.attempt.id, await Now(), lease.id))
