@@ -46,7 +46,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"places/google/known_errors", r"vmExternalIpAccess|requireOsLogin|profilesize|SSH keys"),
         (r"remote/iap/|client/guarantee/access_checks", r""),
         (r"remote/ssh/dial", r"instance"),
-        (r"places/google/os_login|client/reach", r"OS Login|profile|key"),
+        (r"places/google/os_login|places/tpu/reach", r"OS Login|profile|key"),
     ),
     "A cluster: JobSet, Kueue and pods": (
         (
@@ -89,8 +89,8 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"cli/commands/slices/forward", r""),
     ),
     "Setup fails": (
-        (r"vm/data|client/jobs/data", r""),
-        (r"vm/environment|run/preparation/(checks|requirements)|core/jobfile/requirement_lines", r""),
+        (r"vm/data|places/preparation/data", r""),
+        (r"vm/environment|places/preparation/(checks|requirements)|core/jobfile/requirement_lines", r""),
         (r"run/(local|monitor)", r"^the setup"),
     ),
     "The job fails": ((r"run/(local|monitor)", r"failed|was lost:"), (r"errors\.", r"ended with code")),
@@ -119,7 +119,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"settings|places/google/config|remote/shipping/store", r""),
         (r"remote/fleet/limits|engine/runtime/locks|cli/dispatch", r"ulimit|file locks|working directory"),
         (r"client/session", r"keys"),
-        (r"run/preparation", r"runs_dir"),
+        (r"places/preparation", r"runs_dir"),
     ),
     "Disk full or not writable": ((r"", r"\} cannot be (written|created)|free some space"),),
     "The API cannot be reached": (
@@ -147,6 +147,6 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "Timers and drill": ((r"client/guarantee/(timers|install_gc)|cli/commands/guarantee/(install_gc|drill)", r""),),
     "Mistakes in a command or a job file": (
-        (r"cli/|client/|core/jobfile/|run/preparation/|places/tpu/api/calls", r""),
+        (r"cli/|client/|core/jobfile/|places/preparation/|places/tpu/api/calls", r""),
     ),
 }

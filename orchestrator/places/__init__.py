@@ -12,14 +12,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from orchestrator.places.place import Place
     from orchestrator.places.traits import Traits
 
 NAMES = ("tpu", "gke", "local")
 
 
 @functools.cache
-def traits(name: str) -> Traits:
-    """Return the traits of a place, by its name."""
+def place_on(name: str) -> Place:
+    """Return a place by its name: that of `on:`."""
+    found: Place = import_module(f"{__name__}.{name}.place").PLACE
+    return found
+
+
+def place_of(cloud: str) -> Place:
+    """Return the place of a run or a lease, by its `cloud`."""
+    return place_on(traits_of(cloud).name)
+
+
+def billed_clouds() -> tuple[str, ...]:
+    """Return the clouds in which something may be billed."""
+    return tuple(cloud for name in NAMES if traits_on(name).billed for cloud in traits_on(name).clouds)
+
+
+@functools.cache
+def traits_on(name: str) -> Traits:
+    """Return the traits of a place, by its name: that of `on:`."""
     found: Traits = import_module(f"{__name__}.{name}.traits").TRAITS
     return found
 
@@ -27,4 +45,4 @@ def traits(name: str) -> Traits:
 @functools.cache
 def traits_of(cloud: str) -> Traits:
     """Return the traits of the place of a run or a lease, by its `cloud`. Raises KeyError for one that no place has."""
-    return {each: traits(name) for name in NAMES for each in traits(name).clouds}[cloud]
+    return {each: traits_on(name) for name in NAMES for each in traits_on(name).clouds}[cloud]

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.jobfile.cluster import NAMESPACE
 from orchestrator.core.lease.cloud_api import EVERYWHERE
 from orchestrator.core.text import names
+from orchestrator.core.text.times import clock
 from orchestrator.errors import AuthError, CloudError, CloudUnavailable, ConfigError
 from orchestrator.exit_codes import NOT_PROVEN
-from orchestrator.report.layout import clock
 from orchestrator.settings import EMULATED, GKE
 
 if TYPE_CHECKING:

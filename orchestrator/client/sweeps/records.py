@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.client.events import VariantResult
 from orchestrator.client.jobs import results
-from orchestrator.client.jobs.code import shipment_of, survey_of
 from orchestrator.client.sweeps.board import result_of
 from orchestrator.client.sweeps.progress import living_records, lock_of
 from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState, RunRecord
 from orchestrator.core.text import names
 from orchestrator.errors import UserError
 from orchestrator.ledger.rows import SweepRecord, VariantRecord
-from orchestrator.run.preparation import requirements, runs
+from orchestrator.places.preparation import records as runs
+from orchestrator.places.preparation import requirements
+from orchestrator.places.preparation.code import shipment_of, survey_of
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session

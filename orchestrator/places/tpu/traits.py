@@ -2,4 +2,4 @@
 
 from orchestrator.places.traits import Traits
 
-TRAITS = Traits("tpu", ("google", "emulated"), "slice", billed=True, held=True, watched=True, made_with_job=False)
+TRAITS = Traits("tpu", ("emulated", "google"), "slice", billed=True, held=True, watched=True, made_with_job=False)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from orchestrator.core.text.table import Table
 from orchestrator.report.comparison.figures import Measure
 from orchestrator.report.files.metrics import short
-from orchestrator.report.layout import Table
 
 Plain = Callable[[float], str]
 

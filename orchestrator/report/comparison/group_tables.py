@@ -10,13 +10,14 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from orchestrator.core.jobfile.params import text_of
+from orchestrator.core.text.table import Table
 from orchestrator.report.comparison import remarks
 from orchestrator.report.comparison.compare import BUILT_IN, LEAST_WAIT, PER_CHIP, device, place, seconds, turned
 from orchestrator.report.comparison.figures import Measure, RunFigures
 from orchestrator.report.comparison.formats import NOTHING, Plain, csv_lines, markdown_lines, mean_and_std
 from orchestrator.report.comparison.group_remarks import accelerators, notes, runs_and_titles
 from orchestrator.report.comparison.groups import MetricMeasure, RunGroup
-from orchestrator.report.layout import Table, csv_cell, format_cost
+from orchestrator.report.layout import csv_cell, format_cost
 
 Row = tuple[str, Callable[[RunGroup], str]]
 

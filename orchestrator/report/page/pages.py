@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.core.text.durations import format_duration
+from orchestrator.core.text.times import day_clock
 from orchestrator.report import worker_ends
 from orchestrator.report.comparison import remarks
-from orchestrator.report.layout import day_clock
 from orchestrator.report.page import device, pictures, record, summary, tables, timeline
 from orchestrator.report.page.charts import Chart, charts, clock
 from orchestrator.report.page.comparison import Comparison, comparison

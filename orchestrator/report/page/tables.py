@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from orchestrator.core.text.durations import format_duration
+from orchestrator.core.text.times import clock
 from orchestrator.report.files.metrics import last_text, short
-from orchestrator.report.layout import clock, format_cost
+from orchestrator.report.layout import format_cost
 from orchestrator.report.page import timeline
 from orchestrator.report.page.run_data import RunData
 

@@ -4,7 +4,7 @@ from orchestrator.cli.console import console, emit
 from orchestrator.cli.options import Cloud, Name, Project
 from orchestrator.client.session import Session
 from orchestrator.client.slices import held
-from orchestrator.report.layout import day_clock
+from orchestrator.core.text.times import day_clock
 
 
 def stop(name: Name = None, cloud: Cloud = None, project: Project = None) -> int:
