@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import functools
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from orchestrator.places.place import Place
+    from orchestrator.places.refusals import FileChecks
     from orchestrator.places.traits import Traits
 
 NAMES = ("tpu", "gke", "local")
@@ -23,6 +24,12 @@ def place_on(name: str) -> Place:
     """Return a place by its name: that of `on:`."""
     found: Place = import_module(f"{__name__}.{name}.place").PLACE
     return found
+
+
+def checks_on(name: object) -> FileChecks:
+    """Return what a place refuses of a job file, by its name; for what is no place, what the first one refuses."""
+    found = import_module(f"{__name__}.{name if name in NAMES else NAMES[0]}.check")
+    return cast("FileChecks", found)
 
 
 def place_of(cloud: str) -> Place:
