@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from orchestrator import places, settings
 from orchestrator.core.lease.clouds import is_emulated
 from orchestrator.errors import TpujobError
-from orchestrator.places.desk import Address
-from orchestrator.places.tpu.reach import Emulator
+from orchestrator.places.desk import Address, Emulator
 from orchestrator.settings import Target
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from orchestrator.engine.leases.release import Released
     from orchestrator.engine.runtime.interpreter import Interpreter
     from orchestrator.engine.runtime.world import RealWorld
-    from orchestrator.places.tpu.reach import Emulator
+    from orchestrator.places.desk import Emulator
 
 T = TypeVar("T")
 

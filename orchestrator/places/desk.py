@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
@@ -16,9 +17,16 @@ if TYPE_CHECKING:
     from orchestrator.engine.effects.base import Program
     from orchestrator.engine.runtime.locks import FileLocks
     from orchestrator.ledger.ledger import Ledger
-    from orchestrator.places.tpu.reach import Emulator
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Emulator:
+    """Where the emulator of this cloud answers, and the file with its token."""
+
+    url: str  # http://127.0.0.1:PORT
+    token_file: Path
 
 
 class Address(NamedTuple):

@@ -127,14 +127,23 @@ def test_rooms_of_the_emulator_import_downwards() -> None:
     assert wrong == []
 
 
-def test_no_modules_of_the_emulator_import_each_other_in_a_circle() -> None:
-    modules = {".".join(path.with_suffix("").parts): path for path in sources("orchestrator/emulator")}
+PLACES_AND_RUN = ("engine", "places", "run")
+
+
+@pytest.mark.parametrize(("rooms", "of"), [
+    (("emulator",), "file"), (PLACES_AND_RUN, "file"), (PLACES_AND_RUN, "folder"),
+])  # fmt: skip
+def test_no_files_and_no_folders_import_each_other_in_a_circle(rooms: tuple[str, ...], of: str) -> None:
+    modules = {module_of(path): path for room in rooms for path in sources(f"orchestrator/{room}")}
     sorter: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter()
     for module, path in modules.items():
         for name in imports(read(path), package_of(path)):
-            imported = next((each for each in (name, name.rpartition(".")[0]) if each in modules), None)
+            inner = name.removeprefix("orchestrator.")
+            imported = next((each for each in (inner, inner.rpartition(".")[0]) if each in modules), None)
             if imported is not None:
-                sorter.add(module, imported)
+                here, there = (modules[each] if of == "file" else modules[each].parent for each in (module, imported))
+                if here != there:
+                    sorter.add(str(here), str(there))
     sorter.prepare()  # raises CycleError, which names the circle
 
 

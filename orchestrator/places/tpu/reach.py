@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.core.lease.access import Via
 from orchestrator.errors import AuthError, Vanished
+from orchestrator.places.desk import Emulator
 
 if TYPE_CHECKING:
     from orchestrator.core.lease.cloud_api import WorkerAddress
@@ -23,14 +24,6 @@ if TYPE_CHECKING:
 
 RELAY, EMULATOR = "orchestrator.client.slices.relay", "--emulator"
 FRESH_S = 120.0  # after READY: so long the relay may refuse a user who has the role (about a minute was seen)
-
-
-@dataclass(frozen=True, slots=True)
-class Emulator:
-    """Where the emulator of this cloud answers, and the file with its token."""
-
-    url: str  # http://127.0.0.1:PORT
-    token_file: Path
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ import pytest
 from orchestrator.core.lease.access import Route, Via
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import ConfigError, HostKeyMismatch, RemoteError, TunnelRefused, Unreachable
-from orchestrator.places.tpu.reach import Emulator as EmulatorPlace
+from orchestrator.places.desk import Emulator as EmulatorPlace
 from orchestrator.places.tpu.reach import Reach
 from orchestrator.remote.iap.dialer import Relay
 from orchestrator.remote.ssh import piped
