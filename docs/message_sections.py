@@ -6,7 +6,7 @@ from __future__ import annotations
 # fits has the message. The module is a path without the leading `orchestrator/`.
 SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "Torch is missing": (
-        (r"cli/|engine/", r"torch of this Python|has no torch"),
+        (r"cli/|engine/|run/", r"torch of this Python|has no torch"),
         (r"payload/", r"pip install 'torch"),
     ),
     "Built-in training": ((r"payload/", r""),),
@@ -32,7 +32,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "Exit code 75: not proven absent": (
         (r"", r"not proven|proven gone|left before|before it was proven"),
         (
-            r"client/guarantee/forget|client/slices/adoption|client/session",
+            r"client/guarantee/forget|client/slices/down|client/session",
             r"^\{node\}|\{handle\} \(|slice named|still deleting|is not known",
         ),
         (r"engine/leases/release", r""),
@@ -50,7 +50,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "A cluster: JobSet, Kueue and pods": (
         (
-            r"places/gke/api/|places/gke/objects/|run/cluster/|client/cluster/|places/gke/pods/|places/google/objects",
+            r"places/gke/|run/cluster/|client/cluster/|places/google/objects",
             r"",
         ),
         (r"run/monitor", r"sent back to its queue"),
@@ -95,8 +95,8 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "The job fails": ((r"run/(local|monitor)", r"failed|was lost:"), (r"errors\.", r"ended with code")),
     "Deadline or budget reached": (
-        (r"engine/", r"^the job reached|deadline|too little|reached its end"),
-        (r"engine/slices/extend", r""),
+        (r"(engine|run)/|core/lease/run_and_attempt", r"^the job reached|deadline|too little|reached its end"),
+        (r"engine/slices/up_and_down", r"can be extended|longer than 7 days|would have cost"),
     ),
     "Sweeps": ((r"", r"sweep|variant"), (r"core/jobfile/rules/sweep|report/comparison/groups", r"")),
     "What is shipped": (
@@ -105,7 +105,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "Results not collected": (
         (
-            r"run/collection|remote/(transfer|fleet/local)|client/jobs/ending",
+            r"run/collection|remote/transfer|places/local/|client/jobs/ending",
             r"result|artifact|collect|archive|another",
         ),
         (r"engine/leases/recover", r"artifacts"),
@@ -129,21 +129,22 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"client/slices/(inventory|status)", r""),
     ),
     "Slice lost, preempted, or run canceled": (
-        (r"engine/(jobs/(monitor|lane|run)|leases/(recover|renewal)|provision)", r""),
+        (r"run/(monitor|lane|program)|engine/(leases/(recover|renewal|standing)|provision)", r""),
         (r"engine/slices/(lend|up_and_down)", r"^\{node|any more"),
-        (r"clouds/(google|tpu/client)", r"taken away|PREEMPTED|does not exist"),
+        (r"places/(google|tpu/api/client)", r"taken away|PREEMPTED|does not exist"),
         (r"errors\.|client/jobs/ending", r"canceled|interrupted"),
     ),
     "In use by another command": (
         (r"client/", r"another (process|tpujob command)|in use by|being run already|running job"),
     ),
+    "No such run or slice": (
+        (r"ledger/ledger|client/(lookup|jobs/attach)", r""),
+        (r"client/slices/down", r"ever named|matches several"),
+        (r"client/results/(logs|pages)", r"run"),
+    ),
     "Slices that are held": (
         (r"client/slices/(up|held|down)|engine/slices/", r"slice|\{handle\}|idle_s|max_duration_s|\{id\}"),
-        (r"clouds/", r"state|addresses yet"),
-    ),
-    "No such run or slice": (
-        (r"ledger/ledger|client/(lookup|jobs/attach)|client/slices/adoption", r""),
-        (r"client/results/(logs|pages)", r"run"),
+        (r"places/(tpu|google)/", r"state|addresses yet"),
     ),
     "Timers and drill": ((r"client/guarantee/(timers|install_gc)|cli/commands/guarantee/(install_gc|drill)", r""),),
     "Mistakes in a command or a job file": (

@@ -16,7 +16,7 @@ from orchestrator.errors import UserError
 from orchestrator.report.comparison import group_tables
 from orchestrator.report.comparison.figures import Measure, RunFigures, figures
 from orchestrator.report.comparison.formats import mean_and_std
-from orchestrator.report.comparison.group_remarks import notes
+from orchestrator.report.comparison.group_tables import notes
 from orchestrator.report.comparison.groups import grouped, measure
 from orchestrator.report.files.metric_sums import Metric
 from orchestrator.report.whole_run import WholeRun
