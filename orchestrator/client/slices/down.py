@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from orchestrator import catalog
 from orchestrator.client import lookup
@@ -16,12 +16,10 @@ from orchestrator.core.lease.claim_labels import adopted
 from orchestrator.core.lease.cloud_api import SliceView
 from orchestrator.core.lease.lease import DOWN, Intent, Lease, Mode, Purpose
 from orchestrator.core.text import names
+from orchestrator.engine.leases.release import Released
 from orchestrator.engine.slices import up_and_down
 from orchestrator.errors import CloudError, ConfigError, TeardownUnproven, TpujobError, UserError
 from orchestrator.places.tpu.api import gcloud
-
-if TYPE_CHECKING:
-    from orchestrator.engine.leases.release import Released
 
 
 @dataclass(frozen=True, slots=True)
