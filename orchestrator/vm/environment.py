@@ -14,18 +14,15 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from . import environment_lent as lending
 from . import environment_pythons as pythons
 from . import environment_tools as tools
 from . import environment_torch as torches
 from .environment_tools import Failed, say
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
 
 KEPT = 3  # environments; one with torch takes 7 GB
 MARK = ".complete"
