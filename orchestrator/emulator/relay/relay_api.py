@@ -24,7 +24,7 @@ from orchestrator.emulator.faults.fault import Fault
 from orchestrator.emulator.model import policies
 from orchestrator.emulator.model.records import Node
 from orchestrator.emulator.plain_data import check_list, check_value
-from orchestrator.emulator.relay import messages
+from orchestrator.emulator.relay import tunnels
 from orchestrator.emulator.relay.tunnels import SILENT, Link, RelayTunnel, Tunnels
 from orchestrator.emulator.vms.driver import Driver
 from orchestrator.emulator.vms.metadata_server import hostname
@@ -140,16 +140,16 @@ class RelayApi(Api):
             return refused
         websocket = await _upgrade(request)
         if not policies.may_tunnel(self.state.settings):
-            return await _closed(websocket, messages.NOT_AUTHORIZED)
+            return await _closed(websocket, tunnels.NOT_AUTHORIZED)
         if node is None:
-            return await _closed(websocket, messages.LOOKUP_FAILED)
+            return await _closed(websocket, tunnels.LOOKUP_FAILED)
         if not policies.lets_ssh_in(self.state.settings, policies.RELAY):
-            return await _closed(websocket, messages.NOT_REACHED)
+            return await _closed(websocket, tunnels.NOT_REACHED)
         port = query.get("port", "")
         try:
             tunnel = await self.tunnels.open(node.name, node.hosts[worker].ssh_port if port == SSH else int(port))
         except (OSError, ValueError, OverflowError):
-            return await _closed(websocket, messages.NOT_REACHED)
+            return await _closed(websocket, tunnels.NOT_REACHED)
         return await self._serve(request, tunnel, Link(websocket, fault), None)
 
     async def reconnect(self, request: web.Request) -> web.StreamResponse:
@@ -160,12 +160,12 @@ class RelayApi(Api):
             return refused
         websocket = await _upgrade(request)
         if tunnel is None:
-            return await _closed(websocket, messages.SID_UNKNOWN)
+            return await _closed(websocket, tunnels.SID_UNKNOWN)
         if tunnel.in_use:
-            return await _closed(websocket, messages.SID_IN_USE)
+            return await _closed(websocket, tunnels.SID_IN_USE)
         has = request.query.get("ack", "")
         if not has.isascii() or not has.isdigit():
-            return await _closed(websocket, messages.INVALID_ACK)
+            return await _closed(websocket, tunnels.INVALID_ACK)
         return await self._serve(request, tunnel, Link(websocket, fault), int(has))
 
     async def _serve(
@@ -212,13 +212,13 @@ class RelayApi(Api):
 
 
 async def _upgrade(request: web.Request) -> web.WebSocketResponse:
-    websocket = web.WebSocketResponse(protocols=(messages.SUBPROTOCOL,), compress=False, max_msg_size=1 << 17)
+    websocket = web.WebSocketResponse(protocols=(tunnels.SUBPROTOCOL,), compress=False, max_msg_size=1 << 17)
     await websocket.prepare(request)
     return websocket
 
 
 async def _closed(websocket: web.WebSocketResponse, code: int) -> web.WebSocketResponse:
-    await websocket.close(code=code, message=messages.REASONS.get(code, "").encode())
+    await websocket.close(code=code, message=tunnels.REASONS.get(code, "").encode())
     return websocket
 
 

@@ -12,9 +12,21 @@ from typing import Any, NamedTuple
 from orchestrator.core.jobfile.params import text_of
 from orchestrator.core.text.metric_lines import less_is_better
 from orchestrator.report.comparison import remarks
-from orchestrator.report.comparison.compare import BUILT_IN, LEAST_WAIT, PER_CHIP, device, place, seconds, turned
+from orchestrator.report.comparison.compare import (
+    BUILT_IN,
+    LEAST_WAIT,
+    NOTHING,
+    PER_CHIP,
+    Plain,
+    csv_lines,
+    device,
+    markdown_lines,
+    mean_and_std,
+    place,
+    seconds,
+    turned,
+)
 from orchestrator.report.comparison.figures import Measure, RunFigures
-from orchestrator.report.comparison.formats import NOTHING, Plain, csv_lines, markdown_lines, mean_and_std
 from orchestrator.report.comparison.groups import MetricMeasure, RunGroup
 from orchestrator.report.layout import Table, csv_cell, format_cost
 

@@ -1,17 +1,18 @@
 """The rules about several values of a job file, those of its sections included. Pure."""
 
+import re
 from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 from orchestrator.core.jobfile.rules.access import access_problems
-from orchestrator.core.jobfile.rules.data import data_problems
 from orchestrator.core.jobfile.rules.env import env_problems, secret_problems
 from orchestrator.core.jobfile.rules.gke import gke_problems
-from orchestrator.core.jobfile.rules.metrics import metric_problems
 from orchestrator.core.jobfile.rules.one_value import too_short_for_a_slice
 from orchestrator.core.jobfile.rules.tpu import tpu_problems
 from orchestrator.core.jobfile.rules.train import train_problems
 from orchestrator.core.jobfile.yaml_source import Path
+from orchestrator.core.text.metric_lines import NAME_CHARS
 from orchestrator.core.text.names import shown
 
 MAX_PATTERNS = 100
@@ -74,3 +75,59 @@ def _mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+# The rules of `data:`: a directory of the job, and the place in Cloud Storage that fills it.
+
+_PLACE = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/(?!\.{1,2}(/|$))[^/]+)*/?")
+_EXAMPLE = "write for example `./data: gs://my-bucket/my-data`"
+
+
+def data_problems(places: Mapping[Any, Any]) -> Iterator[tuple[Path, str]]:
+    """Yield what is wrong with the places, each at its own."""
+    seen: dict[PurePosixPath, Any] = {}
+    for key, url in places.items():
+        path, directory = ("data", key), PurePosixPath(str(key))
+        if directory.is_absolute() or {"..", "~"} & set(directory.parts) or not directory.parts or "\\" in str(key):
+            yield path, f"`{shown(str(key))}` is no directory below the job's directory; {_EXAMPLE}"
+        elif seen.setdefault(directory, key) != key:
+            yield path, f"is the directory `{shown(str(seen[directory]))}` again; write each once"
+        elif isinstance(url, str) and (not _PLACE.fullmatch(url) or not url.isprintable()):
+            yield path, f"`{shown(url)}` is not a place in Cloud Storage; {_EXAMPLE}"
+        elif isinstance(url, str) and (wild := re.search(r"[*?\[]", url)):
+            yield path, f"`{shown(url)}` has the wildcard `{wild[0]}`; name the directory that the objects are in"
+
+
+# The rules of `metrics:`: patterns that find numbers in the log of a job.
+#
+# They are those of `regex`, which are the ones of Python's `re`: its search has a time limit, and a log may be hostile.
+
+MAX_METRICS, PATTERN_CHARS = 20, 500
+
+
+def metric_problems(patterns: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """Yield what is wrong with the patterns, each at its place."""
+    if len(patterns) > MAX_METRICS:
+        yield ("metrics",), f"{len(patterns)} patterns; at most {MAX_METRICS} can be searched for"
+    if patterns and set(patterns) <= {"step"}:
+        yield ("metrics",), "finds only the step; name a metric too, such as `loss: 'loss ([0-9.]+)'`"
+    for name, pattern in patterns.items():
+        path = ("metrics", name)
+        if not str(name).isprintable() or not 0 < len(str(name)) <= NAME_CHARS:
+            yield path, f"is no name of a metric: use 1 to {NAME_CHARS} printable characters, such as `loss`"
+        elif isinstance(pattern, str) and (problem := _problem(pattern)):
+            yield path, problem
+
+
+def _problem(pattern: str) -> str | None:
+    if len(pattern) > PATTERN_CHARS:
+        return f"a pattern of {len(pattern):,} characters; at most {PATTERN_CHARS} are taken"
+    import regex
+
+    try:
+        groups = regex.compile(pattern).groups
+    except (regex.error, RecursionError, OverflowError) as error:
+        return f"`{shown(pattern)}` is no regular expression: {error}"
+    if groups != 1:
+        return f"`{shown(pattern)}` has {groups} groups; write exactly one, around the number: `loss[= ]+([0-9.eE+-]+)`"
+    return None
