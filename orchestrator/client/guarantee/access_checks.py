@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from orchestrator import catalog
-from orchestrator.client.guarantee.health_checks import HealthCheck, SliceHealth
-from orchestrator.client.guarantee.login_check import login_check
+from orchestrator.client.guarantee.health_checks import HealthCheck, SliceHealth, login_check
 from orchestrator.client.plans import rules_of
 from orchestrator.client.reach import Reach
 from orchestrator.client.session import Session

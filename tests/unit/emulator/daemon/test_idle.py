@@ -1,4 +1,4 @@
-"""When a daemon without requests ends, under virtual time, and which one a client takes for its own."""
+"""When a daemon without requests ends, under virtual time; a stop and a start wait for the end of the last one."""
 
 import asyncio
 import fcntl
