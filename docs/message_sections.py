@@ -32,7 +32,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "Exit code 75: not proven absent": (
         (r"", r"not proven|proven gone|left before|before it was proven"),
         (
-            r"client/guarantee/forget|client/slices/adoption|client/session",
+            r"client/guarantee/forget|client/slices/down|client/session",
             r"^\{node\}|\{handle\} \(|slice named|still deleting|is not known",
         ),
         (r"engine/leases/release", r""),
@@ -92,8 +92,8 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "The job fails": ((r"run/monitor", r"failed|was lost:"), (r"errors\.", r"ended with code")),
     "Deadline or budget reached": (
-        (r"engine/|run/|core/lease/run_and_attempt", r"^the job reached|deadline|too little|reached its end"),
-        (r"engine/slices/extend", r""),
+        (r"(engine|run)/|core/lease/run_and_attempt", r"^the job reached|deadline|too little|reached its end"),
+        (r"engine/slices/up_and_down", r"can be extended|longer than 7 days|would have cost"),
     ),
     "Sweeps": ((r"", r"sweep|variant"), (r"core/jobfile/rules/sweep|report/comparison/groups", r"")),
     "What is shipped": (
@@ -139,11 +139,10 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"places/tpu/api/", r"state|addresses yet"),
     ),
     "No such run or slice": (
-        (r"ledger/ledger|client/(lookup|jobs/attach)|client/slices/adoption", r""),
+        (r"ledger/ledger|client/(lookup|jobs/attach)", r""),
+        (r"client/slices/down", r"ever named|matches several"),
         (r"client/results/(logs|pages)", r"run"),
     ),
     "Timers and drill": ((r"client/guarantee/(timers|install_gc)|cli/commands/guarantee/(install_gc|drill)", r""),),
-    "Mistakes in a command or a job file": (
-        (r"cli/|client/|core/jobfile/|places/", r""),
-    ),
+    "Mistakes in a command or a job file": ((r"cli/|client/|core/jobfile/|places/", r""),),
 }

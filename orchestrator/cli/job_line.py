@@ -5,16 +5,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from orchestrator.client.events import Metrics, Running
+from orchestrator.client.shown_logs import Others
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.text.durations import format_duration
 from orchestrator.core.text.metric_lines import NotFinite
 from orchestrator.report.layout import format_cost
-
-if TYPE_CHECKING:
-    from orchestrator.client.shown_logs import Others
 
 RATE_S = 30.0  # the rate of steps is that of this time
 MAX_NAME, MAX_VALUES = 20, 4

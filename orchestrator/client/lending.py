@@ -15,12 +15,13 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from orchestrator import catalog, errors
 from orchestrator.client.jobs.sleep_inhibitor import about_sleep, inhibit_sleep
+from orchestrator.client.session import Session
 from orchestrator.core.lease.access import AccessWish, Via
-from orchestrator.core.lease.lease import Purpose
+from orchestrator.core.lease.lease import Lease, Purpose
 from orchestrator.core.planning.capacity_request import CapacityRequest, Provisioning
 from orchestrator.core.planning.plan import make
 from orchestrator.core.text import names
@@ -29,13 +30,9 @@ from orchestrator.engine.provision.candidate_search import Search
 from orchestrator.engine.runtime.interpreter import HEARD_WITHIN_S
 from orchestrator.engine.slices.lend import LendRequest, Loan, lend
 from orchestrator.places.tpu import plans
+from orchestrator.remote.fleet.fleet import Fleet
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned
 from orchestrator.settings import EMULATED
-
-if TYPE_CHECKING:
-    from orchestrator.client.session import Session
-    from orchestrator.core.lease.lease import Lease
-    from orchestrator.remote.fleet.fleet import Fleet
 
 DEFAULT_NAME = "slice"
 EXEC_S = 600.0

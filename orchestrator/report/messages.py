@@ -6,22 +6,19 @@ Pure: values in, lines out. Figures have units, emulated cost is marked as such,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from orchestrator import catalog
 from orchestrator.core.lease.lease import Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.text.durations import format_duration, format_usd, format_usd_per_hour
 from orchestrator.core.text.times import clock, day_clock
+from orchestrator.engine.leases.release import Released
 from orchestrator.places.gke.api import kubectl
 from orchestrator.places.tpu.api import gcloud
 from orchestrator.report import worker_ends
 from orchestrator.report.layout import format_cost
-
-if TYPE_CHECKING:
-    from orchestrator.engine.leases.release import Released
-    from orchestrator.report.worker_ends import WorkerReport
-    from orchestrator.run.progress import Outcome
+from orchestrator.report.worker_ends import WorkerReport
+from orchestrator.run.progress import Outcome
 
 OF_PODS = {"wait": "waiting for the pods"}  # instead, on a cluster
 MOST_MISSING = 20  # that an alert lists

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.engine.runtime.locks import FileLocks
-from orchestrator.ledger import disk
+from orchestrator.ledger import file
 from orchestrator.ledger.file import LedgerUnavailable
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.ledger.rows import GcRun
@@ -213,13 +213,13 @@ sshfs /data fuse.sshfs rw 0 0
 def test_28_a_disk_of_another_machine_is_noticed(tmp_path: Path, path: str, network: bool) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(MOUNTS)
-    assert disk.on_network(Path(path), mounts) is network
+    assert file.on_network(Path(path), mounts) is network
 
 
 def test_28_on_another_machines_disk_the_ledger_keeps_no_shared_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "on_network", lambda _path: True)
+    monkeypatch.setattr(file, "on_network", lambda _path: True)
     ledger = Ledger(tmp_path / "ledger.sqlite3")
     assert ledger._db.execute("pragma journal_mode").fetchone() == ("delete",)
     assert list(tmp_path.iterdir()) == [tmp_path / "ledger.sqlite3"]
@@ -227,4 +227,4 @@ def test_28_on_another_machines_disk_the_ledger_keeps_no_shared_memory(
 
 
 def test_where_mounts_are_not_told_a_disk_counts_as_our_own(tmp_path: Path) -> None:
-    assert not disk.on_network(tmp_path, tmp_path / "nothing")
+    assert not file.on_network(tmp_path, tmp_path / "nothing")

@@ -9,7 +9,7 @@ from orchestrator import promises
 from orchestrator.core.lease import timings as claim_timings
 from orchestrator.core.lease.timings import GOOGLE, Timings
 from orchestrator.core.text.durations import parse_duration
-from orchestrator.drill.bound_text import formula, symbolic
+from orchestrator.drill.runner import formula, symbolic
 from orchestrator.emulator.model.records import Settings
 from orchestrator.promises import EMULATED_SPEED, PROMISES, Bound, Part, PromisedBound, PromiseWorld, bound
 from orchestrator.vm.watchdog import FAST_FACTOR, SLOW_FACTOR

@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from orchestrator import catalog
-from orchestrator.client.guarantee.health_checks import HealthCheck, SliceHealth
-from orchestrator.client.guarantee.login_check import login_check
+from orchestrator.client.guarantee.health_checks import HealthCheck, SliceHealth, login_check
 from orchestrator.client.session import Session
 from orchestrator.core.lease import access, networks
 from orchestrator.core.lease import access_commands as commands

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orchestrator import settings
+from orchestrator.core.text.redaction import Redactor
 from orchestrator.emulator.daemon import control
 from orchestrator.errors import CloudUnavailable
 from orchestrator.places.tpu.api.connect import connect_light, read_token
-
-if TYPE_CHECKING:
-    from orchestrator.core.text.redaction import Redactor
-    from orchestrator.places.tpu.api.light_client import LightApi
-    from orchestrator.settings import Target
+from orchestrator.places.tpu.api.light_client import LightApi
+from orchestrator.settings import Target
 
 
 def connect(target: Target, secrets: Redactor) -> LightApi:

@@ -12,18 +12,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orchestrator import private_files, whole_file
 from orchestrator.client import lookup
 from orchestrator.client.events import relative
+from orchestrator.client.session import Session
+from orchestrator.core.lease.run_and_attempt import RunRecord
 from orchestrator.core.text.names import PAGE
 from orchestrator.errors import ConfigError, TpujobError, UnknownRun, UserError
 from orchestrator.remote.shipping.ignore import mark_run
-
-if TYPE_CHECKING:
-    from orchestrator.client.session import Session
-    from orchestrator.core.lease.run_and_attempt import RunRecord
 
 TRACE = "trace.json"
 NAMED = 4  # runs whose ids are in the name of a page; of more, the first ones and their number

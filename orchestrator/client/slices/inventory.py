@@ -11,20 +11,17 @@ import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from orchestrator.client.session import Session
 from orchestrator.core.jobfile.cluster import NAMESPACE
-from orchestrator.core.lease.cloud_api import EVERYWHERE
+from orchestrator.core.lease.cloud_api import EVERYWHERE, Cloud, SliceName, SliceView
+from orchestrator.core.lease.lease import Lease
 from orchestrator.core.text import names
 from orchestrator.core.text.times import clock
 from orchestrator.errors import AuthError, CloudError, CloudUnavailable, ConfigError
 from orchestrator.exit_codes import NOT_PROVEN
 from orchestrator.settings import EMULATED, GKE
-
-if TYPE_CHECKING:
-    from orchestrator.client.session import Session
-    from orchestrator.core.lease.cloud_api import Cloud, SliceName, SliceView
-    from orchestrator.core.lease.lease import Lease
 
 ASK_S = 20.0  # for all questions of a command together
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 5.0

@@ -93,9 +93,6 @@ class WaitingRun:
     accelerator_type: str | None
     zone: str | None
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Status:
@@ -125,7 +122,7 @@ class Status:
             "asked": [each.as_json() for each in self.projects],
             "not_asked": [{"cloud": "google", "why": self.google_not_asked}] if self.google_not_asked else [],
             "slices": [row.as_json() for row in self.slices],
-            "waiting": [run.as_json() for run in self.waiting],
+            "waiting": [asdict(run) for run in self.waiting],
             "sweeps": [sweep.as_json() for sweep in self.sweeps],
         }
 

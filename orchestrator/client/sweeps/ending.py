@@ -8,25 +8,22 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.client import lookup
 from orchestrator.client.jobs import ending
 from orchestrator.client.jobs.ending import Canceled
 from orchestrator.client.jobs.results import tell_saved
+from orchestrator.client.session import Session
 from orchestrator.client.slices.down import SliceRelease
 from orchestrator.client.sweeps import progress
 from orchestrator.client.sweeps.progress import VariantState
+from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.errors import TpujobError
+from orchestrator.ledger.rows import SweepRecord
 from orchestrator.report.messages import lease_outcome
 from orchestrator.settings import GKE
-
-if TYPE_CHECKING:
-    from orchestrator.client.session import Session
-    from orchestrator.core.lease.lease import Lease
-    from orchestrator.ledger.rows import SweepRecord
-
 
 NOT_COLLECTED = "what the job wrote is not collected (`cancel` does not wait for that), and goes with its slice"
 

@@ -6,16 +6,14 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from orchestrator.core.lease.cloud_api import Cloud, WorkerAddress
 from orchestrator.core.lease.lease import Lease
 from orchestrator.engine.effects.base import LedgerPort, Locks, Report
 from orchestrator.errors import TpujobError
-
-if TYPE_CHECKING:
-    from orchestrator.ledger.clocks import Clocks
-    from orchestrator.remote.fleet.port import Crew
+from orchestrator.ledger.clocks import Clocks
+from orchestrator.remote.fleet.port import Crew
 
 LOOK_S = 1.0  # between two looks at the ledger whether a connected slice is still claimed
 

@@ -33,6 +33,7 @@ from orchestrator.remote.transfer.collect import (
     CollectResult,
     Problem,
 )
+from orchestrator.remote.transfer.collection import Collection
 from orchestrator.remote.transfer.extract import IndexEntry
 
 if TYPE_CHECKING:

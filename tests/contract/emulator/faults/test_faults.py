@@ -670,6 +670,12 @@ def test_a_rehearsal_from_the_command_line(tpujob: Tpujob) -> None:
     (["fault", "clear", "f9"], 'There is no fault "f9".'),
     (["preempt", "nothing"], 'There is no node "nothing"; there are no nodes.'),
     (["preempt", "a b"], 'There is no node "a b"; there are no nodes.'),
+    (["capacity", "set", "us-central1-a", "none"], "'us-central1-a' is not of the form ZONE/TYPE"),
+    (["capacity", "set", "*/*", "few"], "'few' is neither a number of chips nor none nor all"),
+    (["capacity", "set", "*/*", "1", "--tier", "cheap"], "capacity[0].tier must be one of any, on-demand,"),
+    (["capacity", "set", "*/*", "1", "--until", "soon"], "--until soon: "),
+    (["rehearse", "nowhere.yaml"], "nowhere.yaml cannot be read as YAML"),
+    (["rehearse", "nowhere.yaml", "--end"], "a file begins a rehearsal, and --end ends it"),
 ])  # fmt: skip
 def test_a_mistake_on_the_command_line_is_one_line_and_exit_64(tpujob: Tpujob, words: list[str], expected: str) -> None:
     done = tpujob("emulator", *words)

@@ -14,7 +14,7 @@ from orchestrator.engine.leases.release import release
 from orchestrator.engine.leases.renewal import LeaseRenewal, hand_over, move_claim, wait_for_watchdogs
 from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.provision.drafts import Draft
-from orchestrator.engine.slices.extend import extend
+from orchestrator.engine.slices.up_and_down import extend
 from orchestrator.errors import AuthError, CloudUnavailable, UserError, Vanished, WatchdogNotArmed, WrongState
 from orchestrator.run.program import run_job
 from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, job, lease_and_request

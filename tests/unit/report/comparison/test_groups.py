@@ -14,9 +14,9 @@ from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRe
 from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.errors import UserError
 from orchestrator.report.comparison import group_tables
+from orchestrator.report.comparison.compare import mean_and_std
 from orchestrator.report.comparison.figures import Measure, RunFigures, figures
-from orchestrator.report.comparison.formats import mean_and_std
-from orchestrator.report.comparison.group_remarks import notes
+from orchestrator.report.comparison.group_tables import notes
 from orchestrator.report.comparison.groups import grouped, measure
 from orchestrator.report.files.metric_sums import Metric
 from orchestrator.report.whole_run import WholeRun

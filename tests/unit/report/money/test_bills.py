@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import catalog
+from orchestrator.client.results.costs import bills
 from orchestrator.core.lease.lease import (
     CreateRefused,
     Down,
@@ -24,7 +25,6 @@ from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import costs
 from orchestrator.report.money import spending
-from orchestrator.report.money.bills import bills
 from orchestrator.report.money.spending import By, CloudCost
 from orchestrator.report.money.stretches import Period
 from tests.unit.engine.virtual import lease_and_request

@@ -14,7 +14,7 @@ import pytest
 from orchestrator.core.lease.run_and_attempt import AttemptState, WorkerEnd
 from orchestrator.core.text.redaction import Redactor
 from orchestrator.report.files.step_times import Piece
-from orchestrator.report.page import charts, pages, pictures, summary, tables, timeline
+from orchestrator.report.page import charts, pages, pictures, summary, timeline
 from tests.unit.report.page.world import World, plain_run, preempted_twice, training_steps
 
 HOSTILE = '</script><script>window.owned = 1</script><img src=x onerror="window.owned = 1">\'\u2028&'
@@ -145,7 +145,7 @@ def test_what_can_be_better_is_among_the_first_figures_and_of_an_evaluation_befo
         "lr",
         "norm",
     ]
-    rows = {row[0]: row[2] for row in tables.metric_rows(world.data())}
+    rows = {row[0]: row[2] for row in summary.metric_rows(world.data())}
     assert rows == {"lr": "", "loss": "0.5", "eval/loss": "1", "norm": ""}, "no learning rate is the best"
 
 

@@ -1,10 +1,22 @@
-"""`tpujob stop`: stop a held slice without deleting it."""
+"""`tpujob start|stop|extend`: what becomes of a slice that is held."""
 
+from typing import Annotated
+
+from orchestrator.cli import completion
 from orchestrator.cli.console import console, emit
-from orchestrator.cli.options import Cloud, Name, Project
+from orchestrator.cli.options import Argument, Cloud, Name, Option, Project
+from orchestrator.client.arguments import seconds
 from orchestrator.client.session import Session
 from orchestrator.client.slices import held
 from orchestrator.core.text.times import day_clock
+
+
+def start(name: Name = None, cloud: Cloud = None, project: Project = None) -> int:
+    """Start a stopped slice again."""
+    session = Session.open(cloud, project, reporter=console().reporter)
+    started = held.start(session, name)
+    emit(f"{started.name}: {started.state} ({started.node})")
+    return session.exit_code()
 
 
 def stop(name: Name = None, cloud: Cloud = None, project: Project = None) -> int:
@@ -21,4 +33,18 @@ def stop(name: Name = None, cloud: Cloud = None, project: Project = None) -> int
     ends = f"no watchdog runs on it: at {day_clock(stopped.ends_at)} the next tpujob command or a gc timer deletes it"
     session.reporter.notice("note", f"{ends} (`tpujob install-gc`)")
     session.reporter.notice("note", "its full price is counted until it is absent; `tpujob start` starts it again")
+    return session.exit_code()
+
+
+def extend(
+    name: Annotated[str, Argument(help="The slice's name, or a run's id.", autocompletion=completion.slices)],
+    by: Annotated[str, Option(metavar="DURATION", help="How much longer, such as 2h.")],
+    cloud: Cloud = None,
+    project: Project = None,
+) -> int:
+    """Move the end of a slice: its deadline, or the end of its hold. Nothing else ever moves a deadline."""
+    by_s = seconds("--by", by, "1m", "7d")
+    session = Session.open(cloud, project, reporter=console().reporter)
+    extended = held.extend(session, name, by_s)
+    emit(f"{extended.name} ({extended.node}) ends by {day_clock(extended.ends_at)}")
     return session.exit_code()
