@@ -73,7 +73,7 @@ def test_the_life_of_a_slice(api: Cloud, asking: ApiCalls) -> None:
     finish(asking, api.stop(wanted.name))
     stopped = asking.get(wanted.name)
     assert stopped is not None
-    assert stopped.state is SliceState.STOPPED
+    assert (stopped.state, stopped.hosts) == (SliceState.STOPPED, ())
     finish(asking, api.start(wanted.name))
 
     deleted = asking.delete(wanted.name)
@@ -144,7 +144,7 @@ def test_a_zone_that_does_not_answer_leaves_the_list_incomplete(
     with shared_emulator.settings(unreachable=[ZONE]):
         listing = asking.list("emulated", ZONE)
         assert not listing.complete
-        assert listing.rows == ()
+        assert (listing.rows, listing.unreachable) == ((), (f"projects/emulated/locations/{ZONE}",))
     delete(api, wanted.name)
 
 
