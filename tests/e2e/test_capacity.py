@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import re
-import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -187,16 +186,6 @@ def test_the_first_zone_with_capacity_wins_the_race_and_nothing_of_the_others_is
         assert re.search(rf"race .* absent: out of the race, in {zone}", done.stderr)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("side", ["before", "after"])
-def test_a_kill_as_the_losers_are_told_leaves_neither_them_nor_the_winner(cli: Cli, side: str) -> None:
-    rehearse(cli, capacity=[{"zone": "us-central1-a"}])
-    killed = cli("run", cli.job(RACE), env={"TPUJOB_CRASH_AT": f"DeleteAll:1:{side}", "TPUJOB_GUARDIAN": "on"})
-    assert killed.returncode == -signal.SIGKILL
-    until(lambda: cli.alive() == [] and queue_of(cli) == [], "the guardian's work")
-    assert cli.lived() >= 1
-
-
 def test_up_stands_in_the_queue_and_holds_what_it_got(tpujob: Tpujob) -> None:
     rehearse(tpujob, capacity=[{"zone": "*"}])
     process = tpujob.start("up", "mine", "--zone", "us-central1-a", "--provisioning", "queued", "--wait", "1h")
@@ -209,18 +198,6 @@ def test_up_stands_in_the_queue_and_holds_what_it_got(tpujob: Tpujob) -> None:
     assert other.returncode == 64 and "exists with provisioning queued, not spot" in other.stderr
     assert tpujob("down", "mine").returncode == 0
     assert queue_of(tpujob) == [] and tpujob.alive() == [] and tpujob.lived() == 1
-
-
-@pytest.mark.exhaustive
-def test_who_waits_in_the_queue_when_its_command_is_killed_is_taken_out_of_it(cli: Cli) -> None:
-    """Capacity comes hours later, when no local process is left."""
-    rehearse(cli, capacity=[{"zone": "*"}])
-    process = cli.start("run", cli.job(RACE), env={"TPUJOB_GUARDIAN": "on"})
-    until(lambda: len(queue_of(cli)) == 3, "three requests in the queue")
-    process.kill()
-    process.communicate()
-    until(lambda: queue_of(cli) == [], "the guardian's work")
-    assert cli.lived() == 0
 
 
 def test_who_may_wait_gets_the_capacity_when_the_stockout_ends(tpujob: Tpujob) -> None:

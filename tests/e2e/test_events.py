@@ -92,17 +92,6 @@ def test_ctrl_c_ends_the_stream_with_the_result_of_a_proven_release(tpujob: Tpuj
     assert result["error"]["type"] == "Interrupted" and result["released"]
 
 
-@pytest.mark.exhaustive
-def test_ctrl_c_while_a_job_runs_on_a_slice_says_in_the_result_that_the_slice_is_gone(tpujob: Tpujob) -> None:
-    process = tpujob.start("run", tpujob.job(JOB + "  echo started; sleep 300\n"), "--json")
-    tpujob.until("started", process)
-    press(process)
-    out, err = process.communicate()
-    result = json.loads(out.splitlines()[-1])
-    assert process.returncode == result["exit_code"] == 130, err
-    assert result["released"] and "absent (checked" in result["release"] and tpujob.alive() == []
-
-
 def test_secrets_are_hidden_in_events_and_result(tpujob: Tpujob) -> None:
     text = "env: {KEY: '${env:THE_KEY}'}\nname: here\non: local\ncommand: |\n"
     save = """printf '{"note": "%s", "test_accuracy": 0.5, "loss": NaN}' "$KEY" > "$TPUJOB_ARTIFACTS/metrics.json"\n"""

@@ -90,12 +90,13 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
 """
 
 
-def planted(tpujob: Tpujob, packer: str) -> Said:
+def planted(tpujob: Tpujob, text: str, module: str = "pack.py") -> Said:
+    """Run a job that puts the text in place of the module of the agent."""
     code = tpujob.directory / "code"
-    code.mkdir()
-    (code / "pack.py").write_text(packer)
+    code.mkdir(exist_ok=True)
+    (code / module).write_text(text)
     (code / "plant.py").write_text(PLANTER)
-    return tpujob("run", tpujob.job(JOB))
+    return tpujob("run", tpujob.job(JOB.replace("pack.py", module)))
 
 
 def run(tpujob: Tpujob, setting: str) -> tuple[int, str, dict[str, bytes]]:
@@ -206,11 +207,6 @@ def receive(sha256):
         loot.write(sys.stdin.buffer.read())
     reply({"stored": 1})
 """
-PLANT = """
-tpu: {zone: us-central1-a}
-code: code
-command: python3 plant.py receive.py
-"""
 
 
 @pytest.mark.parametrize("asked", [
@@ -219,14 +215,10 @@ command: python3 plant.py receive.py
     pytest.param("[[-1, 0]]", id="before the first", marks=pytest.mark.exhaustive),
 ])  # fmt: skip
 def test_a_worker_is_sent_nothing_that_it_was_not_offered(tpujob: Tpujob, asked: str) -> None:
-    code = tpujob.directory / "code"
-    code.mkdir()
-    (code / "receive.py").write_text(RECEIVER % asked)
-    (code / "plant.py").write_text(PLANTER)
     assert tpujob("up", "mine", "--zone", "us-central1-a").returncode == 0
-    assert tpujob("run", tpujob.job(PLANT)).returncode == 0
-    (code / "precious").write_text("precious")
-    said = tpujob("run", tpujob.job(PLANT))
+    assert planted(tpujob, RECEIVER % asked, "receive.py").returncode == 0
+    (tpujob.directory / "code" / "precious").write_text("precious")
+    said = tpujob("run", "job.yaml")
     assert said.returncode != 0 and "a worker asks for" in said.stderr and "Traceback" not in said.text
     (loot,) = tpujob.disks()[1].glob("vms/*/worker0/home/loot")
     assert loot.read_bytes() == b""
@@ -238,13 +230,9 @@ def test_a_worker_is_sent_nothing_that_it_was_not_offered(tpujob: Tpujob, asked:
     "answer", ['{"address": "10.0.0.9"}', '{"address": [], "port": 8476}', '{"address": "a", "port": "b"}']
 )
 def test_facts_that_a_worker_makes_up_are_an_error_of_the_worker(tpujob: Tpujob, answer: str) -> None:
-    code = tpujob.directory / "code"
-    code.mkdir()
-    (code / "presence.py").write_text(f"from .frames import reply\n\ndef hello():\n    reply({answer})\n")
-    (code / "plant.py").write_text(PLANTER)
     assert tpujob("up", "mine", "--zone", "us-central1-a").returncode == 0
-    job = PLANT.replace("receive.py", "presence.py")
-    assert tpujob("run", tpujob.job(job)).returncode == 0
-    said = tpujob("run", tpujob.job(job))
+    module = f"from .frames import reply\n\ndef hello():\n    reply({answer})\n"
+    assert planted(tpujob, module, "presence.py").returncode == 0
+    said = tpujob("run", "job.yaml")
     assert said.returncode == 71 and "worker0: an answer without an address and a port" in said.stderr, said.text
     assert tpujob("down", "mine").returncode == 0

@@ -12,9 +12,7 @@ import pytest
 from orchestrator import catalog, errors
 from orchestrator.core.lease.cloud_api import Cloud, SliceName, SliceRequest, SliceState
 from orchestrator.places.tpu.api.calls import ApiCalls
-from orchestrator.places.tpu.api.client import TpuApi
-from orchestrator.places.tpu.api.connect import EmulatorToken, connect, connect_light, emulator_credentials
-from orchestrator.places.tpu.api.light_client import LightApi
+from orchestrator.places.tpu.api.connect import connect, connect_light
 from orchestrator.settings import Target
 from tests.contract.operations import finish
 from tests.emulator_fixture import Emulator
@@ -215,23 +213,3 @@ def test_what_the_state_does_not_allow_is_a_wrong_state(api: Cloud) -> None:
     with pytest.raises(errors.WrongState):
         api.workers(wanted.name)
     delete(api, wanted.name)
-
-
-def test_a_wrong_token_is_an_auth_error_and_not_an_absence(shared_emulator: Emulator) -> None:
-    for opened in (connect, connect_light):
-        stranger = opened(EMULATED, shared_emulator.url, "not-the-token")
-        with pytest.raises(errors.AuthError, match="token of this emulator") as caught:
-            stranger.get(request().name)
-        assert caught.value.exit_code == 77
-
-
-def test_a_path_that_no_api_has_is_not_an_absence_either(shared_emulator: Emulator) -> None:
-    credentials = emulator_credentials(shared_emulator.token)
-    nowhere = f"{shared_emulator.url}/elsewhere"
-    lost: tuple[ApiCalls, ...] = (
-        TpuApi(nowhere, credentials, emulated=True),
-        LightApi(nowhere, EmulatorToken(shared_emulator.token), emulated=True),
-    )
-    for asking in lost:
-        with pytest.raises(errors.UnexpectedReply):
-            asking.get(request().name)

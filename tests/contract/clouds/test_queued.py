@@ -17,7 +17,7 @@ from orchestrator.places.tpu.api.calls import ApiCalls
 from orchestrator.places.tpu.api.client import TpuApi
 from orchestrator.places.tpu.api.connect import EmulatorToken, emulator_credentials
 from orchestrator.places.tpu.api.light_client import LightApi
-from tests.unit.places.stub_api import Request, StubApi, StubReply, stub_api
+from tests.unit.places.stub_api import Request, StubApi, StubReply, failure, stub_api
 
 NAME = SliceName("acme-project", "us-central1-a", "tpujob-k3f9ab-7q2m4x1pzt", queued=True)
 ZONE = "projects/acme-project/locations/us-central1-a"
@@ -27,10 +27,6 @@ ID = "6f1c2d3e-0000-4000-8000-0123456789ab"
 WANTED = SliceRequest(
     NAME, "v5litepod-4", "v2-alpha-tpuv5-lite", spot=True, labels=LABELS, queue=QueueTerms(3600.0, request_id=ID)
 )
-
-
-def failure(http: int, status: str, message: str = "no") -> StubReply:
-    return StubReply(http, {"error": {"code": http, "status": status, "message": message}})
 
 
 def operation(target: str) -> StubReply:
@@ -185,29 +181,25 @@ def test_once_there_is_a_node_the_view_is_of_the_node(cloud: Api, asking: ApiCal
 
 
 STATES = {
-    "CREATING": SliceState.QUEUED,
-    "ACCEPTED": SliceState.QUEUED,
-    "WAITING_FOR_RESOURCES": SliceState.QUEUED,
-    "PROVISIONING": SliceState.CREATING,
-    "ACTIVE": SliceState.CREATING,
-    "SUSPENDING": SliceState.DELETING,
-    "DELETING": SliceState.DELETING,
-    "SUSPENDED": SliceState.TOMBSTONE,
-    "FAILED": SliceState.TOMBSTONE,
-    "STATE_UNSPECIFIED": SliceState.UNKNOWN,
+    SliceState.QUEUED: ["CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES"],
+    SliceState.CREATING: ["PROVISIONING", "ACTIVE"],
+    SliceState.DELETING: ["SUSPENDING", "DELETING"],
+    SliceState.TOMBSTONE: ["SUSPENDED", "FAILED"],
+    SliceState.UNKNOWN: ["STATE_UNSPECIFIED"],
 }
 
 
 def test_every_state_of_the_queue_has_a_meaning(cloud: Api, asking: ApiCalls) -> None:
     from google.cloud import tpu_v2
 
-    assert set(STATES) == {state.name for state in tpu_v2.QueuedResourceState.State}
+    meaning = {native: state for state, natives in STATES.items() for native in natives}
+    assert set(meaning) == {state.name for state in tpu_v2.QueuedResourceState.State}
     for state in tpu_v2.QueuedResourceState.State:
         for written in (state.name, int(state)):
             cloud.replies[f"GET {REQUEST}"] = StubReply(200, request(written))
             view = asking.get(NAME)
             assert view is not None
-            assert (view.state, view.native_state) == (STATES[state.name], state.name)
+            assert (view.state, view.native_state) == (meaning[state.name], state.name)
     cloud.replies[f"GET {REQUEST}"] = StubReply(200, request("HIBERNATING"))
     view = asking.get(NAME)
     assert view is not None

@@ -18,13 +18,13 @@ import pytest
 from orchestrator.errors import ConfigError, TunnelRefused, Unreachable
 from orchestrator.remote.iap.dialer import Relay, dial
 from orchestrator.remote.iap.relay_session import RelayTarget
+from tests.contract.conftest import Fault
 from tests.contract.remote.fixture import NODES, USER, Slice, one  # noqa: F401
 from tests.emulator_fixture import Emulator
 from tests.ports import held_port
 from tests.waiting import HANG_S, until
 
 MEGABYTE = random.Random(15).randbytes(1 << 20)
-Fault = Callable[..., None]
 
 
 class FixedToken:
@@ -49,19 +49,6 @@ class FixedToken:
 @pytest.fixture
 def relay(shared_emulator: Emulator) -> Relay:
     return Relay(FixedToken(shared_emulator.token), f"{shared_emulator.url.replace('http', 'ws', 1)}/v4", emulated=True)
-
-
-@pytest.fixture
-def fault(shared_emulator: Emulator) -> Iterator[Fault]:
-    added: list[str] = []
-
-    def add(kind: str, **fields: object) -> None:
-        body = {"kind": kind, **fields}
-        added.extend(row["id"] for row in shared_emulator.request("POST", "/_emulator/faults", body)["faults"])
-
-    yield add
-    for name in added:
-        shared_emulator.request("DELETE", f"/_emulator/faults/{name}")
 
 
 @pytest.fixture

@@ -29,6 +29,11 @@ class StubReply:
         return (self.body if isinstance(self.body, str) else json.dumps(self.body)).encode()
 
 
+def failure(http: int, status: str, message: str = "no") -> StubReply:
+    """An error in the form of Google's APIs."""
+    return StubReply(http, {"error": {"code": http, "status": status, "message": message}})
+
+
 @dataclass(frozen=True)
 class Request:
     method: str

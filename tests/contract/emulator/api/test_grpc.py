@@ -18,7 +18,8 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from google.rpc import error_details_pb2
 
 from orchestrator.emulator.daemon import control
-from tests.contract.emulator.conftest import ZONE, Fault, finish, node_body
+from tests.contract.conftest import Fault
+from tests.contract.emulator.conftest import ZONE, finish, node_body
 from tests.emulator_fixture import Emulator
 from tests.waiting import until
 

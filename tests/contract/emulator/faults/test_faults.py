@@ -21,6 +21,7 @@ from orchestrator.emulator.daemon import control
 from orchestrator.places.tpu.api.client import TpuApi
 from orchestrator.places.tpu.api.connect import emulator_credentials
 from tests.cli_fixture import Tpujob
+from tests.contract.conftest import Fault
 from tests.contract.emulator.conftest import client_for, machines
 from tests.contract.operations import finish
 from tests.emulator_fixture import Emulator
@@ -43,12 +44,11 @@ def api(shared_emulator: Emulator) -> Iterator[TpuApi]:
 
 
 @pytest.fixture
-def broken(shared_emulator: Emulator, api: TpuApi) -> Callable[..., str]:
+def broken(fault: Fault, api: TpuApi) -> Callable[..., str]:
     """Add one fault, by default for the next call, and return its id."""
 
     def add(kind: str, operation: str | None = None, **fields: Any) -> str:
-        fault = {"kind": kind, "when": {"first": 1}} | ({"operation": operation} if operation else {}) | fields
-        return str(shared_emulator.request("POST", "/_emulator/faults", fault)["faults"][0]["id"])
+        return fault(kind, **{"when": {"first": 1}} | ({"operation": operation} if operation else {}) | fields)
 
     return add
 

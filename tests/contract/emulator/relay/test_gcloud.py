@@ -21,7 +21,7 @@ import pytest
 from google.cloud import tpu_v2
 
 from orchestrator.emulator.daemon import control
-from tests.contract.emulator.conftest import Fault
+from tests.contract.conftest import Fault
 from tests.emulator_fixture import Emulator
 from tests.waiting import HANG_S, until
 
