@@ -34,6 +34,22 @@ def failure(http: int, status: str, message: str = "no") -> StubReply:
     return StubReply(http, {"error": {"code": http, "status": status, "message": message}})
 
 
+def service_account(token_url: str) -> dict[str, str]:
+    """The file of a service account whose key is real, and which signs in there."""
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    return {
+        "type": "service_account",
+        "project_id": "acme-project",
+        "client_email": "x@acme-project.iam.gserviceaccount.com",
+        "token_uri": token_url,
+        "private_key_id": "1",
+        "private_key": key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()).decode(),
+    }
+
+
 @dataclass(frozen=True)
 class Request:
     method: str

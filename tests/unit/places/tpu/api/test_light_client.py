@@ -22,7 +22,7 @@ from orchestrator.places.tpu.api.connect import EmulatorToken, connect_light
 from orchestrator.places.tpu.api.light_client import LightApi
 from orchestrator.settings import Target
 from tests import ROOT
-from tests.unit.places.stub_api import StubApi, StubReply
+from tests.unit.places.stub_api import StubApi, StubReply, service_account
 from tests.waiting import HANG_S
 
 NAME = SliceName("acme-project", "us-central1-a", "tpujob-k3f9ab-7q2m4x1pzt")
@@ -148,21 +148,8 @@ def test_a_service_account_signs_in_over_the_standard_library(
     stub: StubApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """google-auth itself, with a real key, against a sign-in server of ours."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import rsa
-
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    account = {
-        "type": "service_account",
-        "client_email": "gc@acme-project.iam.gserviceaccount.com",
-        "private_key": key.decode(),
-        "private_key_id": "1",
-        "token_uri": f"{stub.url}/token",
-    }
     path = tmp_path / "key.json"
-    path.write_text(json.dumps(account))
+    path.write_text(json.dumps(service_account(f"{stub.url}/token")))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
     stub.answers(StubReply(200, {"access_token": "ya29.x", "expires_in": 3600, "token_type": "Bearer"}))
     assert GoogleToken().token() == "ya29.x"
