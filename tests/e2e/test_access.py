@@ -124,15 +124,6 @@ def test_a_job_runs_by_internal_addresses_through_a_bastion(
     assert tpujob.admin("GET", "bastion")["dropped"] == 0
 
 
-def test_tunnels_that_are_cut_twice_in_a_run_cost_nothing_of_its_log(tpujob: Tpujob, no_external: None) -> None:
-    tpujob.admin("POST", "faults", {"kind": "relay_cut", "after_bytes": 9_000, "when": {"first": 8}})
-    done = tpujob("run", tpujob.job(JOB + "access: {via: iap}\n"))
-    assert done.returncode == 0, done.text
-    assert_ran(tpujob, run_directory(tpujob))
-    (fault,) = tpujob.admin("GET", "faults")["faults"]
-    assert fault["hits"] >= 8, "two cuts for each of four workers"
-
-
 def test_where_os_login_is_required_the_key_of_the_slice_is_in_the_profile_as_long_as_the_slice(tpujob: Tpujob) -> None:
     tpujob.settings(require_os_login=True)
     done = tpujob("up", "mine", "--zone", "us-central1-a")

@@ -183,6 +183,7 @@ def test_submit_prints_the_id_and_nothing_else_on_stdout(detached: Tpujob) -> No
     assert run == detached.only_run()["run"] and "worker0 | early" in said.stderr
     events = [json.loads(line) for line in detached("submit", detached.job(SLOW + SETUP), "--json").stdout.splitlines()]
     assert events[-1]["event"] == "result" and "log" in {event["event"] for event in events}
+    assert {"detached": True, "released": False, "error": None, "metrics": {}}.items() <= events[-1].items()
     listed = {row["run"]: row for row in json.loads(detached("list", "--json").stdout)}[events[-1]["run"]]
     for shown in (events[-1], listed):  # it goes on
         assert (shown["state"], shown["exit_code"], shown["ended_at"]) == ("running", None, None)

@@ -6,8 +6,6 @@ import json
 import signal
 from typing import Any
 
-import pytest
-
 from tests.cli_fixture import Said, Tpujob, press
 
 JOB = """
@@ -110,21 +108,6 @@ def test_a_mistake_is_the_only_event(tpujob: Tpujob) -> None:
     assert done.returncode == failure["exit_code"] == 64
     assert failure["event"] == "failure" and failure["message"] == "missing.yaml: there is no such file"
     assert done.stderr == "missing.yaml: there is no such file\n"
-
-
-def test_submit_streams_until_the_job_has_started(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TPUJOB_COLLECTOR", "off")
-    done = tpujob("submit", tpujob.job(JOB), "--json")
-    assert done.returncode == 0, done.stderr
-    *_, result = events(done)
-    assert (result["event"], result["state"], result["detached"], result["released"]) == (
-        "result",
-        "running",
-        True,
-        False,
-    )
-    assert result["error"] is None and result["metrics"] == {}
-    assert tpujob("cancel", result["run"]).returncode == 0 and tpujob.alive() == []
 
 
 MEASURED = """

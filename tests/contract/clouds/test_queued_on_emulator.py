@@ -146,18 +146,6 @@ def test_a_request_that_is_provisioning_takes_a_delete_and_fails_it(api: TpuApi,
     assert api.get(request.name) is None
 
 
-def test_a_node_that_was_deleted_alone_leaves_its_request_to_be_deleted(api: TpuApi, light: ApiCalls) -> None:
-    request = wanted()
-    api.create(request)
-    seen(api, request.name, SliceState.READY)
-    finish(api, api.delete(replace(request.name, queued=False)))
-    left = seen(light, request.name, SliceState.TOMBSTONE)
-    assert left.native_state == "SUSPENDED"
-    assert light.list("emulated", ZONE, queued=True).rows == (left,)
-    finish(light, light.delete(request.name))
-    assert light.get(request.name) is None
-
-
 def test_each_way_of_provisioning_is_understood(api: TpuApi, quick: Emulator) -> None:
     quick.patch_settings(no_capacity=FULL)
     plain = wanted()

@@ -127,8 +127,9 @@ def test_a_role_that_is_lost_in_the_middle_of_a_run_is_waited_for(one: Slice, re
 
 def test_a_missing_role_ends_the_wait_for_workers_at_once(one: Slice, relayed: Relayed, fault: Fault) -> None:
     fault("relay_refuse", operation="relay.connect", close_code=4033)
-    with pytest.raises(TunnelRefused, match=r"worker0: .*not authorized"):
+    with pytest.raises(TunnelRefused, match=r"worker0: .*not authorized") as refused:
         one.fleet(known_hosts="refused_hosts", dialer=relayed).connect(HANG_S)
+    assert "roles/iap.tunnelResourceAccessor" in str(refused.value.hint) and refused.value.exit_code == 77
 
 
 @pytest.mark.parametrize("code", [4003, 4047])

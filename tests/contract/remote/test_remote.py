@@ -196,15 +196,6 @@ def test_a_host_key_other_than_the_published_one_stops_everything_at_once(one: S
         one.fleet([impostor], "impostor_hosts").connect(3600)
 
 
-def test_an_unpublished_host_key_is_accepted_once_and_said(one: Slice) -> None:
-    unpublished = replace(one.workers[0], host_key=None)
-    before = len(one.notices)
-    one.fleet([unpublished], "first_hosts").connect(HANG_S)
-    one.fleet([unpublished], "first_hosts").connect(HANG_S)
-    assert len(one.notices) == before + 1
-    assert (one.directory / "first_hosts").read_text().split()[1:] == str(one.workers[0].host_key).split()[:2]
-
-
 @pytest.mark.ci
 def test_workers_that_never_come_up_are_named(four: Slice) -> None:
     named = r"worker2 and worker3 of 4 could not be reached within 8 s by their external addresses: .*refused"

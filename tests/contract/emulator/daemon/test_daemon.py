@@ -270,19 +270,6 @@ def test_stop_ends_what_a_killed_daemon_left_behind(emulator: Emulator, login_ke
     assert has_ended(job)
 
 
-def test_a_delete_during_creation_ends_both_operations(shared_emulator: Emulator) -> None:
-    api: tpu_v2.TpuClient = client_for(shared_emulator)
-    name = f"{ZONE}/nodes/changed-mind"
-    with shared_emulator.settings(provision_s=3600):
-        creating = api.create_node(parent=ZONE, node_id="changed-mind", node=node_body())
-        finish(api.delete_node(name=name))
-    ended = api.get_operation({"name": creating.operation.name})
-    assert ended.done
-    assert "is being deleted" in ended.error.message
-    assert None not in [row["until"] for row in shared_emulator.billing()["nodes"] if row["name"] == name]
-    assert name not in [row["name"] for row in shared_emulator.processes()]
-
-
 @pytest.mark.exhaustive
 def test_the_files_of_a_deleted_node_are_removed_soon_also_after_a_kill_of_the_daemon(emulator: Emulator) -> None:
     api, vms = client_for(emulator), emulator.state_dir / "vms"

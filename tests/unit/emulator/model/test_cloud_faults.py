@@ -341,17 +341,6 @@ def test_a_preempted_node_stays_listed_keeps_its_name_is_not_billed_and_can_only
     assert (cloud.seen(), cloud.billed()) == (None, 10)
 
 
-def test_a_preemption_ends_the_operation_under_way_with_the_error_of_the_api() -> None:
-    cloud = QueueCloud()
-    operation = cloud.create()
-    cloud.state.set_state(cloud.node("n").name, "PREEMPTED", cloud.now)
-    cloud.wait(100)
-    assert operation.error is not None
-    assert operation.error["code"] == 3
-    assert "update is not supported while in state PREEMPTED [EID: 0x" in operation.error["message"]
-    assert cloud.seen() == "PREEMPTED"
-
-
 def test_a_vanished_node_is_absent_at_once_and_not_billed_once_its_hosts_are_removed() -> None:
     cloud = ready()
     node = cloud.node("n")

@@ -145,20 +145,6 @@ def test_without_capacity_the_create_fails_after_its_delay_and_the_node_vanishes
     assert cloud.state.meter.read(cloud.now)["totals"]["running"] == 0
 
 
-def test_without_capacity_a_start_fails_and_the_node_stays_stopped(ready: QueueCloud) -> None:
-    ready.power("stop")
-    ready.wait(3)
-    ready.state.settings.no_capacity = [f"{ZONE}/*"]
-    operation = ready.power("start")
-    ready.wait(5)
-    assert (ready.seen(), operation.done) == ("STOPPED", True)
-    assert operation.error is not None
-    ready.state.settings.no_capacity = []
-    ready.power("start")
-    ready.wait(5)
-    assert ready.seen() == "READY"
-
-
 def test_capacity_elsewhere_or_for_another_type_does_not_matter() -> None:
     cloud = QueueCloud(provision_s=0, no_capacity=["us-east5-b/*", f"{ZONE}/v5litepod-8"])
     cloud.create()

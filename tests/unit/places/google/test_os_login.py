@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import AuthError, CloudUnavailable, UnexpectedReply
+from orchestrator.errors import AuthError, UnexpectedReply
 from orchestrator.places.google import credentials, json_call
 from orchestrator.places.google.fetch import Reply
 from orchestrator.places.google.os_login import Login, OsLogin, account_of
@@ -116,12 +116,6 @@ def test_an_expired_token_is_renewed_once(answering: Answering) -> None:
     sent = answering((401, {"error": {"code": 401, "status": "UNAUTHENTICATED", "message": "expired"}}), (200, PROFILE))
     profile_of(token=token).keys("my-project")
     assert [authorization for *_, authorization in sent] == ["Bearer token0", "Bearer token1"]
-
-
-def test_a_server_error_may_pass(answering: Answering) -> None:
-    answering((503, {"error": {"code": 503, "status": "UNAVAILABLE", "message": "later"}}))
-    with pytest.raises(CloudUnavailable):
-        import_one(profile_of())
 
 
 def test_an_api_that_is_off_is_named_with_the_command_that_enables_it(answering: Answering) -> None:
