@@ -16,7 +16,7 @@ import pytest
 from orchestrator.client.client import Client
 from orchestrator.client.slices import relay
 from tests.cli_fixture import Tpujob, press
-from tests.e2e.test_access import Bastion, bastion
+from tests.e2e.test_access import bastion
 from tests.ports import echo, held_port, read_all, serving
 from tests.waiting import HANG_S, until
 
@@ -35,10 +35,9 @@ def mine(request: pytest.FixtureRequest, tpujob: Tpujob) -> Iterator[Path]:
     """A slice `mine` of four workers that is reached by one way; the directory of its lease."""
     tpujob.settings(forbid_external_ips=request.param != "external", require_os_login="OS" in request.param)
     if request.param == "bastion":
-        found: Bastion = request.getfixturevalue("bastion")
         settings = tpujob.directory / "home" / ".config" / "tpujob" / "settings.yaml"
         settings.parent.mkdir(parents=True)
-        settings.write_text(f"access: {{ssh_proxy_command: {json.dumps(found.command)}}}\n")
+        settings.write_text(f"access: {{ssh_proxy_command: {json.dumps(request.getfixturevalue('bastion'))}}}\n")
     done = tpujob("up", "mine", "--accelerator", "v5litepod-16", "--zone", "us-central1-a")
     assert done.returncode == 0, done.text
     (lease,) = (each for each in tpujob.leases() if each.open)

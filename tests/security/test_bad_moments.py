@@ -14,8 +14,9 @@ import pytest
 
 from orchestrator.client.session import Session
 from orchestrator.core.text import names
-from orchestrator.emulator.daemon import control
 from tests.cli_fixture import Tpujob
+from tests.contract.commands.test_gc import NODES, make
+from tests.contract.commands.test_gc import names as names_of
 
 JOB = "tpu: {zone: us-central1-a}\ncommand: echo hello\n"
 
@@ -28,19 +29,6 @@ def others(*values: Any) -> list[Any]:
     ]
 
 
-NODES = "/v2/projects/emulated/locations/us-central1-a/nodes"
-
-
-def put_node(tpujob: Tpujob, name: str, labels: dict[str, str]) -> None:
-    """As another user would, by the API."""
-    body = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite", "labels": labels}
-    control.request(tpujob.emulator.endpoint, "POST", f"{NODES}?nodeId={name}", body)
-
-
-def alive(tpujob: Tpujob) -> set[str]:
-    return {name.rpartition("/")[2] for name in tpujob.alive()}
-
-
 # -- other people's slices --------------------------------------------------------------------------------------------
 
 
@@ -49,12 +37,12 @@ def test_38_a_slice_that_has_our_name_and_another_run_is_neither_adopted_nor_del
 ) -> None:
     monkeypatch.setattr(secrets, "randbits", lambda bits: 5)
     name = names.node_name(Session.open().owner, names.new_run_id(5))
-    put_node(tpujob, name, {"tpujob": "1", "tpujob-lease-id": "somebody-else"})
+    make(tpujob, name, **{"tpujob": "1", "tpujob-lease-id": "somebody-else"})
     with tpujob.creating_nothing():
         said = tpujob("run", tpujob.job(JOB))
     assert said.returncode == 70, said.text
     assert f"a slice named {name} exists that tpujob did not create; it is neither used nor deleted" in said.stderr
-    assert alive(tpujob) == {name}
+    assert names_of(tpujob) == {name}
     shown = tpujob("status").stdout
     assert f"(no owner label: {name}, v5litepod-4, us-central1-a, " in shown
     assert "not in this machine's ledger" in shown
@@ -86,7 +74,7 @@ def test_14_a_job_is_submitted_with_an_end_and_a_worst_case_or_not_at_all(tpujob
     assert "the job goes on without this process, until" in said.stderr and "at the latest" in said.stderr
     assert "worst case if everything fails: $0.96 emulated" in said.stderr
     assert tpujob("cancel", run).returncode == 0
-    assert alive(tpujob) == set()
+    assert names_of(tpujob) == set()
 
 
 # -- clocks -----------------------------------------------------------------------------------------------------------
@@ -104,12 +92,12 @@ def test_34_a_machine_in_the_wrong_year_is_warned_and_claims_by_the_clouds_clock
     said = tpujob("run", tpujob.job(JOB))
     assert said.returncode == 0 and words in said.stderr, said.text
     assert tpujob("up", "alice", "--zone", "us-central1-a").returncode == 0
-    (node,) = control.request(tpujob.emulator.endpoint, "GET", NODES)["nodes"]
+    (node,) = tpujob.emulator.request("GET", NODES)["nodes"]
     deadline = int(node["labels"]["tpujob-deadline"])
     assert right() < deadline < right() + 25 * 3600
     assert tpujob("gc", "--zone", "us-central1-a").stdout.count("claimed") >= 1
-    assert len(alive(tpujob)) == 1, "gc from here does not take it for abandoned"
-    assert tpujob("down", "alice").returncode == 0 and alive(tpujob) == set()
+    assert len(names_of(tpujob)) == 1, "gc from here does not take it for abandoned"
+    assert tpujob("down", "alice").returncode == 0 and names_of(tpujob) == set()
 
 
 # -- terminals --------------------------------------------------------------------------------------------------------
@@ -131,7 +119,7 @@ def test_35_an_odd_terminal_costs_no_run(tpujob: Tpujob, odd: str) -> None:
     out, err = process.communicate()
     assert process.returncode == 0, err
     assert b"worker0 | gr" in out and b"absent (checked" in out
-    assert alive(tpujob) == set()
+    assert names_of(tpujob) == set()
 
 
 @pytest.mark.parametrize("closed", ["0<&- 1>&- 2>&-", *others("0<&-", "1>&-", "2>&-", ">/dev/full", "2>/dev/full")])
@@ -139,7 +127,7 @@ def test_35_streams_that_are_closed_or_full_cost_no_run(tpujob: Tpujob, closed: 
     process = tpujob.start("run", tpujob.job(JOB), before=("sh", "-c", f'exec "$@" {closed}', "sh"))
     _, err = process.communicate()
     assert process.returncode == 0 and "Traceback" not in err
-    assert tpujob.only_run()["state"] == "succeeded" and tpujob.lived() == 1 and alive(tpujob) == set()
+    assert tpujob.only_run()["state"] == "succeeded" and tpujob.lived() == 1 and names_of(tpujob) == set()
 
 
 @pytest.mark.exhaustive
@@ -155,7 +143,7 @@ def test_35_on_a_terminal_one_column_wide_a_run_ends_well(tpujob: Tpujob, monkey
             shown += piece
     os.close(leader)
     assert process.wait() == 0, shown
-    assert b"hello" in shown and alive(tpujob) == set()
+    assert b"hello" in shown and names_of(tpujob) == set()
 
 
 # -- signals ----------------------------------------------------------------------------------------------------------

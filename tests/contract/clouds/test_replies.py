@@ -19,7 +19,7 @@ from orchestrator.places.tpu.api.calls import ApiCalls
 from orchestrator.places.tpu.api.client import TpuApi
 from orchestrator.places.tpu.api.connect import EmulatorToken, emulator_credentials
 from orchestrator.places.tpu.api.light_client import LightApi
-from tests.unit.places.stub_api import StubApi, StubReply, failure, stub_api
+from tests.unit.places.stub_api import FixedToken, StubApi, StubReply, failure, stub_api
 from tests.waiting import until
 
 NAME = SliceName("acme-project", "us-central1-a", "tpujob-k3f9ab-7q2m4x1pzt")
@@ -63,18 +63,8 @@ def asking(request: pytest.FixtureRequest, stub: StubApi) -> ApiCalls:
 
 @pytest.fixture(params=["google-cloud-tpu", "light"])
 def asking_google(request: pytest.FixtureRequest, stub: StubApi, google_like: TpuApi) -> ApiCalls:
-    return LightApi(stub.url, RenewableToken(), emulated=False) if request.param == "light" else google_like
-
-
-class RenewableToken:
-    renewable = True
-    renewed = 0
-
-    def token(self) -> str:
-        return f"token-{self.renewed}"
-
-    def renew(self) -> None:
-        self.renewed += 1
+    tokens = FixedToken(*(f"token-{number}" for number in range(9)))
+    return LightApi(stub.url, tokens, emulated=False) if request.param == "light" else google_like
 
 
 @pytest.fixture
@@ -83,10 +73,8 @@ def google_like(stub: StubApi) -> TpuApi:
     from google.auth.credentials import AnonymousCredentials
 
     class Renewable(AnonymousCredentials):
-        renewed = 0
-
         def refresh(self, request: Any) -> None:
-            Renewable.renewed += 1
+            pass
 
     return TpuApi(stub.url, Renewable(), emulated=False)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import shlex
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -107,6 +108,18 @@ def one(shared_emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> 
 def four(shared_emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slice]:
     with slice_of(shared_emulator, "v5litepod-16", tmp_path_factory.mktemp("four")) as made:
         yield made
+
+
+def through_bastion(emulator: Emulator, key: KeyPair, directory: Path, **how: Any) -> str:
+    """Start a bastion; return the ProxyCommand through it, for the real OpenSSH, and with nothing of the developer."""
+    body = {"keys": [key.public_line], "max_startups": 9, **how}
+    bastion = emulator.request("POST", "/_emulator/bastion", body)
+    known = directory / "known_hosts"
+    known.write_text(f"[127.0.0.1]:{bastion['port']} {bastion['host_key']}\n")
+    options = ["-F", "/dev/null", "-o", f"UserKnownHostsFile={known}", "-o", "StrictHostKeyChecking=yes"]
+    options += ["-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none", "-o", "BatchMode=yes"]
+    options += ["-i", str(key.private_path), "-p", str(bastion["port"])]
+    return f"{shlex.join(['ssh', *options])} -W %h:%p jump@127.0.0.1"
 
 
 def until_ended(fleet: Fleet) -> FleetStatus:

@@ -33,10 +33,10 @@ from orchestrator.remote.ssh.waves import Patience
 from orchestrator.remote.transfer.collect import CollectRequest
 from tests.contract.conftest import Fault
 from tests.contract.remote.fixture import USER, Road, Slice, four, one, until_ended
-from tests.contract.remote.test_iap import FixedToken
 from tests.contract.remote.test_remote import request, shipment, started
 from tests.emulator_fixture import Emulator
 from tests.unit.engine.virtual import lease_and_request
+from tests.unit.places.stub_api import FixedToken
 from tests.waiting import HANG_S, until
 
 __all__ = ["four", "one"]

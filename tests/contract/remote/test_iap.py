@@ -21,29 +21,11 @@ from tests.contract.conftest import Fault
 from tests.contract.remote.fixture import NODES, USER, Slice, one  # noqa: F401
 from tests.emulator_fixture import Emulator
 from tests.ports import echo, held_port, read_all, serving
+from tests.unit.places.stub_api import FixedToken
 from tests.waiting import HANG_S, until
 
 Backend = Callable[[Callable[[socket.socket], object]], int]
 MEGABYTE = random.Random(15).randbytes(1 << 20)
-
-
-class FixedToken:
-    """The emulator's token. `after`: the tokens that a renewal brings."""
-
-    def __init__(self, value: str, *after: str) -> None:
-        self.values = [value, *after]
-        self.renewed = 0
-
-    @property
-    def renewable(self) -> bool:
-        return len(self.values) > 1
-
-    def token(self) -> str:
-        return self.values[0]
-
-    def renew(self) -> None:
-        self.renewed += 1
-        del self.values[0]
 
 
 @pytest.fixture
@@ -118,12 +100,7 @@ def test_a_tunnel_that_cannot_be_resumed_in_time_ends(
 
 @pytest.mark.parametrize("close_code", [4001, 4010, 4033, 4074])
 def test_a_tunnel_that_the_relay_closes_ends_without_another_try(
-    relay: Relay,
-    instance: str,
-    backend: Backend,
-    fault: Fault,
-    shared_emulator: Emulator,
-    close_code: int,
+    relay: Relay, instance: str, backend: Backend, fault: Fault, shared_emulator: Emulator, close_code: int
 ) -> None:
     fault("relay_close", operation="relay.connect", after_bytes=10, close_code=close_code)
     before = len(reconnections(shared_emulator))
@@ -132,21 +109,13 @@ def test_a_tunnel_that_the_relay_closes_ends_without_another_try(
     assert len(reconnections(shared_emulator)) == before
 
 
-def test_a_relay_that_asks_for_another_sign_in_gets_a_new_token_and_the_tunnel_goes_on(
-    shared_emulator: Emulator, relay: Relay, instance: str, backend: Backend, fault: Fault
+@pytest.mark.parametrize("expired", [True, False])
+def test_a_token_that_has_expired_or_that_the_relay_wants_anew_is_renewed_once(
+    shared_emulator: Emulator, relay: Relay, instance: str, backend: Backend, fault: Fault, expired: bool
 ) -> None:
-    tokens = FixedToken(shared_emulator.token, shared_emulator.token)
-    renewing = Relay(tokens, relay.url, emulated=True)
-    fault("relay_refuse", operation="relay.connect", close_code=4004, when={"first": 1})
-    with dial(renewing, target(instance, backend(send_a_megabyte))) as tunnel:
-        assert read_all(tunnel) == MEGABYTE
-    assert tokens.renewed == 1
-
-
-def test_a_token_that_has_expired_is_renewed_once(
-    shared_emulator: Emulator, relay: Relay, instance: str, backend: Backend
-) -> None:
-    tokens = FixedToken("expired", shared_emulator.token)
+    tokens = FixedToken("expired" if expired else shared_emulator.token, shared_emulator.token)
+    if not expired:
+        fault("relay_refuse", operation="relay.connect", close_code=4004, when={"first": 1})
     with dial(Relay(tokens, relay.url, emulated=True), target(instance, backend(send_a_megabyte))) as tunnel:
         assert read_all(tunnel) == MEGABYTE
     assert tokens.renewed == 1

@@ -12,7 +12,8 @@ from orchestrator.errors import Unreachable
 from orchestrator.remote.iap.dialer import GOOGLE, Relay, dial
 from orchestrator.remote.iap.relay_session import RelayTarget
 from tests.contract.remote.scripted_relay import Proxy, certificate, echo, scripted
-from tests.contract.remote.test_iap import FixedToken, shown
+from tests.contract.remote.test_iap import shown
+from tests.unit.places.stub_api import FixedToken
 from tests.waiting import HANG_S
 
 HOST, TOKEN, LOGIN, SECRET = "tunnel.cloudproxy.app", "ya29.the-token", "bWU6czNjcjN0IQ==", "s3cr3t%21"

@@ -1,6 +1,5 @@
 """Workers without an external address: nothing reaches them but the relay, a bastion, and a machine in their network."""
 
-import shlex
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,14 +14,12 @@ from orchestrator.emulator.daemon.control import DaemonRefused
 from orchestrator.errors import Unreachable
 from orchestrator.remote.ssh.dial import Direct
 from orchestrator.remote.ssh.piped import Piped
-from tests.contract.remote.fixture import NODES, USER, Slice, slice_of
+from tests.contract.remote.fixture import NODES, USER, Slice, slice_of, through_bastion
 from tests.emulator_fixture import Emulator
 from tests.ports import held_port
 from tests.waiting import HANG_S, until
 
 numbers = count(1)
-# No keys, no agent and no terminal of the developer.
-ALONE = ("-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none", "-o", "BatchMode=yes")
 
 
 def node(**network: Any) -> dict[str, Any]:
@@ -63,7 +60,7 @@ def test_64_workers_connect_and_connect_again_through_a_bastion_that_drops_no_lo
     shared_emulator: Emulator, tmp_path: Path
 ) -> None:
     with slice_of(shared_emulator, "v5litepod-256", tmp_path, **HIDDEN) as many:
-        fleet = many.fleet(dialer=Piped(through_bastion(many, tmp_path), USER))
+        fleet = many.fleet(dialer=Piped(through_bastion(shared_emulator, many.key, tmp_path), USER))
         for _ in range(2):
             fleet.connect(HANG_S)
             bastion = shared_emulator.request("GET", "/_emulator/bastion")
@@ -74,29 +71,18 @@ def test_64_workers_connect_and_connect_again_through_a_bastion_that_drops_no_lo
             until(lambda: not any(connection._connection.is_connected for connection in fleet._connections))
 
 
-def through_bastion(hidden: Slice, tmp_path: Path, **keys: list[str]) -> str:
-    """Start a bastion; return the ProxyCommand through it."""
-    body = {"keys": [hidden.key.public_line], "max_startups": 9, **keys}
-    bastion = hidden.emulator.request("POST", "/_emulator/bastion", body)
-    known = tmp_path / "known_hosts"
-    known.write_text(f"[127.0.0.1]:{bastion['port']} {bastion['host_key']}\n")
-    options = ["-F", "/dev/null", "-o", f"UserKnownHostsFile={known}", "-o", "StrictHostKeyChecking=yes", *ALONE]
-    options += ["-i", str(hidden.key.private_path), "-p", str(bastion["port"])]
-    return f"{shlex.join(['ssh', *options])} -W %h:%p jump@127.0.0.1"
-
-
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH is not installed")
 def test_a_worker_that_does_not_listen_yet_is_what_openssh_says_of_it_behind_a_bastion(
     hidden: Slice, tmp_path: Path
 ) -> None:
     with held_port() as port, pytest.raises(Unreachable, match=r"failed: channel 0: .*Connection refused"):
         booting = replace(hidden.workers[0], port=port)
-        hidden.fleet([booting], dialer=Piped(through_bastion(hidden, tmp_path), USER)).connect(0.0)
+        hidden.fleet([booting], dialer=Piped(through_bastion(hidden.emulator, hidden.key, tmp_path), USER)).connect(0.0)
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH is not installed")
 def test_a_bastion_that_refuses_the_key_is_quoted(hidden: Slice, tmp_path: Path) -> None:
-    command = through_bastion(hidden, tmp_path, keys=[])
+    command = through_bastion(hidden.emulator, hidden.key, tmp_path, keys=[])
     with pytest.raises(Unreachable, match=r"the way to it failed: jump@127\.0\.0\.1: Permission denied"):
         hidden.fleet(hidden.workers[:1], dialer=Piped(command, USER)).connect(0.0)
 

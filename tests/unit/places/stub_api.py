@@ -34,6 +34,25 @@ def failure(http: int, status: str, message: str = "no") -> StubReply:
     return StubReply(http, {"error": {"code": http, "status": status, "message": message}})
 
 
+class FixedToken:
+    """A Bearer. `after`: the tokens that a renewal brings."""
+
+    def __init__(self, value: str, *after: str) -> None:
+        self.values = [value, *after]
+        self.renewed = 0
+
+    @property
+    def renewable(self) -> bool:
+        return len(self.values) > 1
+
+    def token(self) -> str:
+        return self.values[0]
+
+    def renew(self) -> None:
+        self.renewed += 1
+        del self.values[0]
+
+
 def service_account(token_url: str) -> dict[str, str]:
     """The file of a service account whose key is real, and which signs in there."""
     from cryptography.hazmat.primitives import serialization as form
