@@ -248,14 +248,6 @@ def test_extend_moves_the_deadline_in_the_ledger_and_on_the_node(detached: Tpujo
     detached("cancel", run)
 
 
-def test_an_idle_hold_tells_its_switch_when_to_end_it(detached: Tpujob) -> None:
-    assert detached("up", "alice", "--zone", "us-central1-a", "--idle", "1m").returncode == 0
-    # The watchdog's own clock decides; a minute is the shortest idle time, so only the request is checked here.
-    (script,) = detached.emulator_directory.glob("vms/*/worker0/startup-script")
-    assert '"idle_s": 60.0' in script.read_text()
-    assert detached("down", "alice").returncode == 0
-
-
 def test_artifacts_go_to_the_bucket_that_the_job_names(detached: Tpujob) -> None:
     url = detached.emulator.endpoint.url  # which has a Cloud Storage, though its workers are not told of it
     run = submit(detached, QUICK + "bucket: gs://my-bucket/runs\n", STORAGE_EMULATOR_HOST=url)

@@ -123,9 +123,7 @@ command: |
 """
 
 
-def test_figures_of_any_job_are_streamed_while_it_runs_and_are_in_its_result_show_and_compare(
-    tpujob: Tpujob,
-) -> None:
+def test_figures_of_any_job_are_streamed_while_it_runs_and_are_in_its_result_show_and_compare(tpujob: Tpujob) -> None:
     process = tpujob.start("run", tpujob.job(MEASURED), "--json")
     try:
         assert process.stdout is not None

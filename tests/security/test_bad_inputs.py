@@ -17,7 +17,6 @@ from tests.unit.places.stub_api import StubApi, StubReply, service_account
 
 COMMAND = "command: ls\n"
 HERE = {"tpu": "tpu: {zone: us-central1-a}\n"}
-BAD_DURATION = "is not a duration: write numbers with units, such as 30m, 1h30m or 2d (6m to 7d)"
 
 FILES: list[tuple[str, str | bytes, str]] = [
     ("01-empty", "", "job.yaml:1: the job file is empty; `tpujob init` writes one"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import time
 from itertools import count
-from typing import TypeVar
 
 import pytest
 
@@ -17,8 +16,6 @@ from orchestrator.settings import Target
 from tests.contract.operations import finish
 from tests.emulator_fixture import Emulator
 from tests.waiting import HANG_S, until
-
-T = TypeVar("T")
 
 EMULATED = Target("emulated", "emulated")
 ZONE = "us-central1-a"
@@ -72,6 +69,9 @@ def test_the_life_of_a_slice(api: Cloud, asking: ApiCalls) -> None:
     stopped = asking.get(wanted.name)
     assert stopped is not None
     assert (stopped.state, stopped.hosts) == (SliceState.STOPPED, ())
+    for refused in (api.stop, api.workers):
+        with pytest.raises(errors.WrongState, match="STOPPED"):
+            refused(wanted.name)
     finish(asking, api.start(wanted.name))
 
     deleted = asking.delete(wanted.name)
@@ -202,14 +202,3 @@ def test_what_is_refused_is_refused_in_our_terms(api: Cloud) -> None:
     assert "may not use that zone" in (denied.value.hint or "")
     with pytest.raises(errors.Vanished):
         api.stop(request().name)
-
-
-def test_what_the_state_does_not_allow_is_a_wrong_state(api: Cloud) -> None:
-    wanted = request()
-    finish(api, api.create(wanted))
-    finish(api, api.stop(wanted.name))
-    with pytest.raises(errors.WrongState, match="while in state STOPPED"):
-        api.stop(wanted.name)
-    with pytest.raises(errors.WrongState):
-        api.workers(wanted.name)
-    delete(api, wanted.name)

@@ -38,7 +38,6 @@ from tests.waiting import HANG_S, until
 
 __all__ = ["four", "one", "road"]
 
-SERVE = agent.serve_command
 OTHER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ5YjX8ByL6pcD4cVRe0vPZ9rI8mQ1zJ1mXwKb1G2bXa"
 
 

@@ -5,11 +5,11 @@ import json
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +22,8 @@ from orchestrator.places.tpu.api.connect import EmulatorToken, connect_light
 from orchestrator.places.tpu.api.light_client import LightApi
 from orchestrator.settings import Target
 from tests import ROOT
-from tests.unit.places.stub_api import StubApi, StubReply, service_account
+from tests.ports import serving
+from tests.unit.places.stub_api import StubApi, StubReply, failure, service_account
 from tests.waiting import HANG_S
 
 NAME = SliceName("acme-project", "us-central1-a", "tpujob-k3f9ab-7q2m4x1pzt")
@@ -88,12 +89,7 @@ class Login:
         if token == "unreachable":
             raise CloudUnavailable("Google's sign-in server cannot be reached")
 
-        class Credentials:
-            pass
-
-        found = Credentials()
-        found.token, found.valid = token, True  # type: ignore[attr-defined]
-        return found
+        return SimpleNamespace(token=token, valid=True)
 
 
 @pytest.fixture
@@ -115,8 +111,7 @@ def test_a_refused_token_is_replaced_by_that_of_a_new_login(
 ) -> None:
     login = Login("old", "new")
     monkeypatch.setattr(credentials, "google_credentials", login)
-    refused = StubReply(401, {"error": {"code": 401, "status": "UNAUTHENTICATED", "message": "expired"}})
-    stub.answers(refused, StubReply(200, NODE))
+    stub.answers(failure(401, "UNAUTHENTICATED"), StubReply(200, NODE))
     assert google.get(NAME) is not None
     assert [asked.headers["authorization"] for asked in stub.asked] == ["Bearer old", "Bearer new"]
     assert google.get(NAME) is not None
@@ -168,22 +163,15 @@ def test_a_service_account_signs_in_over_the_standard_library(
 def raw_server(*pieces: bytes, pause_s: float = 0.0) -> Iterator[tuple[str, list[bytes]]]:
     """Sends the pieces one by one after reading the request, then closes."""
     heard: list[bytes] = []
-    with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def serve() -> None:
-            with server.accept()[0] as connection:
-                heard.append(connection.recv(65536))
-                for piece in pieces:
-                    try:
-                        connection.sendall(piece)
-                    except OSError:
-                        return
-                    time.sleep(pause_s)
+    def serve(peer: socket.socket) -> None:
+        heard.append(peer.recv(65536))
+        for piece in pieces:
+            peer.sendall(piece)
+            time.sleep(pause_s)
 
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield f"127.0.0.1:{server.getsockname()[1]}", heard
-        thread.join()
+    with serving(serve) as port:
+        yield f"127.0.0.1:{port}", heard
 
 
 @pytest.mark.usefixtures("accepted")
@@ -348,9 +336,7 @@ def test_a_queued_request_without_a_description_of_its_node_is_there_all_the_sam
 ) -> None:
     name = NODE["name"].replace("nodes", "queuedResources")
     request = {"name": name, "state": {"state": "ACCEPTED"}, "tpu": {"nodeSpec": specs}}
-    stub.answers(
-        StubReply(200, request), StubReply(404, {"error": {"code": 404, "status": "NOT_FOUND", "message": "x"}})
-    )
+    stub.answers(StubReply(200, request), failure(404, "NOT_FOUND"))
     view = api.get(SliceName(NAME.project, NAME.zone, NAME.node, queued=True))
     assert view is not None and (view.native_state, view.accelerator_type) == ("ACCEPTED", "")
 
