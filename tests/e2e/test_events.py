@@ -90,7 +90,7 @@ def test_ctrl_c_ends_the_stream_with_the_result_of_a_proven_release(tpujob: Tpuj
     assert result["error"]["type"] == "Interrupted" and result["released"]
 
 
-def test_secrets_are_hidden_in_events_and_result(tpujob: Tpujob) -> None:
+def test_secrets_are_hidden_in_events_result_and_log(tpujob: Tpujob) -> None:
     text = "env: {KEY: '${env:THE_KEY}'}\nname: here\non: local\ncommand: |\n"
     save = """printf '{"note": "%s", "test_accuracy": 0.5, "loss": NaN}' "$KEY" > "$TPUJOB_ARTIFACTS/metrics.json"\n"""
     done = tpujob("run", tpujob.job(text + '  echo "my $KEY"\n  ' + save), "--json", env={"THE_KEY": "hunter2-hunter2"})
@@ -98,7 +98,8 @@ def test_secrets_are_hidden_in_events_and_result(tpujob: Tpujob) -> None:
     rows = events(done)
     assert len(log(rows)) == 1 and rows[-1]["metrics"]["test_accuracy"] == 0.5
     assert rows[-1]["metrics"]["loss"] is strict(tpujob("show", "here", "--json").stdout)["metrics"]["loss"] is None
-    assert "hunter2" not in done.stdout + done.stderr
+    (kept,) = tpujob.directory.glob("runs/*/logs/*")
+    assert "hunter2" not in done.stdout + done.stderr + kept.read_text() and "my " in kept.read_text()
 
 
 def test_a_mistake_is_the_only_event(tpujob: Tpujob) -> None:
