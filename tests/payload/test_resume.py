@@ -149,17 +149,11 @@ def test_a_slice_of_two_hosts_resumes_from_the_checkpoint_of_the_first(tmp_path:
         place = {"TPUJOB_WORKERS": "2", "TPUJOB_COORDINATOR": f"127.0.0.1:{port}"}
         hosts = [
             start(
-                tmp_path / f"{name}{worker}",
-                SMALL,
-                "--backend",
-                "cpu",
-                data=data,
-                first=None if worker else first,
-                TPUJOB_WORKER=str(worker),
-                **place,
+                tmp_path / f"{name}{worker}", SMALL, "--backend", "cpu", data=data,
+                first=None if worker else first, TPUJOB_WORKER=str(worker), **place,
             )
             for worker in (0, 1)
-        ]
+        ]  # fmt: skip
         return [host.end() for host in hosts]
 
     whole, _ = slice_of_two("whole")

@@ -68,12 +68,8 @@ def test_metrics_and_provenance_agree_with_the_log(emulated: Run, data: Path) ->
     assert len(metrics["train_loss"]) == 2 and metrics["train_loss"][1] < metrics["train_loss"][0]
     assert metrics["world"]["emulated"] is True and len(metrics["world"]["notes"]) == 2
     assert metrics["dataset"] == {
-        "name": "mnist",
-        "requested": "mnist",
-        "synthetic": False,
-        "train_examples": 256,
-        "of": 256,
-    }
+        "name": "mnist", "requested": "mnist", "synthetic": False, "train_examples": 256, "of": 256,
+    }  # fmt: skip
     seconds = metrics["seconds"]
     assert set(seconds) == {
         f"{n}_s" for n in ("import", "data", "compile", "train", "profile", "eval", "checkpoint", "total")

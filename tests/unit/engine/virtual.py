@@ -504,18 +504,11 @@ def job(
     made = [lease_and_request(n, zone=zone, now=world.time) for n, zone in enumerate(zones)]
     drafts = tuple(Draft(replace(lease, run=run.id), request) for lease, request in made)
     return JobRun(
-        run=run,
-        attempt=Attempt("0123456789-1", run.id),
-        drafts=drafts,
-        held=held,
-        shipment=None,
+        run=run, attempt=Attempt("0123456789-1", run.id), drafts=drafts, held=held, shipment=None,
         phases=(JobPhase("main", _running(), lambda *_: StartRequest("a", "main", "", ({}, {}))),),
-        artifacts=(),
-        directory=Path("runs/x"),
-        sink=lambda worker, data: None,
-        max_duration_s=24 * 3600,
+        artifacts=(), directory=Path("runs/x"), sink=lambda worker, data: None, max_duration_s=24 * 3600,
         detach=detach,
-    )
+    )  # fmt: skip
 
 
 def attempt_of(world: VirtualWorld) -> Attempt:

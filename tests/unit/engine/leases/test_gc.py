@@ -25,22 +25,13 @@ WAITING_OR_DEAD = (SliceState.QUEUED, SliceState.TOMBSTONE)  # here: requests wi
 
 def node(identity: str = "7q2m4x1pzt", zone: str = A, *, lease_in: float = 3600, **changes: Any) -> SliceView:
     labels = names.labels(
-        lease_id=identity,
-        owner="k3f9ab",
-        claimed_until=SERVER + lease_in,
-        deadline=SERVER + 86400,
-        name="mnist",
-        mode="run",
-    )
+        lease_id=identity, owner="k3f9ab", claimed_until=SERVER + lease_in, deadline=SERVER + 86400,
+        name="mnist", mode="run",
+    )  # fmt: skip
     view = SliceView(
-        SliceName("acme-project", zone, f"tpujob-k3f9ab-{identity}"),
-        SliceState.READY,
-        "READY",
-        "v5litepod-8",
-        "v2-alpha-tpuv5-lite",
-        labels,
-        created_at=SERVER - 7200,
-    )
+        SliceName("acme-project", zone, f"tpujob-k3f9ab-{identity}"), SliceState.READY, "READY", "v5litepod-8",
+        "v2-alpha-tpuv5-lite", labels, created_at=SERVER - 7200,
+    )  # fmt: skip
     return replace(view, **changes)
 
 
