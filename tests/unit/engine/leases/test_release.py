@@ -64,13 +64,6 @@ def test_a_short_budget_leaves_the_key_to_its_expiry_and_says_so(world: VirtualW
     assert len([line for line in world.told if "until it expires" in line]) == 1
 
 
-def test_a_list_with_an_unreachable_zone_is_never_gone(world: VirtualWorld) -> None:
-    lease = created(world)
-    world.cloud.unreachable = ("us-central1-a",)
-    released = let_go(world, lease, budget_s=600)
-    assert not released.gone and "unreachable" in released.verdict.missing[0]
-
-
 def test_with_no_trace_of_a_sent_create_the_visibility_bound_is_waited_out(world: VirtualWorld) -> None:
     lease, _ = lease_and_request()
     world.ledger.record(Intent(lease), Sent(lease.id, world.time))
@@ -78,13 +71,6 @@ def test_with_no_trace_of_a_sent_create_the_visibility_bound_is_waited_out(world
     assert not early.gone and early.verdict.quiet_until == pytest.approx(1_800_000_300, abs=1)
     late = let_go(world, world.ledger.lease(lease.id))
     assert late.gone and world.time >= 1_800_000_300
-
-
-def test_a_lease_whose_create_never_left_is_gone_at_once(world: VirtualWorld) -> None:
-    lease, _ = lease_and_request()
-    world.ledger.record(Intent(lease))
-    assert let_go(world, world.ledger.lease(lease.id)).gone
-    assert world.time == 1_800_000_000.0
 
 
 def test_a_foreign_slice_of_the_same_name_stays_when_the_only_create_was_refused(world: VirtualWorld) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,11 +28,6 @@ from orchestrator.engine.provision.race import LoserRelease
 from tests.unit.engine.virtual import CAN, VirtualWorld, lease_and_request
 
 A, B, C = ZONES = ("us-central1-a", "us-east1-c", "europe-west4-b")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> VirtualWorld:
-    return VirtualWorld(tmp_path)
 
 
 def queued(draft: Draft, valid_for_s: float = 3600.0) -> Draft:
