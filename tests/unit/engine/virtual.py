@@ -24,8 +24,8 @@ from orchestrator.core.lease.cloud_api import (
     SliceView,
     WorkerAddress,
 )
-from orchestrator.core.lease.lease import Lease, Purpose
-from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
+from orchestrator.core.lease.lease import Created, Intent, Lease, Purpose, Ready, Sent
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.engine.effects.base import Effect, Program, Report, Shield, Sleep
 from orchestrator.engine.effects.cloud import Delete, DeleteAll
 from orchestrator.engine.provision.drafts import Draft
@@ -497,6 +497,17 @@ def lease_and_request(
     return Draft(lease, request)
 
 
+def created(world: VirtualWorld, draft: Draft, *, ready: bool = False) -> Lease:
+    """A lease with its slice in the cloud, as `create_slice` leaves it, or `acquire`."""
+    lease, request = draft
+    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
+    world.ledger.record(Created(lease.id, world.time, world.cloud.create(request).name))
+    if ready:
+        world.time += world.cloud.provision_s
+        world.ledger.record(Ready(lease.id, world.time))
+    return world.ledger.lease(lease.id)
+
+
 def job(
     world: VirtualWorld, *, zones: Sequence[str] = (ZONE,), held: Lease | None = None, detach: bool = False
 ) -> JobRun:
@@ -505,7 +516,7 @@ def job(
     drafts = tuple(Draft(replace(lease, run=run.id), request) for lease, request in made)
     return JobRun(
         run=run, attempt=Attempt("0123456789-1", run.id), drafts=drafts, held=held, shipment=None,
-        phases=(JobPhase("main", _running(), lambda *_: StartRequest("a", "main", "", ({}, {}))),),
+        phases=(JobPhase("main", AttemptState.RUNNING, lambda *_: StartRequest("a", "main", "", ({}, {}))),),
         artifacts=(), directory=Path("runs/x"), sink=lambda worker, data: None, max_duration_s=24 * 3600,
         detach=detach,
     )  # fmt: skip
@@ -518,9 +529,3 @@ def attempt_of(world: VirtualWorld) -> Attempt:
 
 def with_keep(job_run: JobRun, keep_s: float) -> JobRun:
     return replace(job_run, keep_s=keep_s)
-
-
-def _running() -> Any:
-    from orchestrator.core.lease.run_and_attempt import AttemptState
-
-    return AttemptState.RUNNING

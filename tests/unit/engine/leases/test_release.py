@@ -6,23 +6,16 @@ import pytest
 
 from orchestrator.core.lease.access import Route
 from orchestrator.core.lease.cloud_api import Listing, Operation, QueueTerms, SliceName, SliceView
-from orchestrator.core.lease.lease import Created, CreateRefused, Gone, Intent, Lease, LeaseState, Ready, Sent
+from orchestrator.core.lease.lease import CreateRefused, Gone, Intent, Lease, LeaseState, Sent
 from orchestrator.engine.leases.release import Released, release, release_all
 from orchestrator.engine.provision.acquire import acquire
+from orchestrator.engine.provision.drafts import Draft
 from orchestrator.errors import AuthError, CapacityError, CloudError, CloudUnavailable, WrongState
-from tests.unit.engine.virtual import CAN, VirtualCloud, VirtualWorld, lease_and_request
+from tests.unit.engine.virtual import CAN, VirtualCloud, VirtualWorld, created, lease_and_request
 
 
-def created(world: VirtualWorld, *, ready: bool = True, n: int = 0) -> Lease:
-    """A lease with its slice in the cloud, as `acquire` leaves it."""
-    lease, request = lease_and_request(n)
-    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
-    operation = world.cloud.create(request)
-    world.ledger.record(Created(lease.id, world.time, operation.name))
-    if ready:
-        world.time += world.cloud.provision_s
-        world.ledger.record(Ready(lease.id, world.time))
-    return world.ledger.lease(lease.id)
+def a_slice(world: VirtualWorld, n: int = 0) -> Lease:
+    return created(world, lease_and_request(n), ready=True)
 
 
 def let_go(world: VirtualWorld, lease: Lease, budget_s: float = 7200.0) -> Released:
@@ -30,7 +23,7 @@ def let_go(world: VirtualWorld, lease: Lease, budget_s: float = 7200.0) -> Relea
 
 
 def test_the_delete_is_the_first_call_on_the_wire(world: VirtualWorld) -> None:
-    lease = created(world)
+    lease = a_slice(world)
     world.cloud.calls.clear()
     let_go(world, lease)
     assert world.cloud.calls[0][0] == "delete"
@@ -84,7 +77,7 @@ def test_a_foreign_slice_of_the_same_name_stays_when_the_only_create_was_refused
 
 
 def test_a_retry_after_is_respected_up_to_a_minute(world: VirtualWorld) -> None:
-    lease = created(world)
+    lease = a_slice(world)
     for asked_s, calls in ((20.0, 30), (3600.0, 10)):
         world.cloud.get_error = CloudUnavailable("quota of requests", retry_after_s=asked_s)
         world.cloud.calls.clear()
@@ -96,7 +89,7 @@ def test_a_retry_after_is_respected_up_to_a_minute(world: VirtualWorld) -> None:
 
 
 def test_the_reply_to_a_delete_is_kept_for_the_user(world: VirtualWorld) -> None:
-    lease = created(world)
+    lease = a_slice(world)
     world.cloud.delete = _refuses  # type: ignore[method-assign]
     assert let_go(world, lease, budget_s=30).answer == "refused: Permission 'tpu.nodes.delete' denied"
 
@@ -134,10 +127,7 @@ def queued_lease(world: VirtualWorld) -> tuple[Lease, QueuedCloud]:
     lease, request = lease_and_request()
     name = replace(lease.name, queued=True)
     lease = replace(lease, name=name, ready_by=world.time + 3600)
-    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
-    operation = cloud.create(replace(request, name=name, queue=QueueTerms(3600.0, "id")))
-    world.ledger.record(Created(lease.id, world.time, operation.name))
-    return world.ledger.lease(lease.id), cloud
+    return created(world, Draft(lease, replace(request, name=name, queue=QueueTerms(3600.0, "id")))), cloud
 
 
 def test_deletes_of_a_provisioning_request_are_sent_one_at_a_time(world: VirtualWorld) -> None:
@@ -152,7 +142,7 @@ def test_deletes_of_a_provisioning_request_are_sent_one_at_a_time(world: Virtual
 
 def test_the_proof_for_a_plain_slice_lists_no_requests(world: VirtualWorld) -> None:
     cloud = world.cloud = QueuedCloud(world)
-    assert let_go(world, created(world)).gone
+    assert let_go(world, a_slice(world)).gone
     assert cloud.listed_queued is False
 
 
@@ -188,7 +178,7 @@ def test_an_operation_that_may_create_the_slice_or_its_request_delays_the_proof(
 
 
 def test_of_several_leases_no_delete_waits_for_the_proof_of_another(world: VirtualWorld) -> None:
-    stuck, other = created(world, n=0), created(world, n=1)
+    stuck, other = a_slice(world), a_slice(world, 1)
     world.cloud.stuck = {stuck.name.node}
     world.cloud.calls.clear()
     began = world.time
@@ -200,7 +190,7 @@ def test_of_several_leases_no_delete_waits_for_the_proof_of_another(world: Virtu
 
 def test_a_proof_by_another_process_meanwhile_counts(world: VirtualWorld) -> None:
     """A machine that resumes when the time is over makes one pass, during which `down` in another terminal finishes."""
-    first, second = created(world), created(world, n=1)
+    first, second = a_slice(world), a_slice(world, 1)
     world.cloud.stuck = {first.name.node, second.name.node}
 
     def prove_elsewhere(world: VirtualWorld) -> None:

@@ -10,7 +10,7 @@ from orchestrator.engine.leases.recover import recover
 from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.slices.up_and_down import UpOutcome, UpRequest, down, start, stop, up
 from orchestrator.errors import CapacityError, NeedsConsent, Vanished, WrongState
-from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, lease_and_request
+from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, created, lease_and_request
 
 
 def bring(world: VirtualWorld, existing: Lease | None = None, *, n: int = 0, recreate: bool = False) -> UpOutcome:
@@ -46,13 +46,8 @@ def test_up_of_a_stopped_slice_starts_it(world: VirtualWorld) -> None:
 
 
 def test_up_waits_for_a_slice_that_another_up_is_creating(world: VirtualWorld) -> None:
-    lease, request = lease_and_request(purpose=Purpose.HOLD, now=world.time)
-    from orchestrator.core.lease.lease import Created, Intent, Sent
-
-    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
-    operation = world.cloud.create(request)
-    world.ledger.record(Created(lease.id, world.time, operation.name))
-    outcome = bring(world, world.ledger.lease(lease.id), n=1)
+    lease = created(world, lease_and_request(purpose=Purpose.HOLD, now=world.time))
+    outcome = bring(world, lease, n=1)
     assert outcome.action == "waited" and outcome.lease is not None and outcome.lease.id == lease.id
     assert outcome.lease.hold_until is not None
 
@@ -143,11 +138,7 @@ def test_a_hold_that_ran_out_is_released_by_the_next_command(world: VirtualWorld
 
 
 def test_recovery_skips_the_handle_that_up_takes_over(world: VirtualWorld) -> None:
-    lease, request = lease_and_request(purpose=Purpose.HOLD, now=world.time)
-    from orchestrator.core.lease.lease import Created, Intent, Sent
-
-    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
-    world.ledger.record(Created(lease.id, world.time, world.cloud.create(request).name))
+    created(world, lease_and_request(purpose=Purpose.HOLD, now=world.time))
     assert world.drive(recover("emulated", CAN, budget_s=600, spare="alice")) == []
     assert len(world.drive(recover("emulated", CAN, budget_s=600, spare="bob"))) == 1
 
