@@ -377,6 +377,23 @@ class LedgerInMemory(Ledger):
         return KeptEnds(Path(os.devnull))
 
 
+def driven(program: Program[T], answer: Callable[[Effect[Any]], Any], steps: int = 20_000) -> T:
+    """Run a program to its end on the answers, and errors of tpujob, that `answer` has for its effects."""
+    value: Any = None
+    error: errors.TpujobError | None = None
+    for _ in range(steps):
+        try:
+            effect = program.send(value) if error is None else program.throw(error)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        value, error = None, None
+        try:
+            value = answer(effect)
+        except errors.TpujobError as raised:
+            error = raised
+    raise AssertionError("it never ended")
+
+
 class Crash(Exception):
     """The process is gone: none of its later effects happens."""
 

@@ -13,6 +13,7 @@ from orchestrator.core.text import names
 from orchestrator.engine.effects.base import Effect, Report, Sleep
 from orchestrator.engine.leases.gc import Collected, collect_garbage
 from orchestrator.errors import AuthError, BadRequest, CloudError, CloudUnavailable, UnexpectedReply, WrongState
+from tests.unit.engine.virtual import driven
 
 CAN = Capabilities(visible_within_s=300, settles_within_s=2700)
 MARGIN_S = CAN.timings.margin_s
@@ -126,25 +127,13 @@ class World:
         return Operation("operation-1", False)
 
     def collect_garbage(self, zones: tuple[str, ...] | None = None, **options: Any) -> Collected:
-        program = collect_garbage("acme-project", zones, CAN, **options)
-        answer: Any = None
-        error: Exception | None = None
-        for _ in range(20_000):
-            try:
-                effect = program.send(answer) if error is None else program.throw(error)
-            except StopIteration as stop:
-                return stop.value  # type: ignore[no-any-return]
-            answer, error = self._answer(effect)
-        raise AssertionError("it never ended")
+        return driven(collect_garbage("acme-project", zones, CAN, **options), self._answer)
 
-    def _answer(self, effect: Effect[Any]) -> tuple[Any, Exception | None]:
+    def _answer(self, effect: Effect[Any]) -> Any:
         if isinstance(effect, Sleep):
             self.time += effect.seconds
-            return None, None
-        try:
-            return effect.perform(self), None  # type: ignore[arg-type]
-        except Exception as error:
-            return None, error
+            return None
+        return effect.perform(self)  # type: ignore[arg-type]
 
 
 def world(*views: SliceView, **options: Any) -> World:
