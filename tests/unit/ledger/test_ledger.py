@@ -18,11 +18,6 @@ from orchestrator.ledger.rows import GcRun
 from tests.unit.engine.virtual import lease_and_request
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "ledger.sqlite3")
-
-
 def began(ledger: Ledger, identity: str, name: str = "mnist", at: float = 1.0) -> tuple[RunRecord, Attempt]:
     run = RunRecord(identity, name, "jobs/mnist.yaml", "emulated", at, f"runs/{identity}", RunSpec.of({"train": {}}))
     attempt = Attempt(f"{identity}-1", identity)

@@ -1,7 +1,6 @@
 """The ledger as bills: `tpujob cost` has every slice that existed, and for each run the dollars of `tpujob show`."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -33,11 +32,6 @@ AT = 1_700_000_000.0
 HOUR = 3600.0
 NOW = AT + 20 * HOUR
 RUN = RunRecord("r1", "job", "job.yaml", "google", AT, "runs/r1")
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "ledger.sqlite3")
 
 
 def asked(ledger: Ledger, number: int, at: float, run: str | None = RUN.id, **changes: object) -> Lease:
