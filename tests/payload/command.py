@@ -35,12 +35,9 @@ HAS_XLA = importlib.util.find_spec("torch_xla") is not None
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 needs_xla = pytest.mark.skipif(not HAS_XLA, reason="needs torch_xla")
 IMPORTED = (
-    "tests.payload.command",
-    "payload.train",
-    "payload.data.sources",
-    "payload.backends.native",
+    "tests.payload.command", "payload.train", "payload.data.sources", "payload.backends.native",
     "payload.backends.xla",
-)
+)  # fmt: skip
 XLA = ("torch_xla.core.xla_model", "torch_xla.distributed.xla_multiprocessing", "torch_xla.distributed.parallel_loader")
 
 _forks = multiprocessing.get_context("forkserver")

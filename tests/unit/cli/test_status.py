@@ -25,12 +25,9 @@ def row(name: str, **other: Any) -> SliceRow:
 
 HELD = {"mode": "hold", "in_use": False, "idle_ends_at": NOW + 59 * 60, "run": None}
 ROWS = [
-    row("alice", **HELD),
-    row("mnist"),
-    row("lr-sweep-12", zone="europe-west4-b", mode="hold", in_use=True),
-    row("train", mode="detached", followed=True),
-    row("old", down_at=NOW - 3.0),
-]
+    row("alice", **HELD), row("mnist"), row("lr-sweep-12", zone="europe-west4-b", mode="hold", in_use=True),
+    row("train", mode="detached", followed=True), row("old", down_at=NOW - 3.0),
+]  # fmt: skip
 WAITING = [WaitingRun("waiter", "f6c3fe0pff", "emulated", "v5litepod-16", "us-west4")]
 
 

@@ -32,11 +32,8 @@ def test_what_was_recorded_is_there_for_the_next_process(ledger: Ledger) -> None
     ledger.close()
     again = Ledger(ledger.path).lease(lease.id)
     assert (again.state, again.sent_at, again.operation, again.name) == (
-        LeaseState.CREATING,
-        5.0,
-        "operation-1",
-        lease.name,
-    )
+        LeaseState.CREATING, 5.0, "operation-1", lease.name,
+    )  # fmt: skip
 
 
 def test_a_lease_that_is_gone_is_not_open(ledger: Ledger) -> None:

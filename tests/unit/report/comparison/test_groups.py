@@ -172,11 +172,8 @@ def test_jobs_and_named_variants_and_clouds_are_never_mixed() -> None:
     ]
     shown = grouped(columns, ["seed"])
     assert [(group.title, len(group.members)) for group in shown] == [
-        ("a small google", 2),
-        ("a large google", 2),
-        ("b google", 2),
-        ("b emulated", 1),
-    ]
+        ("a small google", 2), ("a large google", 2), ("b google", 2), ("b emulated", 1),
+    ]  # fmt: skip
     table = cells(columns, "seed")
     assert (table["job"], table["variant"]) == (("a", "a", "b", "b"), ("small", "large", "-", "-"))
     assert table["cost"][2:] == ("$0.50", "$0.25 emulated")
