@@ -131,6 +131,13 @@ def play(directory: Path, config: dict[str, Any], *arguments: str, **more: Any) 
     return start(directory, config, *arguments, **more).end()
 
 
+def succeeds(directory: Path, config: dict[str, Any], *arguments: str, **more: Any) -> Run:
+    """From its start to its end, which is a success."""
+    run = play(directory, config, *arguments, **more)
+    assert run.code == 0, run.stdout + run.stderr
+    return run
+
+
 def _command(
     argv: list[str],
     directory: Path,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.payload.command import Run, needs_torch, needs_xla, play, start
+from tests.payload.command import Run, needs_torch, needs_xla, play, start, succeeds
 
 pytestmark = [pytest.mark.torch, needs_torch]
 
@@ -59,9 +59,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Undistu
     @functools.cache
     def run(backend: str, processes: int) -> Run:
         directory = tmp_path_factory.mktemp("undisturbed")
-        whole = play(directory, {**SMALL, "cores": processes}, "--backend", backend, data=data)
-        assert whole.code == 0, whole.stdout + whole.stderr
-        return whole
+        return succeeds(directory, {**SMALL, "cores": processes}, "--backend", backend, data=data)
 
     return run
 
