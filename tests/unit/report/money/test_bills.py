@@ -133,15 +133,6 @@ def test_a_slice_that_the_user_forgot_counts_until_then_and_is_named(ledger: Led
     assert [each.forgotten for each in cost.open_slices] == [True]
 
 
-def test_a_slice_in_deletion_that_is_not_proven_gone_counts_until_now(ledger: Ledger) -> None:
-    began(ledger)
-    lease = asked(ledger, 1, AT)
-    ledger.record(Ready(lease.id, AT), Down(lease.id, AT + HOUR, "over"))
-    cost = found(ledger)
-    assert cost.total.cost_usd == pytest.approx(20 * 9.6)
-    assert [(each.state, each.counted_until) for each in cost.open_slices] == [("down", NOW)]
-
-
 def test_spot_is_compared_with_the_on_demand_price_of_its_type_and_zone(ledger: Ledger) -> None:
     began(ledger)
     lease = asked(ledger, 1, AT, spot=True, usd_per_hour=5.0)

@@ -52,10 +52,6 @@ def test_the_slice_of_a_run_is_created_used_and_deleted() -> None:
     assert uses(USED) == [("r1", "overhead", 1), ("r1", "job", 7), ("r1", "overhead", 2)]
 
 
-def test_an_attempt_that_did_not_succeed_is_told_from_one_that_did() -> None:
-    assert uses(replace(USED, work=(work(0, 8, failed=True),)))[1] == ("r1", "failed", 7)
-
-
 def test_a_held_slice_is_idle_whenever_no_run_is_on_it() -> None:
     bill = replace(HELD, paid=(run("r1", 2, 4), run("r2", 5, 6)), work=(work(2, 4), work(5, 6, failed=True)))
     assert uses(bill) == [
@@ -143,11 +139,6 @@ def test_of_a_past_month_it_is_counted_until_the_end_of_that_month() -> None:
     bill = replace(USED, until=None, now=AT + 50 * HOUR, state="ready", down_at=None)
     (still,) = only([bill], period=Period(AT, AT + 20 * HOUR)).open_slices
     assert (still.counted_until, still.cost_usd) == (AT + 20 * HOUR, pytest.approx(200.0))
-
-
-def test_a_slice_that_was_forgotten_is_named_too_because_its_end_is_not_proven() -> None:
-    (forgotten,) = only([replace(USED, state="forgotten")]).open_slices
-    assert forgotten.forgotten and forgotten.cost_usd == pytest.approx(100.0)
 
 
 DARK = replace(USED, id="lease-2", usd_per_hour=None, paid=(run("r2", 0, 10, "dark"),))
