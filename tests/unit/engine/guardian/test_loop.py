@@ -98,13 +98,6 @@ def test_with_nothing_owed_it_ends_at_once() -> None:
     assert (machine.recovered_at, machine.slept, machine.lock_asked) == ([], [], 0)
 
 
-@pytest.mark.parametrize("state", [LeaseState.INTENT, LeaseState.CREATING, LeaseState.READY, LeaseState.DOWN])
-def test_what_a_killed_process_left_is_recovered_before_any_pause(state: LeaseState) -> None:
-    machine = Machine([lease(state=state)])
-    machine.watch()
-    assert (machine.recovered_at, machine.slept) == ([START], [])
-
-
 @pytest.mark.parametrize("other_guardian", [False, True])
 def test_a_lock_that_the_killed_process_held_for_a_moment_longer_delays_the_recovery_as_little(
     other_guardian: bool,
