@@ -157,6 +157,14 @@ def test_a_slice_that_an_incomplete_list_lacks_is_asked_for_by_its_name(world: V
     assert int(labels(world)["tpujob-claimed-until"]) == int(world.time + CAN.timings.label_ttl_s)
 
 
+def test_a_claim_of_a_run_never_becomes_shorter(world: VirtualWorld) -> None:
+    owed, (node,) = ready(world), world.cloud.nodes.values()
+    long = str(int(world.time + 5 * 3600.0))
+    node.request = replace(node.request, labels={**labels(world), "tpujob-claimed-until": long})
+    world.drive(extend(owed.lease, 1800, CAN))
+    assert labels(world)["tpujob-claimed-until"] == long
+
+
 @pytest.mark.parametrize("free_after_s", [20.0, 1e9])
 def test_of_two_commands_that_move_a_claim_one_waits_a_minute_for_the_other(
     world: VirtualWorld, monkeypatch: pytest.MonkeyPatch, free_after_s: float
