@@ -22,20 +22,12 @@ EVERY = [promise for promise in PROMISES.values() if promise.formula]
 def derived(timings: Timings) -> dict[str, float]:
     """Every period of the table, from the code."""
     return {
-        "heartbeat": timings.heartbeat_s,
-        "poll": timings.poll_s,
-        "rare poll": SLOW_FACTOR * timings.poll_s,
-        "ttl": timings.ttl_s,
-        "grace": timings.grace_s,
-        "boot": timings.boot_s,
-        "linger": timings.linger_s,
-        "margin": timings.margin_s,
-        "stagger": timings.stagger_s,
-        "renew": timings.renew_s,
-        "label": timings.label_ttl_s,
-        "provision": timings.provision_s,
+        "heartbeat": timings.heartbeat_s, "poll": timings.poll_s, "rare poll": SLOW_FACTOR * timings.poll_s,
+        "ttl": timings.ttl_s, "grace": timings.grace_s, "boot": timings.boot_s, "linger": timings.linger_s,
+        "margin": timings.margin_s, "stagger": timings.stagger_s, "renew": timings.renew_s,
+        "label": timings.label_ttl_s, "provision": timings.provision_s,
         "claimed": max(timings.label_ttl_s, timings.provision_s + timings.boot_s),
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", derived(GOOGLE))
