@@ -6,7 +6,7 @@ from __future__ import annotations
 # fits has the message. The module is a path without the leading `orchestrator/`.
 SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "Torch is missing": (
-        (r"cli/|engine/|run/", r"torch of this Python|has no torch"),
+        (r"cli/|engine/|run/|places/", r"torch of this Python|has no torch"),
         (r"payload/", r"pip install 'torch"),
     ),
     "Built-in training": ((r"payload/", r""),),
@@ -41,16 +41,16 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"engine/leases/renewal", r"delete itself|claim of the job"),
         (r"client/connections", r"GUARDIAN"),
     ),
-    "Detached runs": ((r"client/jobs/(runs|attach|ending)", r"detached|the process of"),),
+    "Detached runs": ((r"client/jobs/(runs|attach|ending)|places/tpu/place", r"detached|the process of"),),
     "Networks, IAP and OS Login": (
         (r"places/google/known_errors", r"vmExternalIpAccess|requireOsLogin|profilesize|SSH keys"),
         (r"remote/iap/|client/guarantee/access_checks", r""),
         (r"remote/ssh/dial", r"instance"),
-        (r"places/google/os_login|client/reach", r"OS Login|profile|key"),
+        (r"places/google/os_login|places/tpu/reach", r"OS Login|profile|key"),
     ),
     "A cluster: JobSet, Kueue and pods": (
         (
-            r"places/gke/|run/cluster/|client/cluster/|places/google/objects",
+            r"places/gke/|client/cluster/|places/google/objects",
             r"",
         ),
         (r"run/monitor", r"sent back to its queue"),
@@ -89,8 +89,8 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"cli/commands/slices/forward", r""),
     ),
     "Setup fails": (
-        (r"vm/data|client/jobs/data", r""),
-        (r"vm/environment|run/preparation/(checks|requirements)|core/jobfile/requirement_lines", r""),
+        (r"vm/data|places/preparation/data", r""),
+        (r"vm/environment|places/preparation/(checks|requirements)|core/jobfile/requirement_lines", r""),
         (r"run/(local|monitor)", r"^the setup"),
     ),
     "The job fails": ((r"run/(local|monitor)", r"failed|was lost:"), (r"errors\.", r"ended with code")),
@@ -119,7 +119,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"settings|places/google/config|remote/shipping/store", r""),
         (r"remote/fleet/limits|engine/runtime/locks|cli/dispatch", r"ulimit|file locks|working directory"),
         (r"client/session", r"keys"),
-        (r"run/preparation", r"runs_dir"),
+        (r"places/preparation", r"runs_dir"),
     ),
     "Disk full or not writable": ((r"", r"\} cannot be (written|created)|free some space"),),
     "The API cannot be reached": (
@@ -129,7 +129,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"client/slices/(inventory|status)", r""),
     ),
     "Slice lost, preempted, or run canceled": (
-        (r"run/(monitor|lane|program)|engine/(leases/(recover|renewal|standing)|provision)", r""),
+        (r"places/tpu/stay|run/(held|lane|monitor|program)|engine/(leases/(recover|renewal|standing)|provision)", r""),
         (r"engine/slices/(lend|up_and_down)", r"^\{node|any more"),
         (r"places/(google|tpu/api/client)", r"taken away|PREEMPTED|does not exist"),
         (r"errors\.|client/jobs/ending", r"canceled|interrupted"),
@@ -147,7 +147,5 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"places/(tpu|google)/", r"state|addresses yet"),
     ),
     "Timers and drill": ((r"client/guarantee/(timers|install_gc)|cli/commands/guarantee/(install_gc|drill)", r""),),
-    "Mistakes in a command or a job file": (
-        (r"cli/|client/|core/jobfile/|run/preparation/|places/tpu/api/calls", r""),
-    ),
+    "Mistakes in a command or a job file": ((r"cli/|client/|core/jobfile/|places/", r""),),
 }

@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import Literal
 
 from orchestrator import catalog, errors
-from orchestrator.client import plans
 from orchestrator.client.jobs.sleep_inhibitor import about_sleep, inhibit_sleep
 from orchestrator.client.session import Session
 from orchestrator.core.lease.access import AccessWish, Via
@@ -30,6 +29,7 @@ from orchestrator.engine.leases.standing import check_slice
 from orchestrator.engine.provision.candidate_search import Search
 from orchestrator.engine.runtime.interpreter import HEARD_WITHIN_S
 from orchestrator.engine.slices.lend import LendRequest, Loan, lend
+from orchestrator.places.tpu import plans
 from orchestrator.remote.fleet.fleet import Fleet
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned
 from orchestrator.settings import EMULATED

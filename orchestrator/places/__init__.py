@@ -1,5 +1,55 @@
 """Where a job runs: a slice of the Cloud TPU API, the pods of a JobSet, this machine. A folder for each, and one contract.
 
 The contract is `place.py`; the promises that it makes are played on every place by `tests/places/`. `google/` is shared:
-credentials, the translation of errors, buckets. Outside of this package nothing asks of which kind a place is.
+credentials, the translation of errors, buckets. Outside of this package nothing asks of which kind a place is: it asks for one
+of its `Traits`. A folder is named as `on:` of a job file names the place, and is imported when it is needed.
 """
+
+from __future__ import annotations
+
+import functools
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from orchestrator.places.place import Place
+    from orchestrator.places.refusals import FileChecks
+    from orchestrator.places.traits import Traits
+
+NAMES = ("tpu", "gke", "local")
+
+
+@functools.cache
+def place_on(name: str) -> Place:
+    """Return a place by its name: that of `on:`."""
+    found: Place = import_module(f"{__name__}.{name}.place").PLACE
+    return found
+
+
+def checks_on(name: object) -> FileChecks:
+    """Return what a place refuses of a job file, by its name; for what is no place, what the first one refuses."""
+    found = import_module(f"{__name__}.{name if name in NAMES else NAMES[0]}.check")
+    return cast("FileChecks", found)
+
+
+def place_of(cloud: str) -> Place:
+    """Return the place of a run or a lease, by its `cloud`."""
+    return place_on(traits_of(cloud).name)
+
+
+def billed_clouds() -> tuple[str, ...]:
+    """Return the clouds in which something may be billed."""
+    return tuple(cloud for name in NAMES if traits_on(name).billed for cloud in traits_on(name).clouds)
+
+
+@functools.cache
+def traits_on(name: str) -> Traits:
+    """Return the traits of a place, by its name: that of `on:`."""
+    found: Traits = import_module(f"{__name__}.{name}.traits").TRAITS
+    return found
+
+
+@functools.cache
+def traits_of(cloud: str) -> Traits:
+    """Return the traits of the place of a run or a lease, by its `cloud`. Raises KeyError for one that no place has."""
+    return {each: traits_on(name) for name in NAMES for each in traits_on(name).clouds}[cloud]

@@ -16,8 +16,8 @@ from orchestrator.core.lease.lease import Lease, LeaseState
 from orchestrator.core.text import json_text
 from orchestrator.core.text.sizes import format_size
 from orchestrator.core.text.terminal import spelled
+from orchestrator.core.text.times import day_clock
 from orchestrator.report.files.artifact_files import open_regular
-from orchestrator.report.layout import day_clock
 
 if TYPE_CHECKING:
     from orchestrator.remote.transfer.collect import CollectResult, Problem

@@ -11,11 +11,12 @@ from orchestrator import catalog
 from orchestrator.core.lease.lease import Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.text.durations import format_duration, format_usd, format_usd_per_hour
+from orchestrator.core.text.times import clock, day_clock
 from orchestrator.engine.leases.release import Released
 from orchestrator.places.gke.api import kubectl
 from orchestrator.places.tpu.api import gcloud
 from orchestrator.report import worker_ends
-from orchestrator.report.layout import clock, day_clock, format_cost
+from orchestrator.report.layout import format_cost
 from orchestrator.report.worker_ends import WorkerReport
 from orchestrator.run.progress import Outcome
 

@@ -21,6 +21,8 @@ from orchestrator.core.lease.run_spec import NO_TRAINING, RunSpec
 from orchestrator.core.text.artifacts import takes_all
 from orchestrator.core.text.durations import format_duration
 from orchestrator.core.text.sizes import format_size
+from orchestrator.core.text.table import Table
+from orchestrator.core.text.times import day_clock
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import attempts, collected, costs, worker_ends
 from orchestrator.report.attempts import AttemptReport
@@ -31,7 +33,7 @@ from orchestrator.report.files import profiles
 from orchestrator.report.files.artifact_files import read_object, section, short_text
 from orchestrator.report.files.metrics import read as read_metrics
 from orchestrator.report.files.metrics import short
-from orchestrator.report.layout import Table, day_clock, format_cost
+from orchestrator.report.layout import format_cost
 from orchestrator.report.whole_run import whole_run
 from orchestrator.report.worker_ends import WorkerReport
 

@@ -13,7 +13,7 @@ from orchestrator.errors import CloudError
 
 if TYPE_CHECKING:
     from orchestrator.core.lease.lease import Lease
-    from orchestrator.run.monitor import Bill
+    from orchestrator.places.place import Standing
 
 # Times `chip_s`: from the start of the job to the first look, between two (a minute: the API limits them), and from the first
 # to the last. One that is attached later looks once.
@@ -25,9 +25,9 @@ class ChipWatch:
     """A task of `monitor` for a job that began at `began` (unix seconds, the ledger's clock). `chip_s`: of the timings."""
 
     lease: Lease
+    at: Standing
     attempt: str
     chip_s: float
-    bill: Bill
     began: float
     _looks: int = 0
     _told: set[str] = field(default_factory=set)
@@ -46,5 +46,5 @@ class ChipWatch:
         found = chip_report.published(published, self.attempt)
         for use in found.keys() - self._told:
             self._told.add(use)
-            cost = f"{format_usd(self.bill.at(now, self.lease))} so far"
+            cost = f"{format_usd(self.at.cost(now))} so far"
             await Report("warning", f"{found[use]}, {cost}; {chip_report.HINTS[use]}")

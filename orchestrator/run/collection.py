@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING
 
 from orchestrator import errors
@@ -23,13 +24,14 @@ from orchestrator.engine.effects.workers import Connect, Disconnect, StartCollec
 from orchestrator.engine.leases.obligations import keep_slice, release_owed
 from orchestrator.engine.leases.release import latest_lease, try_record, try_start_guardian
 from orchestrator.engine.leases.renewal import move_claim
-from orchestrator.engine.leases.standing import LOOK_S, check_lease, check_slice
+from orchestrator.engine.leases.standing import LOOK_S, check_slice
 from orchestrator.engine.runtime import retry
-from orchestrator.run.monitor import PeriodicTask
+from orchestrator.places.leased import LeasedStay
+from orchestrator.places.place import Ground, PeriodicTask
 from orchestrator.run.progress import JobProgress, Outcome
 
 if TYPE_CHECKING:
-    from orchestrator.remote.fleet.port import FleetPort
+    from orchestrator.remote.fleet.port import Crew
     from orchestrator.remote.transfer.collect import CollectionProgress, CollectRequest, CollectResult
 
 WAIT_S = 1.0
@@ -41,17 +43,18 @@ RELEASED = "its results are collected"
 
 
 async def collect_results(
-    lease: Lease, fleet: FleetPort, request: CollectRequest, tasks: Sequence[PeriodicTask] = ()
+    ground: Ground, lease: Lease | None, crew: Crew, request: CollectRequest, tasks: Sequence[PeriodicTask] = ()
 ) -> CollectResult:
     """Return what was collected before the end of the slice's claim. Raises Vanished or Preempted if the slice goes meanwhile.
 
     `remote.transfer.collect` gives up a worker that sends nothing any more. A transfer that continues is not cut short.
     """
     began = looked_at = moved_at = await Now()
-    collection, activity = await StartCollection(fleet, request), 0
+    collection, activity = await StartCollection(crew, request), 0
     while True:
         now = await Now()
-        end_at = max((await check_lease(lease)).ends_at, began + LAST_COLLECT_S)
+        current = await ground.check(lease)
+        end_at = inf if current is None else max(current.ends_at, began + LAST_COLLECT_S)
         if now >= end_at:
             return await StopCollection(collection, "the end of the slice's time came first")
         seen = await WaitForCollection(collection, max(min(WAIT_S, end_at - now), 0.0))
@@ -65,7 +68,7 @@ async def collect_results(
             await task.tick(now - moved_at)
         if now - looked_at >= LOOK_S:
             looked_at = now
-            await check_slice(lease)
+            await ground.look(lease)
 
 
 def progress_text(seen: CollectionProgress, took_s: float) -> str:
@@ -182,8 +185,8 @@ async def collect_again(to: UncollectedRun, capabilities: Capabilities) -> Outco
         progress.fail_with_bug(error)
     await Shield()
     await progress.enter(None)
-    if progress.fleet is not None:
-        await Disconnect(progress.fleet)
+    if progress.crew is not None:
+        await Disconnect(progress.crew)
     came = progress.collected
     complete = came is not None and not came.uncollected
     if came is not None and not came.waiting:
@@ -211,21 +214,21 @@ async def _collect(to: UncollectedRun, progress: JobProgress, capabilities: Capa
     patience_s = min(CONNECT_S, max(to.lease.ends_at - now, LAST_COLLECT_S))  # not past the end of the hold
     try:
         workers = await retry.until(now + patience_s, Workers(to.lease.name))
-        progress.fleet = await Connect(to.lease, workers, patience_s)
+        progress.crew = await Connect(to.lease, workers, patience_s)
     except errors.TpujobError:
         await check_slice(to.lease)  # it may be gone, or going
         raise
     await progress.enter("collect")
-    tasks = [] if to.borrowed else [HoldRenewal(to.lease, capabilities)]
+    ground, tasks = LeasedStay(), [] if to.borrowed else [HoldRenewal(to.lease, capabilities)]
     if to.wide is None:
-        return await collect_results(to.lease, progress.fleet, to.request, tasks)
-    came = await collect_results(to.lease, progress.fleet, to.wide, tasks)
+        return await collect_results(ground, to.lease, progress.crew, to.request, tasks)
+    came = await collect_results(ground, to.lease, progress.crew, to.wide, tasks)
     what = f"{len(came.files):,} file{'s'[: len(came.files) != 1]}, {format_size(came.size_bytes)} in {to.wide.destination}"
     await Report("collect", what)
     if (missed := came.problems + came.left) or not (came.files or came.notes):
         await Report("warning", f"not collected: {missed[0]}" if missed else "--work matches no file of the job")
     here = {(file.worker, file.path) for file in came.files} | came.equal | to.request.elsewhere
-    rest = await collect_results(to.lease, progress.fleet, replace(to.request, elsewhere=here), tasks)
+    rest = await collect_results(ground, to.lease, progress.crew, replace(to.request, elsewhere=here), tasks)
     return replace(rest, files=rest.files + came.files) if to.wide.destination == to.request.destination else rest
 
 

@@ -4,7 +4,7 @@ from contextlib import suppress
 from functools import partial
 
 from orchestrator.core.lease.cloud_api import Capabilities
-from orchestrator.core.lease.run_and_attempt import LOCAL, AttemptEnded, AttemptState, Leased
+from orchestrator.core.lease.run_and_attempt import AttemptEnded, AttemptState, Leased
 from orchestrator.engine.effects.base import Make, Now, Program, Shield, Unlock
 from orchestrator.engine.effects.workers import Disconnect
 from orchestrator.engine.leases.cancellation import check_attempt
@@ -14,10 +14,10 @@ from orchestrator.errors import Canceled, PayloadFailed, TpujobError
 from orchestrator.run.progress import JobProgress, Outcome
 
 
-async def capture(progress: JobProgress, work: Program[None]) -> None:
+async def capture(progress: JobProgress, work: Program[None], *, shield: bool = True) -> None:
     """Do the work; what ends it early becomes the error and the state of the run. A bug must not leave a slice behind.
 
-    The ledger decides whether the run was canceled: then any other error is a consequence.
+    The ledger decides whether the run was canceled: then any other error is a consequence. `shield`: signals wait from then on.
     """
     try:
         try:
@@ -25,6 +25,8 @@ async def capture(progress: JobProgress, work: Program[None]) -> None:
             progress.state = AttemptState.RUNNING if progress.detached else AttemptState.SUCCEEDED
         except TpujobError as error:
             progress.fail(error)
+        if shield:
+            await Shield()
         await check_canceled(progress)
     except Canceled as error:
         progress.detached = False  # no job goes on
@@ -34,13 +36,10 @@ async def capture(progress: JobProgress, work: Program[None]) -> None:
 
 
 async def check_canceled(progress: JobProgress) -> None:
-    """Raise Canceled if the user has ended the run, or the slice on which it runs. Signals wait, except for a local run.
+    """Raise Canceled if the user has ended the run, or the slice on which it runs.
 
     An error of the ledger raises nothing: it must not delay the release.
     """
-    if progress.run.cloud == LOCAL:
-        return
-    await Shield()
     lease = progress.lease or progress.owed.lease
     for each in (lease,) if lease is not None else tuple(progress.owed.losers):
         if (by := (await latest_lease(each)).canceled_by) is not None:
@@ -58,18 +57,17 @@ async def _check_attempt(progress: JobProgress) -> None:
         pass  # the record of the end reports what is wrong with the ledger
 
 
-async def finish(progress: JobProgress, capabilities: Capabilities | None = None) -> Outcome:
-    """Release the slices that are owed, record the end, and return the outcome. `capabilities`: of the cloud, if there is one.
+async def finish(progress: JobProgress, capabilities: Capabilities) -> Outcome:
+    """Release the slices that are owed, record the end, and return the outcome.
 
     A ledger that cannot be written is reported, and changes neither result nor exit code.
     """
     owed, lease = progress.owed, progress.lease
     if progress.detached:
         owed.lease = None  # the job on the VM has the claim, not this process
-    if progress.fleet is not None:
-        await Disconnect(progress.fleet)  # heartbeats end with the claim: if no delete works, the watchdog deletes
+    if progress.crew is not None:
+        await Disconnect(progress.crew)  # heartbeats end with the claim: if no delete works, the watchdog deletes
     if owed.lease is not None or owed.losers:
-        assert capabilities is not None
         await release_owed(owed, capabilities, "the run ended" if progress.error is None else progress.error.message)
     progress.spans["release"] = owed.release_s
     ended_at = await Now()

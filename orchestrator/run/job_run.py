@@ -2,58 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.core.lease.lease import Lease
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
-from orchestrator.engine.provision.drafts import Draft, Drafter
+from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
+from orchestrator.places.place import Phase, Stay
 from orchestrator.run.lane import Lane
 
 if TYPE_CHECKING:
-    from orchestrator.remote.fleet.fleet import StartRequest
     from orchestrator.remote.shipping.shipment import Shipment
     from orchestrator.remote.transfer.collect import CollectRequest
     from orchestrator.remote.transfer.saved_work import SavedWork
 
-
-@dataclass(frozen=True, slots=True)
-class JobPhase:
-    """One supervised script on every worker.
-
-    `request(attempt, lease, hosts, coordinator)` returns the start request, once the addresses are known.
-    """
-
-    name: str
-    state: AttemptState
-    request: Callable[[Attempt, Lease, Sequence[str], str], StartRequest]
+Sink = Callable[[int, bytes], None]
 
 
 @dataclass(frozen=True, slots=True)
 class JobRun:
-    """A job, its candidates and its limits."""
+    """A job, its stay at a place, and its limits."""
 
     run: RunRecord
     attempt: Attempt
-    drafts: tuple[Draft, ...]  # candidates in order, names already chosen
-    held: Lease | None  # a held slice that fits: of `tpujob up`, or of this job since it failed, to be taken over
-    lane: Lane | None = field(default=None, kw_only=True)  # of a run that is one of several on the same slice
-    shipment: Shipment | None
-    phases: tuple[JobPhase, ...]
+    stay: Stay
+    phases: tuple[Phase, ...]
     artifacts: tuple[str, ...]  # as in the job file
     directory: Path
-    sink: Callable[[int, bytes], None]  # of the log
+    sink: Sink  # of the log
     max_duration_s: float
-    metrics: Callable[[int, bytes], None] | None = None  # the sink of metrics.jsonl
+    metrics: Sink | None = None  # the sink of metrics.jsonl
+    attached_to: Lease | None = None  # of a job that runs detached: the program begins in the middle
+    held: Lease | None = (
+        None  # a held slice that fits: of `tpujob up`, or of this job since it failed, to be taken over
+    )
+    lane: Lane | None = field(default=None, kw_only=True)  # of a run that is one of several on the same slice
+    shipment: Shipment | None = None  # None: nothing is sent once the workers are there
     keep_s: float | None = None  # hold the slice for so long after a success
     keep_on_failure_s: float | None = None  # hold the slice for so long after the job or its setup has failed
     detach: bool = False  # end once the job has started: the claim passes to it
-    wait_s: float = 0.0  # for capacity
-    race: bool = False  # ask for all queued candidates at once
     max_restarts: int = 0  # after the loss of a slice
-    drafter: Drafter | None = None  # makes the same candidates again, under new names
     saved_work: SavedWork | None = None  # passed from attempt to attempt
     stall_s: float | None = None  # a job without output for so long hangs; None: never
     linger_s: float | None = None  # hold the slice for uncollected results; None: the cloud's timings

@@ -1,49 +1,114 @@
-"""Run a job: one attempt, or several if it may be restarted, and every slice released, proven.
+"""Run a job at its place: one attempt, or several if it may be restarted, and whatever is billed released, proven.
 
-Attempt and lease end separately. However the attempt ends, by success, failure, signal or bug, becomes the outcome; then the
-lease is released in any case, and a release without a proof decides the exit code.
+An attempt is obtain → settle → connect → deliver → start → follow → collect; `attach` begins in the middle, with a job that
+runs without a process. Attempt and lease end separately. However the attempt ends, by success, failure, signal or bug, becomes
+the outcome; then the lease is released in any case, and a release without a proof decides the exit code.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
 from orchestrator.core.lease.cloud_api import Capabilities
-from orchestrator.core.lease.lease import CANCEL, LeaseState, NotAllowed
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEnded, AttemptState, Began, Continued
+from orchestrator.core.lease.lease import CANCEL, Detached, Lease, LeaseState, Mode, NotAllowed
+from orchestrator.core.lease.run_and_attempt import (
+    Attempt,
+    AttemptEnded,
+    AttemptState,
+    Began,
+    Continued,
+    Leased,
+    Moved,
+    what_ended_it,
+)
 from orchestrator.core.lease.saved_state import SavedState
-from orchestrator.engine.effects.base import Lock, Now, ReadLease, Record, Report, Shield, Unlock
-from orchestrator.engine.effects.workers import DescribeSaved, Disconnect
+from orchestrator.core.text.sizes import format_size
+from orchestrator.engine.effects.base import Lock, Now, Record, Report, Shield, Unlock
+from orchestrator.engine.effects.workers import (
+    DescribeSaved,
+    Disconnect,
+    FindCoordinator,
+    FollowPhase,
+    ForwardPorts,
+    Push,
+    RestoreWork,
+    SendHeartbeats,
+    StartPhase,
+)
 from orchestrator.engine.leases.obligations import keep_slice, release_owed
-from orchestrator.engine.leases.release import latest_lease
+from orchestrator.engine.leases.release import latest_lease, try_record
+from orchestrator.engine.leases.renewal import LeaseRenewal, hand_over, wait_for_watchdogs
 from orchestrator.engine.leases.standing import check_slice
-from orchestrator.errors import Canceled, CloudError, RemoteError, SliceLost, TeardownUnproven, TpujobError, Vanished
-from orchestrator.run import monitor
-from orchestrator.run.attempt import attempt
-from orchestrator.run.collection import hold_slice
+from orchestrator.engine.provision.race import LoserRelease
+from orchestrator.errors import (
+    Canceled,
+    CloudUnavailable,
+    DeadlineExceeded,
+    Interrupted,
+    PayloadFailed,
+    RemoteError,
+    SliceLost,
+    TeardownUnproven,
+    TpujobError,
+    Vanished,
+)
+from orchestrator.places.place import Ask, PeriodicTask, Phase, Standing
+from orchestrator.run import collection
+from orchestrator.run.chips import ChipWatch
 from orchestrator.run.finish import capture, check_canceled, finish
+from orchestrator.run.held import is_borrowed, leave_held, pass_on, take_over, use_held
 from orchestrator.run.job_run import JobRun
-from orchestrator.run.lane import pass_on
+from orchestrator.run.monitor import monitor, report_workers
+from orchestrator.run.ports import by_command, forward
 from orchestrator.run.progress import JobProgress, Loss, Outcome
+from orchestrator.run.saved_work import BEFORE_RELEASE_S, PeriodicSave
+
+if TYPE_CHECKING:
+    from orchestrator.places.place import End
+    from orchestrator.remote.fleet.port import Crew, FleetPort, StartedCrew
+    from orchestrator.remote.shipping.sending import PushResult
+    from orchestrator.remote.shipping.shipment import Shipment
+
+# The work of a job that may be restarted is saved so many times as often as labels are renewed: at least every 5 minutes.
+SAVES_PER_RENEWAL = 6
 
 
 async def run_job(job: JobRun, capabilities: Capabilities) -> Outcome:
-    """Run the job and release its slices. Raises no TpujobError: whatever happens is in the outcome."""
-    progress = JobProgress(job.run, job.attempt)
-    await Lock(job.attempt.id)
-    await Record(Began(job.run, job.attempt))
+    """Run the job, or follow one that runs detached, and release what it ran on.
+
+    Raises no TpujobError: whatever happens is in the outcome. With `outcome.detached` the job goes on without this process, and
+    `error` says why this has ended. Who attaches holds the lock of the attempt.
+    """
+    lease, traits = job.attached_to, job.stay.traits
+    progress = JobProgress(job.run, job.attempt, lease, detached=lease is not None)
+    if lease is None:
+        await Lock(job.attempt.id)
+        await Record(Began(job.run, job.attempt))
     if job.lane is not None:
         job.lane.hand_to(progress)
-    await capture(progress, _attempts(job, capabilities, progress))
+    await capture(progress, _attempts(job, capabilities, progress), shield=traits.billed)
+    progress.collected = await job.stay.leave(progress.error, progress.collected)
     await Shield()  # release before anything else: after Ctrl-C the delete leaves now
     await progress.enter(None)
-    if _is_borrowed(job, progress):
-        await _leave_held_slice(progress)
+    if lease is not None and not progress.detached:
+        await Lock(lease.id)
+        progress.owed.lease = lease
+    if progress.detached or not traits.held:
+        pass
+    elif is_borrowed(job, progress):
+        await leave_held(job.stay, progress)
     elif await pass_on(job, progress):
         pass
-    elif progress.error is None and job.keep_s is not None and not progress.detached:
+    elif progress.error is None and job.keep_s is not None:
         try:
             await keep_slice(progress.owed, await Now() + job.keep_s, capabilities)
         except TpujobError as error:
             progress.fail(error)
-    elif not progress.detached:
-        await hold_slice(progress, job.linger_s, capabilities, keep_on_failure_s=job.keep_on_failure_s)
+    else:
+        await collection.hold_slice(progress, job.linger_s, capabilities, keep_on_failure_s=job.keep_on_failure_s)
     return await finish(progress, capabilities)
 
 
@@ -52,41 +117,270 @@ async def _attempts(job: JobRun, capabilities: Capabilities, progress: JobProgre
         pass
 
 
-def _is_borrowed(job: JobRun, progress: JobProgress) -> bool:
-    """Whether the attempt works on a held slice that stays (`tpujob up`), not on one that it has taken over."""
-    if job.held is None or progress.taken_over_at is not None:
-        return False
-    return progress.lease is not None and progress.lease.id == job.held.id
-
-
 async def _tried(job: JobRun, capabilities: Capabilities, progress: JobProgress) -> bool:
     """Make one attempt; return False when its slice was lost and another attempt may follow."""
     try:
-        await _attempt(job, capabilities, progress)
+        await _classified(job, capabilities, progress)
     except SliceLost as lost:
-        borrowed = _is_borrowed(job, progress)
+        borrowed = is_borrowed(job, progress)
         if borrowed or len(progress.losses) >= job.max_restarts:
-            if not borrowed and not job.max_restarts and lost.hint is None:
+            if progress.detached:
+                progress.detached = job.stay.goes_on(lost, progress.collected)
+            elif job.stay.traits.held and not borrowed and not job.max_restarts and lost.hint is None:
                 lost.hint = "with `on_preemption: restart` in its job file, a run goes on with another slice"
             raise
         await _restart(job, capabilities, progress, lost)
         return False
+    except TpujobError as error:
+        if progress.detached:
+            progress.detached = job.stay.goes_on(error, progress.collected)
+        raise
+    if job.attached_to is not None:
+        progress.detached = False
     return True
 
 
-async def _attempt(job: JobRun, capabilities: Capabilities, progress: JobProgress) -> None:
+async def _classified(job: JobRun, capabilities: Capabilities, progress: JobProgress) -> None:
     """Make one attempt. If workers do not answer because the slice was preempted, raise what the API says of it."""
     try:
-        await attempt(job, capabilities, progress)
-    except RemoteError as error:
-        if progress.lease is not None:
-            try:
-                await check_slice(progress.lease)
-            except SliceLost as lost:
-                raise lost from error
-            except CloudError:
-                pass  # no answer, or another process deleted it
+        try:
+            await _attempt(job, capabilities, progress)
+        except RemoteError:
+            if progress.lease is not None:
+                with suppress(CloudUnavailable, Vanished):  # no answer, or another process deleted it
+                    await check_slice(progress.lease)
+            raise
+    except SliceLost as lost:
+        if (ended := what_ended_it(lost)) is not lost:
+            raise ended from lost
         raise
+
+
+async def _attempt(job: JobRun, capabilities: Capabilities, progress: JobProgress) -> None:
+    """Run the job once. Raises whatever kept it from succeeding; `run_job` releases what `progress.owed` names."""
+    stay, attached = job.stay, job.attached_to is not None
+    ask = Ask(
+        progress.attempt,
+        await Now(),
+        job.max_duration_s - progress.used_s,
+        progress.used_s,
+        progress.spent_usd,
+        again=bool(progress.losses),
+        attached=attached,
+    )
+    if not attached:
+        await progress.enter("wait")
+    lease = await _obtain(job, ask, capabilities, progress)
+    if job.detach and stay.traits.made_with_job and lease is not None:
+        await _leave_unstarted(lease, progress)
+        return
+    if attached and lease is not None:
+        await progress.enter("connect" if lease.state is LeaseState.READY else "wait")
+    at = await stay.settle(ask, lease, capabilities)
+    progress.lease = at.lease
+    if progress.owed.lease is not None:
+        progress.owed.lease = at.lease
+    await progress.enter("connect")
+    if progress.crew is None:
+        progress.crew = await stay.connect(ask, at.lease)
+    if stay.traits.watched and not attached and at.lease is not None and at.lease.mode is Mode.RUN:
+        await SendHeartbeats(_reached(progress), capabilities.timings.heartbeat_s)
+    await report_workers(progress.crew, job.run)
+    work = _Work(job, capabilities, progress, at)
+    await work.to_the_end()
+
+
+async def _obtain(job: JobRun, ask: Ask, capabilities: Capabilities, progress: JobProgress) -> Lease | None:
+    """Return the slice to work on: that of the run before, or a held one that is free, else the first that can be had."""
+    if job.attached_to is not None:
+        return await job.stay.check(job.attached_to)
+    if progress.owed.lease is not None and (taken := await take_over(job, capabilities, progress)) is not None:
+        return taken
+    if job.held is not None and not progress.losses:
+        progress.lease = await use_held(job, job.held, capabilities, progress)
+        if progress.lease is not None:
+            return progress.lease
+    return await job.stay.obtain(ask, progress.owed, capabilities)
+
+
+async def _leave_unstarted(lease: Lease, progress: JobProgress) -> None:
+    """Leave a job that the place starts by itself."""
+    try:
+        now = await Now()
+        await Record(Leased(progress.attempt.id, now, lease.id), Detached(lease.id, now))
+    except NotAllowed as error:
+        raise Vanished(f"{lease.name.node} was released by another tpujob command") from error
+    progress.detached, progress.lease = True, lease
+
+
+def _reached(progress: JobProgress) -> FleetPort:
+    """Return the workers of a place with watchdogs, which are reached by connections."""
+    return cast("FleetPort", progress.crew)
+
+
+class _Work:
+    """An attempt whose workers are connected."""
+
+    def __init__(self, job: JobRun, capabilities: Capabilities, progress: JobProgress, at: Standing) -> None:
+        assert progress.crew is not None
+        self.job, self.capabilities, self.progress, self.at = job, capabilities, progress, at
+        self.crew: Crew = progress.crew
+        self.attached = job.attached_to is not None
+        self.claims: list[PeriodicTask] = []
+        self.tasks: list[PeriodicTask] = []
+        self.renewal: LeaseRenewal | None = None
+        self.saving: PeriodicSave | None = None
+
+    async def to_the_end(self) -> None:
+        """Deliver, start, follow and collect. Raises what made the job fail."""
+        job, progress = self.job, self.progress
+        coordinator, saved = "", tuple[str | None, ...]()
+        if not self.attached:
+            await self._claim()
+            saved = await self._deliver()
+        if any(phase.request is not None for phase in job.phases):
+            facts = await FindCoordinator(cast("StartedCrew", self.crew))
+            coordinator = f"{facts.address}:{facts.free_port}"
+        failure: TpujobError | None = None
+        for phase in job.phases:
+            await progress.enter(phase.name)
+            await self._start(phase, coordinator, saved)
+            if phase is job.phases[-1]:
+                if job.detach:
+                    await self._leave()
+                    return
+                if job.ports and not self.attached:
+                    await forward(_reached(progress), job.ports)
+                self._watch_chips(await Now())
+            try:
+                await self._follow(phase)
+            except (PayloadFailed, DeadlineExceeded) as error:
+                failure = error
+                break
+        await self._collect(failure)
+
+    async def _claim(self) -> None:
+        """Begin what is done beside the job: the claim is renewed, losers of a race are released, the work is saved."""
+        job, progress, lease = self.job, self.progress, self.at.lease
+        if not job.stay.traits.watched or lease is None:
+            return
+        workers, taken_over = len(self.crew.workers), progress.taken_over_at is not None
+        self.renewal = LeaseRenewal(lease, workers, self.capabilities, await Now(), taken_over=taken_over)
+        self.claims = [self.renewal, LoserRelease(progress.owed, self.capabilities)]
+        if taken_over and lease.mode is Mode.HOLD:
+            self.claims.append(collection.HoldRenewal(lease, self.capabilities))
+        self.tasks = list(self.claims)
+        if job.saved_work is not None:
+            every_s = self.capabilities.timings.renew_s / SAVES_PER_RENEWAL
+            often = job.max_restarts > 0
+            self.saving = PeriodicSave(lease, self.crew, job.saved_work, every_s, progress, often=often)
+            self.tasks.append(self.saving)
+        if job.detach:
+            await wait_for_watchdogs(lease, workers, self.capabilities)
+
+    async def _deliver(self) -> tuple[str | None, ...]:
+        """Ship code and data, and the work that earlier attempts saved. Return the hash of that work for each worker, or ()."""
+        job, progress, count = self.job, self.progress, len(self.crew.workers)
+        workers = f"{count} worker{'s'[: count > 1]}"
+        if job.shipment is not None:
+            await progress.enter("ship")
+            sent = await Push(_reached(progress), job.shipment)
+            await progress.enter("connect")
+            await Report("ship", f"{_shipped(job.shipment, sent)} → {workers} in {progress.spans['ship']:.1f} s")
+        if not progress.losses or job.saved_work is None:
+            return ()
+        saved = await RestoreWork(_reached(progress), job.saved_work)
+        if some := sum(manifest is not None for manifest in saved):
+            await Report("restore", f"saved work → {some} worker{'s'[: some > 1]}")
+        return saved
+
+    async def _start(self, phase: Phase, coordinator: str, saved: tuple[str | None, ...]) -> None:
+        """Start the phase, or follow one that starts without this machine."""
+        job, attempt = self.job, self.progress.attempt
+        moved = Moved(attempt.id, await Now(), phase.state)
+        if phase.request is None:
+            if not self.attached or job.stay.traits.made_with_job:
+                await try_record(moved)
+            await FollowPhase(self.crew, attempt.id, phase.name, job.sink, job.metrics)
+            return
+        await Record(moved)
+        hosts = tuple(worker.internal or worker.host for worker in self.crew.workers)
+        request = phase.request(attempt, self.at.lease, hosts, coordinator)
+        request = replace(request, saved_by_worker=saved, delete=job.lane.collected if job.lane else None)
+        await StartPhase(cast("StartedCrew", self.crew), request, job.sink, job.metrics)
+
+    async def _leave(self) -> None:
+        """Leave the job, which has started, to its slice."""
+        job, lease = self.job, self.at.lease
+        assert lease is not None
+        if job.ports:
+            await Report("ports", by_command(job.run.id, job.ports))
+        self.progress.lease = await hand_over(lease, self.capabilities)
+        self.progress.detached = True
+
+    def _watch_chips(self, now: float) -> None:
+        lease = self.at.lease
+        if self.job.run.spec.tpu_metrics and self.job.stay.traits.watched and lease is not None:
+            began = self.at.began if self.attached else now
+            chip_s = self.capabilities.timings.chip_s
+            self.tasks.append(ChipWatch(lease, self.at, self.progress.attempt.id, chip_s, began))
+
+    async def _follow(self, phase: Phase) -> None:
+        """Follow the phase to its end; copy what the job has written before its slice goes."""
+        job, at = self.job, self.at
+        began = at.began if phase.request is None else None
+        not_its_own = at.lease is not None and at.lease.run != job.run.id and not self.attached
+
+        async def watch(end: End) -> None:
+            attempt = self.progress.attempt.id if not_its_own else None
+            more = {"attempt": attempt, "began": began, "stall_s": None if self.attached else job.stall_s}
+            await monitor(job.stay, at, self.crew, phase.name, job.run, self.tasks, end=end, **more)  # type: ignore[arg-type]
+
+        try:
+            await job.stay.follow(watch, at, self.crew)
+        except SliceLost as lost:
+            if self.saving is not None:
+                await (self.saving.last() if lost.still_there else self.saving.stop())
+                await self.saving.tell()
+            raise
+        except Interrupted:
+            if self.saving is not None:
+                await Report("save", "copying what the job has written (another Ctrl-C skips it)", passing=True)
+                await self.saving.last(BEFORE_RELEASE_S, look=False)
+                await self.saving.tell()
+            raise
+
+    async def _collect(self, failure: TpujobError | None) -> None:
+        """Collect the results. Raises the failure of the job, if it has failed, whatever becomes of the results."""
+        job, progress, lease = self.job, self.progress, self.at.lease
+        if job.ports and not self.attached:
+            await ForwardPorts(_reached(progress), ())
+        if self.saving is not None:
+            await self.saving.stop()
+        if self.renewal is not None:
+            await self.renewal.tick()
+        await progress.enter("collect")
+        await Report("collect", "collecting the results", passing=True)
+        # A ledger that cannot be written, such as on a full disk, must not cost the results.
+        await try_record(Moved(progress.attempt.id, await Now(), AttemptState.COLLECTING))
+        if self.attached and job.stay.traits.watched:
+            # The watchdogs delete the slice `limits.linger` after its job, unless heartbeats show that a process collects.
+            await SendHeartbeats(_reached(progress), self.capabilities.timings.heartbeat_s, everywhere=True)
+        ended = failure
+        try:
+            order = job.collect_request(progress.attempt)
+            progress.collected = await collection.collect_results(job.stay, lease, self.crew, order, self.claims)
+        except Interrupted:
+            raise  # of a detached run: the results stay there for a while; another `attach` can collect them
+        except TpujobError as error:
+            if self.saving is not None and isinstance(error, SliceLost | Vanished):
+                await self.saving.tell()
+            ended = failure or error  # a failure is the job's own, whatever became of its results
+        if failure is not None or job.stay.traits.held:
+            progress.detached = False  # the job is over, and what is not collected by now is lost, or its slice is held
+        if ended is not None:
+            raise ended
+        collection.check_collected(progress.collected)
 
 
 async def _restart(job: JobRun, capabilities: Capabilities, progress: JobProgress, lost: SliceLost) -> None:
@@ -94,9 +388,9 @@ async def _restart(job: JobRun, capabilities: Capabilities, progress: JobProgres
     await Shield()
     await progress.enter("release")
     now = await Now()
-    if progress.fleet is not None:
-        await Disconnect(progress.fleet)
-    progress.fleet = None
+    if progress.crew is not None:
+        await Disconnect(progress.crew)
+    progress.crew = None
     await Report("lost", f"{lost.reason}: {lost.message}")
     await release_owed(progress.owed, capabilities, lost.message)
     await check_canceled(progress)
@@ -143,15 +437,16 @@ async def _count_use(job: JobRun, progress: JobProgress, lost: SliceLost, lost_a
     progress.losses.append(Loss(progress.attempt, lease, lost.reason, lost_at))
 
 
-async def _leave_held_slice(progress: JobProgress) -> None:
-    """Stop the job on the slice of `tpujob up`, which stays."""
-    assert progress.lease is not None
-    lease = await ReadLease(progress.lease.id)
-    run_alone = isinstance(progress.error, Canceled) and lease.state is LeaseState.READY  # was canceled, not its slice
-    lost = isinstance(progress.error, Vanished | SliceLost) and not run_alone
-    if progress.fleet is not None and progress.error is not None and not lost:
-        await monitor.stop(progress.fleet, progress.lease)
-    progress.lease = await ReadLease(lease.id)
-    if progress.lease.state is LeaseState.READY and not lost:
-        progress.owed.kept_until = progress.lease.hold_until
-    await Unlock(progress.lease.id)
+def _shipped(shipment: Shipment, sent: Sequence[PushResult]) -> str:
+    """Return what travelled, in words: `148 files, 1.3 MB (300 MB left out by .gitignore)`, `3 of 148 files, 12 KB changed`."""
+    from orchestrator.remote.shipping.tree import count, left_out_text
+
+    most = max(sent, key=lambda result: (result.files, result.size_bytes), default=None)
+    left_out = left_out_text(shipment.left_out)
+    rest = f" ({left_out})" if left_out else ""
+    # Each content is sent once, and no empty one.
+    contents = len({file.sha256 for file in shipment.manifest.files if file.size_bytes})
+    if most is not None and 0 < most.files < contents:
+        return f"{most.files:,} of {count(shipment.files)}, {format_size(most.size_bytes)} changed{rest}"
+    there = ", nothing new" if most is not None and not most.files and shipment.size_bytes else ""
+    return f"{count(shipment.files)}, {format_size(shipment.size_bytes)}{there}{rest}"

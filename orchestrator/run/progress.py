@@ -15,7 +15,7 @@ from orchestrator.engine.leases.release import Released
 from orchestrator.exit_codes import exit_code
 
 if TYPE_CHECKING:
-    from orchestrator.remote.fleet.port import FleetPort
+    from orchestrator.remote.fleet.port import Crew
     from orchestrator.remote.transfer.collect import CollectResult, Problem
 
 
@@ -46,7 +46,6 @@ class Outcome:
     detached: bool = False  # the job goes on without this process
     losses: tuple[Loss, ...] = ()
     passed_on: bool = False  # the slice goes to the next run of this process
-    nodes: tuple[str, ...] = ()  # of a cluster, that ran the job
     unsaved: tuple[Problem, ...] = ()  # as of the progress
     took_s: float | None = None  # `collect` alone, after the end of the run, if `spans` are its own
 
@@ -79,14 +78,13 @@ class JobProgress:
     detached: bool = False
     passed_on: bool = False  # to the next run, with the obligation
     owed: Obligations = field(default_factory=Obligations)
-    fleet: FleetPort | None = None  # connected
+    crew: Crew | None = None  # connected
     collected: CollectResult | None = None
     spans: dict[str, float] = field(default_factory=dict)  # seconds
     losses: list[Loss] = field(default_factory=list)
     taken_over_at: float | None = None  # the slice of another run; None: it has none, or one of its own
     used_s: float = 0.0  # of the job's time, by attempts whose slices were lost; less what `extend` added to it
     spent_usd: float = 0.0
-    nodes: tuple[str, ...] = ()  # of a cluster, that run the job
     saved_at: float | None = None  # when the last complete copy of the job's work was begun
     unsaved: tuple[Problem, ...] = ()  # what that copy has not, or not whole, of a slice that went
     _span: tuple[str, float] | None = None
@@ -124,6 +122,5 @@ class JobProgress:
             self.detached,
             tuple(self.losses),
             self.passed_on,
-            self.nodes,
             self.unsaved,
         )

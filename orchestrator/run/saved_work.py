@@ -16,7 +16,7 @@ from orchestrator.errors import ArtifactError, CloudError, RemoteError, SliceLos
 
 if TYPE_CHECKING:
     from orchestrator.core.lease.lease import Lease
-    from orchestrator.remote.fleet.port import FleetPort
+    from orchestrator.remote.fleet.port import Crew
     from orchestrator.remote.transfer.collect import CollectResult
     from orchestrator.remote.transfer.collection import Collection
     from orchestrator.remote.transfer.saved_work import SavedWork
@@ -36,7 +36,7 @@ class PeriodicSave:
     """A periodic task: save the work every `every_s`, or more often if that is quick, while all workers answer."""
 
     lease: Lease
-    fleet: FleetPort
+    crew: Crew
     saved_work: SavedWork
     every_s: float
     progress: JobProgress
@@ -79,7 +79,7 @@ class PeriodicSave:
 
     async def _start(self) -> None:
         self._began_at = await Now()
-        self._copy = await StartSave(self.fleet, self.saved_work)
+        self._copy = await StartSave(self.crew, self.saved_work)
 
     async def _look(self, timeout_s: float) -> None:
         """Wait for the copy; keep it if it is made."""

@@ -73,14 +73,14 @@ def test_a_local_run_leaves_what_a_run_leaves_and_starts_no_cloud(tpujob: Tpujob
 
 def test_the_exit_code_is_the_jobs_and_its_artifacts_are_kept(tpujob: Tpujob) -> None:
     done = tpujob("run", job(tpujob, "echo 1 > $TPUJOB_ARTIFACTS/a.txt; exit 7"))
-    assert done.returncode == 7 and "the job failed with code 7" in done.stderr
+    assert done.returncode == 7 and "the job failed on worker0 with code 7" in done.stderr
     assert (artifacts(tpujob) / "a.txt").exists()
     assert (tpujob.only_run()["state"], tpujob.only_run()["exit_code"]) == ("failed", 7)
 
 
 def test_a_setup_that_fails_is_called_so_and_the_job_does_not_start(tpujob: Tpujob) -> None:
     done = tpujob("run", job(tpujob, "echo never", "setup: [echo one, exit 3, echo two]\n"))
-    assert done.returncode == 3 and "the setup failed with code 3" in done.stderr
+    assert done.returncode == 3 and "the setup failed on worker0 with code 3" in done.stderr
     assert [line for line in done.stdout.splitlines() if line.startswith("worker0")] == ["worker0 | one"]
 
 

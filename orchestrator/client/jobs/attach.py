@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator import places
 from orchestrator.client import lookup, shown_logs
 from orchestrator.client.events import RunResult, Workers, relative
 from orchestrator.client.jobs import results
@@ -15,20 +16,20 @@ from orchestrator.client.results.logs import stored_lines, worker_count
 from orchestrator.client.session import LOCK_POLL_S, RECOVERY_S
 from orchestrator.core.lease.lease import LeaseState
 from orchestrator.errors import UserError
-from orchestrator.remote.transfer.collect import CollectRequest
 from orchestrator.report import worker_ends
 from orchestrator.report.files.log_files import log_directory
 from orchestrator.report.messages import lease_outcome
 from orchestrator.report.results import describe
-from orchestrator.run import attach as engine
+from orchestrator.run.job_run import JobRun
 from orchestrator.run.ports import by_command
-from orchestrator.settings import GKE
+from orchestrator.run.program import run_job
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
     from orchestrator.client.shown_logs import Choice
     from orchestrator.core.lease.lease import Lease
     from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
+    from orchestrator.places.place import Stay
     from orchestrator.run.progress import Outcome
 
 
@@ -56,37 +57,39 @@ def attach(session: Session, run: str, *, logs: Choice = None) -> RunResult:
     if lease is None:
         return _ended(session, found, attempt)
     session.ledger.check_not_newer()  # at the end the slice may have to be held for the results
-    outcome = _follow(session, found, attempt, lease)
+    outcome, stay = _follow(session, found, attempt, lease)
     if outcome.detached:
         return results.left_again(session, outcome)
     result = results.finish(session, outcome, [outcome.lease.id] if outcome.lease else [])
-    if outcome.nodes:
-        from orchestrator.client.cluster.runs import watch_nodes
-
-        watch_nodes(session, outcome)
+    results.watch_rest(session, outcome, stay)
     return result
 
 
-def _follow(session: Session, found: RunRecord, attempt: Attempt, lease: Lease) -> Outcome:
+def _follow(session: Session, found: RunRecord, attempt: Attempt, lease: Lease) -> tuple[Outcome, Stay]:
     """Follow the job to its end. This process has the lock of the attempt."""
     session.know_secrets(found)
+    place = places.place_of(lease.cloud)
     spec, directory = found.spec, Path(found.directory)
     with closing(JobOutput(directory, session.reporter, spec, anew=True)) as output:
-        if lease.cloud == GKE:
-            from orchestrator.client.cluster.runs import follow
-
-            return follow(session, found, attempt, lease, output)
-        to = engine.Attachment(
-            found,
-            attempt,
-            lease,
-            CollectRequest.of_job(spec.artifacts, attempt.id, directory, spec.limits.max_results),
-            max_duration_s=spec.limits.max_duration or lease.deadline - lease.created_at,
+        stay, phases = place.attached(found, lease)
+        to = JobRun(
+            run=found,
+            attempt=attempt,
+            stay=stay,
+            phases=phases,
+            artifacts=tuple(spec.artifacts),
+            directory=directory,
             sink=output,
             metrics=output.metrics,
+            max_duration_s=spec.limits.max_duration or lease.deadline - lease.created_at,
+            attached_to=lease,
             linger_s=spec.limits.linger,
+            most_bytes=spec.limits.max_results,
         )
-        return session.on_cloud(lambda capabilities: engine.attach(to, capabilities), lease.cloud)
+        outcome = session.on_cloud(lambda capabilities: run_job(to, capabilities), lease.cloud)
+    if not outcome.detached:
+        place.tidy(session, found)
+    return outcome, stay
 
 
 def _read_along(session: Session, found: RunRecord, attempt: Attempt) -> Attempt:

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator import places
 from orchestrator.client import lookup
-from orchestrator.client.cluster import bucket
 from orchestrator.client.events import RunResult, relative
 from orchestrator.client.jobs import results
 from orchestrator.client.jobs.log_output import make_directory
@@ -19,17 +19,17 @@ from orchestrator.client.results import pages
 from orchestrator.client.slices.down import SliceRelease
 from orchestrator.core.lease.lease import CANCEL, HeldFor, Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState, RunRecord, has_uncollected_results
+from orchestrator.core.text.times import clock
 from orchestrator.engine.leases.cancellation import record_cancel
 from orchestrator.engine.slices import up_and_down
 from orchestrator.errors import ArtifactError, TpujobError, UserError
-from orchestrator.places.local.worker import ask_to_end
+from orchestrator.places.leased import STOP_GRACE_S
+from orchestrator.places.local.crew import ask_to_end
 from orchestrator.remote.transfer.collect import Beside, CollectRequest
 from orchestrator.report import collected
-from orchestrator.report.layout import clock
 from orchestrator.report.messages import lease_outcome
 from orchestrator.report.results import describe
 from orchestrator.run.collection import UncollectedRun, collect_again
-from orchestrator.run.monitor import STOP_GRACE_S
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -110,7 +110,7 @@ def _canceled(session: Session, found: RunRecord, what: str, releases: Sequence[
     _, attempt = session.ledger.run(found.id)
     if attempt.state.ended:
         pages.run_ended(session, found.id, Path(found.directory))
-        bucket.remove_code(session.reporter, found)
+        places.place_of(found.cloud).tidy(session, found)
     line = f"{found.id} {attempt.state if attempt.state.ended else 'ends'}; {what}"
     slices = tuple(map(SliceRelease.of, releases))
     return Canceled(found.id, False, True, session.exit_code(), str(attempt.state), slices, line)

@@ -20,12 +20,13 @@ from orchestrator.client.session import Session
 from orchestrator.core.lease.lease import HeldFor
 from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, RunRecord, recorded_error
 from orchestrator.core.text.durations import format_duration
+from orchestrator.core.text.times import day_clock
 from orchestrator.errors import PayloadFailed, TpujobError
 from orchestrator.exit_codes import exit_code
 from orchestrator.remote.transfer.collect import EVERYTHING, CollectResult, Problem
 from orchestrator.remote.transfer.places import DRAFT
 from orchestrator.report import collected, costs, worker_ends
-from orchestrator.report.layout import day_clock, format_cost
+from orchestrator.report.layout import format_cost
 from orchestrator.report.messages import (
     held_after_failure,
     lease_outcome,
@@ -40,6 +41,7 @@ from orchestrator.settings import EMULATED, GKE
 
 if TYPE_CHECKING:
     from orchestrator.core.lease.lease import Lease
+    from orchestrator.places.place import Stay
     from orchestrator.run.progress import Outcome
 
 
@@ -72,6 +74,16 @@ def finish(session: Session, outcome: Outcome, drafted: Iterable[str] = ()) -> R
     said = describe(outcome.run, outcome.state, detail, relative(directory), checked)
     lines = outcome_lines(outcome, result=said, inside=inside, usd=whole.cost_usd, workers=workers)
     return _ended(session, replace(_result(session, outcome, whole, lines=lines), workers=workers))
+
+
+def watch_rest(session: Session, outcome: Outcome, stay: Stay) -> None:
+    """Watch what the end of the run leaves billed at its place, for a bounded time. Ctrl-C ends that."""
+    if outcome.lease is None or outcome.unproven or outcome.detached or outcome.passed_on:
+        return
+    try:
+        session.run(stay.watch_rest(outcome.lease), outcome.lease.cloud)
+    except TpujobError as error:  # nothing depends on the watch
+        session.reporter.notice("nodes", f"not watched any more: {error.message}")
 
 
 def left_running(session: Session, outcome: Outcome, drafted: Iterable[str]) -> RunResult:

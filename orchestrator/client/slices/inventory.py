@@ -18,9 +18,9 @@ from orchestrator.core.jobfile.cluster import NAMESPACE
 from orchestrator.core.lease.cloud_api import EVERYWHERE, Cloud, SliceName, SliceView
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.text import names
+from orchestrator.core.text.times import clock
 from orchestrator.errors import AuthError, CloudError, CloudUnavailable, ConfigError
 from orchestrator.exit_codes import NOT_PROVEN
-from orchestrator.report.layout import clock
 from orchestrator.settings import EMULATED, GKE
 
 ASK_S = 20.0  # for all questions of a command together

@@ -21,9 +21,9 @@ from orchestrator.core.lease.lease import HeldFor, Lease, LeaseState, Mode
 from orchestrator.core.lease.run_and_attempt import LOCAL, AttemptState
 from orchestrator.core.text import names
 from orchestrator.core.text.durations import format_usd
+from orchestrator.core.text.times import day_clock
 from orchestrator.errors import CloudError, TpujobError
 from orchestrator.report import collected, costs
-from orchestrator.report.layout import day_clock
 from orchestrator.settings import EMULATED, GOOGLE
 
 _STOPPED_STATES = ("STOPPING", "STOPPED")  # the API's words

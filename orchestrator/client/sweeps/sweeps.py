@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.client.events import Reporter, SweepResult, VariantResult
 from orchestrator.client.jobs import results
-from orchestrator.client.jobs.code import shipment_of, survey_of
 from orchestrator.client.jobs.sleep_inhibitor import about_sleep, inhibit_sleep
 from orchestrator.client.results import pages
 from orchestrator.client.sweeps import plans
@@ -37,7 +36,9 @@ from orchestrator.core.text import names
 from orchestrator.engine.runtime.interpreter import HEARD_WITHIN_S, signals_to
 from orchestrator.errors import Canceled, Interrupted, TpujobError, UserError
 from orchestrator.ledger.rows import SweepRecord, VariantRecord
-from orchestrator.run.preparation import requirements, runs
+from orchestrator.places.preparation import records as runs
+from orchestrator.places.preparation import requirements
+from orchestrator.places.preparation.code import shipment_of, survey_of
 from orchestrator.settings import EMULATED
 
 if TYPE_CHECKING:

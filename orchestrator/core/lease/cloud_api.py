@@ -146,6 +146,9 @@ class Capabilities:
     timings: Timings = GOOGLE
 
 
+NO_CLOUD = Capabilities(visible_within_s=0.0, settles_within_s=0.0)  # of a job that asks no cloud for anything
+
+
 class Cloud(Protocol):
     """The calls of a provisioning API. Every call has a timeout, raises `CloudError`s, and decides nothing.
 

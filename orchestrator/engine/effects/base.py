@@ -22,7 +22,7 @@ from orchestrator.core.lease.run_and_attempt import Attempt, AttemptEvent, Worke
 from orchestrator.errors import TpujobError
 
 if TYPE_CHECKING:
-    from orchestrator.remote.fleet.port import FleetPort
+    from orchestrator.remote.fleet.port import Crew
 
 T = TypeVar("T")
 Program = Coroutine["Effect[Any]", Any, T]
@@ -76,7 +76,7 @@ class World(Protocol):
 
     def revoke_login(self, lease: Lease) -> None: ...
 
-    def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> FleetPort: ...
+    def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Crew: ...
 
 
 class Effect(Generic[T]):

@@ -12,8 +12,8 @@ from orchestrator.core.lease.saved_state import SavedState
 from orchestrator.engine.effects.base import Effect, QuickEffect, Report, T, World
 
 if TYPE_CHECKING:
-    from orchestrator.remote.fleet.fleet import FleetStatus, StartRequest, WorkerFacts
-    from orchestrator.remote.fleet.port import FleetPort
+    from orchestrator.remote.fleet.port import Crew, FleetPort, StartedCrew
+    from orchestrator.remote.fleet.steps import FleetStatus, StartRequest, WorkerFacts
     from orchestrator.remote.shipping.sending import PushResult
     from orchestrator.remote.shipping.shipment import OnProgress, Shipment
     from orchestrator.remote.transfer.collect import CollectionProgress, CollectRequest, CollectResult
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class FleetEffect(Effect[T]):
-    """An effect on the workers of a fleet."""
+class CrewEffect(Effect[T]):
+    """An effect on the workers of a job."""
 
-    fleet: FleetPort
+    fleet: Crew
 
 
 @dataclass(frozen=True, slots=True)
-class Connect(Effect["FleetPort"]):
-    """Connect to every worker; return them as a fleet."""
+class Connect(Effect["Crew"]):
+    """Connect to every worker; return them as a crew."""
 
     lease: Lease
     workers: tuple[WorkerAddress, ...]
     deadline_s: float
 
-    def perform(self, world: World) -> FleetPort:
+    def perform(self, world: World) -> Crew:
         return world.connect(self.lease, self.workers, self.deadline_s)
 
 
@@ -52,17 +52,21 @@ class SendHeartbeats(QuickEffect[None]):
         self.fleet.send_heartbeats(self.every_s, everywhere=self.everywhere)
 
 
-class FindCoordinator(FleetEffect["WorkerFacts"]):
+@dataclass(frozen=True, slots=True)
+class FindCoordinator(Effect["WorkerFacts"]):
     """Return worker 0's address for the other workers, and a port that is free there now."""
+
+    fleet: StartedCrew
 
     def perform(self, world: World) -> WorkerFacts:
         return self.fleet.facts(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Push(FleetEffect["list[PushResult]"]):
+class Push(Effect["list[PushResult]"]):
     """Send each worker what it lacks of the shipment; return what travelled to each."""
 
+    fleet: FleetPort
     shipment: Shipment
 
     def perform(self, world: World) -> list[PushResult]:
@@ -70,9 +74,10 @@ class Push(FleetEffect["list[PushResult]"]):
 
 
 @dataclass(frozen=True, slots=True)
-class StartPhase(FleetEffect[None]):
+class StartPhase(Effect[None]):
     """Start a phase on every worker, detached there, and follow its log and metrics. A second start has no effect."""
 
+    fleet: StartedCrew
     request: StartRequest
     sink: Callable[[int, bytes], None]
     metrics: Callable[[int, bytes], None] | None = None
@@ -83,7 +88,7 @@ class StartPhase(FleetEffect[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class FollowPhase(FleetEffect[None]):
+class FollowPhase(CrewEffect[None]):
     """Follow the log and metrics of a phase that another process started, from their first bytes."""
 
     attempt: str
@@ -97,7 +102,7 @@ class FollowPhase(FleetEffect[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class WaitForWorkers(FleetEffect["FleetStatus"]):
+class WaitForWorkers(CrewEffect["FleetStatus"]):
     """Wait until the status of a worker changes, `timeout_s` at most; return the status of all."""
 
     timeout_s: float
@@ -107,7 +112,7 @@ class WaitForWorkers(FleetEffect["FleetStatus"]):
 
 
 @dataclass(frozen=True, slots=True)
-class StopPhase(FleetEffect[None]):
+class StopPhase(CrewEffect[None]):
     """Stop the phase on every worker: SIGTERM, and SIGKILL after `grace_s`."""
 
     grace_s: float
@@ -138,7 +143,7 @@ class ForwardPorts(QuickEffect["tuple[str, ...]"]):
 class StartCollection(QuickEffect["Collection"]):
     """Start to collect the results, in the background."""
 
-    fleet: FleetPort
+    fleet: Crew
     order: CollectRequest
 
     def perform(self, world: World) -> Collection:
@@ -168,7 +173,7 @@ class StopCollection(Effect["CollectResult"]):
 
 
 @dataclass(frozen=True, slots=True)
-class StartSave(FleetEffect["Collection"]):
+class StartSave(CrewEffect["Collection"]):
     """Start to copy the job's work so far to this machine, in the background, for another attempt on other workers."""
 
     saved_work: SavedWork
@@ -199,9 +204,10 @@ class DescribeSaved(QuickEffect["SavedState"]):
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreWork(FleetEffect["tuple[str | None, ...]"]):
+class RestoreWork(Effect["tuple[str | None, ...]"]):
     """Send its saved work to each worker; return the id of each shipment, None for a worker without saved work."""
 
+    fleet: FleetPort
     saved_work: SavedWork
 
     def perform(self, world: World) -> tuple[str | None, ...]:
@@ -220,7 +226,7 @@ def _progress(world: World, stage: str) -> OnProgress:
 class Disconnect(QuickEffect[None]):
     """Close every connection, at once, whatever is in flight on them."""
 
-    fleet: FleetPort
+    fleet: Crew
 
     def perform(self, world: World) -> None:
         self.fleet.cancel()

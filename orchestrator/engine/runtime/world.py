@@ -13,7 +13,7 @@ from orchestrator.core.lease.lease import Lease
 from orchestrator.engine.effects.base import LedgerPort, Locks, Report
 from orchestrator.errors import TpujobError
 from orchestrator.ledger.clocks import Clocks
-from orchestrator.remote.fleet.port import FleetPort
+from orchestrator.remote.fleet.port import Crew
 
 LOOK_S = 1.0  # between two looks at the ledger whether a connected slice is still claimed
 
@@ -23,7 +23,7 @@ class ReachPort(Protocol):
 
     def fleet(
         self, lease: Lease, workers: Sequence[WorkerAddress], notice: Callable[[str], None], now: Callable[[], float]
-    ) -> FleetPort: ...
+    ) -> Crew: ...
 
     def grant_login(self, lease: Lease, expires_at: float) -> str: ...
 
@@ -60,7 +60,7 @@ class RealWorld:
     _cloud: Cloud | None = None
     _cloud_pid: int = 0  # the process that has opened it
     _guardian: GuardianHandle | None = None
-    _fleets: list[FleetPort] = field(default_factory=list)
+    _fleets: list[Crew] = field(default_factory=list)
     _pid: int = field(default_factory=os.getpid)
     _closed: bool = False
 
@@ -110,7 +110,7 @@ class RealWorld:
     def revoke_login(self, lease: Lease) -> None:
         self.reach.revoke_login(lease)
 
-    def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> FleetPort:
+    def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Crew:
         notice = lambda text: self.report(Report(lease.channel, text))  # noqa: E731
         fleet = self.reach.fleet(lease, workers, notice, self.now)
         self._fleets.append(fleet)
@@ -120,7 +120,7 @@ class RealWorld:
         fleet.connect(deadline_s, lambda text: self.report(Report("connect", text, passing=True)))
         return fleet
 
-    def _disconnect_after_release(self, fleet: FleetPort, lease_id: str) -> None:
+    def _disconnect_after_release(self, fleet: Crew, lease_id: str) -> None:
         """Cancel the fleet once any process has begun to release its slice: no call may go on until it times out."""
         while not fleet.canceled(LOOK_S):
             try:

@@ -85,6 +85,11 @@ class FleetStatus:
         return self._first_failed.unreachable
 
     @property
+    def lost_by(self) -> str:
+        """Return why the worker that failed first knows no exit code."""
+        return self._first_failed.detail or "its supervisor is gone"
+
+    @property
     def disk_full(self) -> bool:
         """Return whether the disk of the worker that failed first was full."""
         return self._first_failed.disk_full

@@ -20,7 +20,7 @@ from orchestrator.core.lease.saved_state import SavedState
 from orchestrator.core.text import json_text
 from orchestrator.core.text.sizes import format_size
 from orchestrator.errors import ArtifactError
-from orchestrator.remote.fleet.port import FleetPort
+from orchestrator.remote.fleet.port import Crew
 from orchestrator.remote.shipping.shipment import OnProgress, Shipment, shipment_in_place
 from orchestrator.remote.shipping.tree import Source, survey
 from orchestrator.remote.transfer.collect import (
@@ -60,7 +60,7 @@ class SavedWork:
     def _drafts(self) -> Path:
         return self.directory / ".draft"
 
-    def start(self, fleet: FleetPort) -> Collection:
+    def start(self, fleet: Crew) -> Collection:
         """Start to copy the work of all workers, in the background. One copy at a time; `keep` ends it."""
         self._began_at = time.time()
         for worker in fleet.workers:

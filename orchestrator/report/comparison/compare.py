@@ -15,11 +15,12 @@ from typing import Any
 
 from orchestrator.core.jobfile.params import text_of
 from orchestrator.core.lease.run_and_attempt import LOCAL
+from orchestrator.core.text.table import Table
 from orchestrator.report.comparison.figures import EpochMeasure, Measure, RunFigures
 from orchestrator.report.comparison.remarks import SAME_WAY, SAME_WORK, differences, headline, notes, remarks, titles
 from orchestrator.report.files.metric_sums import Metric
 from orchestrator.report.files.metrics import last_text, short
-from orchestrator.report.layout import Table, csv_cell, format_cost
+from orchestrator.report.layout import csv_cell, format_cost
 
 Row = tuple[str, Callable[[RunFigures], str]]
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from orchestrator.core.jobfile.params import text_of
 from orchestrator.core.text.metric_lines import less_is_better
+from orchestrator.core.text.table import Table
 from orchestrator.report.comparison import remarks
 from orchestrator.report.comparison.compare import (
     BUILT_IN,
@@ -28,7 +29,7 @@ from orchestrator.report.comparison.compare import (
 )
 from orchestrator.report.comparison.figures import Measure, RunFigures
 from orchestrator.report.comparison.groups import MetricMeasure, RunGroup
-from orchestrator.report.layout import Table, csv_cell, format_cost
+from orchestrator.report.layout import csv_cell, format_cost
 
 Row = tuple[str, Callable[[RunGroup], str]]
 

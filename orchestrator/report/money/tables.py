@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.text.durations import format_duration, format_usd, format_usd_per_hour
-from orchestrator.report.layout import Table, csv_cell, format_cost, minute_clock
+from orchestrator.core.text.table import Table
+from orchestrator.core.text.times import minute_clock
+from orchestrator.report.layout import csv_cell, format_cost
 from orchestrator.report.money.spending import By, CloudCost, CostReport, CostRow, OpenSlice
 
 HEADS = {

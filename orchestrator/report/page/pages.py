@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 
 from orchestrator.core.text.durations import format_duration
+from orchestrator.core.text.times import day_clock
 from orchestrator.report import worker_ends
 from orchestrator.report.comparison import remarks
-from orchestrator.report.layout import day_clock
 from orchestrator.report.page import device, pictures, summary, timeline
 from orchestrator.report.page.charts import Chart, charts, clock
 from orchestrator.report.page.comparison import Comparison, comparison

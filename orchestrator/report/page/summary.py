@@ -8,11 +8,12 @@ from orchestrator import catalog
 from orchestrator.core.lease.run_and_attempt import LOCAL, AttemptState, end_text
 from orchestrator.core.text.durations import format_duration
 from orchestrator.core.text.metric_lines import less_is_better
+from orchestrator.core.text.times import clock, day_clock
 from orchestrator.report import costs
 from orchestrator.report.comparison.figures import RunFigures
 from orchestrator.report.files.metric_sums import Metric
 from orchestrator.report.files.metrics import last_text, short
-from orchestrator.report.layout import clock, day_clock, format_cost
+from orchestrator.report.layout import format_cost
 from orchestrator.report.page import timeline
 from orchestrator.report.page.run_data import RunData
 from orchestrator.report.results import RunReport

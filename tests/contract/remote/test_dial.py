@@ -19,11 +19,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.client.reach import Emulator as EmulatorPlace
-from orchestrator.client.reach import Reach
 from orchestrator.core.lease.access import Route, Via
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import ConfigError, HostKeyMismatch, RemoteError, TunnelRefused, Unreachable
+from orchestrator.places.desk import Emulator as EmulatorPlace
+from orchestrator.places.tpu.reach import Reach
 from orchestrator.remote.iap.dialer import Relay
 from orchestrator.remote.ssh import piped
 from orchestrator.remote.ssh.dial import Direct, Relayed, Took

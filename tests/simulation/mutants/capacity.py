@@ -10,9 +10,10 @@ from orchestrator.core.lease.lease import Lease, Mode, Purpose
 from orchestrator.engine.effects.base import ReadLease
 from orchestrator.engine.leases import recover, release, renewal
 from orchestrator.engine.provision import race
+from orchestrator.places.tpu import stay
 from orchestrator.places.tpu.api import client
 from orchestrator.places.tpu.api.calls import ApiCalls
-from orchestrator.run import attempt, finish
+from orchestrator.run import finish
 from orchestrator.run import program as run
 from tests.simulation.model.faults import FOREVER, cloud_fault
 from tests.simulation.model.world import GC_ONLY, GUARDIAN_ONLY, NO_LAYER, RACE_ZONES, WATCHDOG_ONLY, ZONES
@@ -181,13 +182,13 @@ def restart_before_proof() -> Iterator[None]:
 
 @mutant("a new attempt reuses the name of the lost slice", "preempted")
 def name_reused() -> Iterator[None]:
-    real, drafts = run.attempt, []
+    real, drafts = run._attempt, []
 
     async def attempted(job: Any, capabilities: Any, outcome: Any) -> None:
-        drafts.append(job.drafts)
+        drafts.append(job.stay.drafts)
         await real(job, capabilities, outcome)
 
-    with patch.object(run, "attempt", attempted), patch.object(attempt, "Make", lambda _: NoEffect(answer=drafts[-1])):
+    with patch.object(run, "_attempt", attempted), patch.object(stay, "Make", lambda _: NoEffect(answer=drafts[-1])):
         yield
 
 

@@ -10,7 +10,8 @@ from orchestrator.core.lease.lease import LeaseState
 from orchestrator.engine.effects.base import Now, ReadLease, Record
 from orchestrator.engine.leases import release, renewal
 from orchestrator.errors import CloudUnavailable, Vanished
-from orchestrator.run import attempt, finish, monitor
+from orchestrator.places.tpu import stay
+from orchestrator.run import finish, program
 from tests.simulation.model.faults import FOREVER, cloud_fault
 from tests.simulation.model.world import GC_ONLY, NO_LAYER, WATCHDOG_ONLY
 from tests.simulation.mutants.registry import RUN, NoEffect, Plays, mutant, no_op, one, power_cut, scenario
@@ -95,7 +96,7 @@ def detached_unarmed() -> Plays:
 
 @mutant("an attached run sends no heartbeat", "worlds")
 def no_heartbeat() -> Iterator[None]:
-    with patch.object(attempt, "SendHeartbeats", NoEffect):
+    with patch.object(program, "SendHeartbeats", NoEffect):
         yield
 
 
@@ -142,7 +143,7 @@ def detach_unarmed() -> Iterator[None]:
         await Record(renewal.Detached(lease.id, await Now()))
         return await ReadLease(lease.id)
 
-    with patch.object(attempt, "wait_for_watchdogs", no_op), patch.object(attempt, "hand_over", handed_over):
+    with patch.object(program, "wait_for_watchdogs", no_op), patch.object(program, "hand_over", handed_over):
         yield
 
 
@@ -172,12 +173,12 @@ def extended_twice() -> Iterator[None]:
     "whatever follows a detached job uses the limit of the job file, not the extended one", "extended_before_followed"
 )
 def follower_ignores_extension() -> Iterator[None]:
-    real = monitor.end_of
+    real = stay.end_of
 
     def end_of(lease: Any, began: float, max_duration_s: float) -> Any:
         return real(lease, began, min(max_duration_s, 30.0))
 
-    with patch.object(monitor, "end_of", end_of):
+    with patch.object(stay, "end_of", end_of):
         yield
 
 

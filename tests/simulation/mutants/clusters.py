@@ -9,16 +9,13 @@ from unittest.mock import patch
 
 from orchestrator.core.lease.cloud_api import Listing, Operation, SliceName, SliceState, SliceView
 from orchestrator.errors import AlreadyExists, CloudUnavailable
-from orchestrator.places.gke import pod_ends
+from orchestrator.places.gke import pod_ends, stay
 from orchestrator.places.gke.api import client
 from orchestrator.places.gke.api.client import ClusterCloud
 from orchestrator.places.gke.api.errors import NotFound
 from orchestrator.places.gke.api.kube_api import Rows, path_of
-from orchestrator.run import monitor
-from orchestrator.run.cluster import run
 from tests.simulation.model.cluster import ClusterPlan
 from tests.simulation.model.cluster_world import ClusterWorld
-from tests.simulation.model.faults import FOREVER
 from tests.simulation.model.world import GUARDIAN_ONLY, NO_LAYER, Layers, Result
 from tests.simulation.mutants.registry import Plays, mutant, power_cut, scenario
 from tests.simulation.scenarios import clusters
@@ -240,15 +237,14 @@ def a_stopped_pod_is_the_cause() -> Iterator[None]:
 
 @mutant("a job of which nothing is heard has reached its limit", "away_at_the_end")
 def silence_is_a_limit() -> Iterator[None]:
-    async def deaf(lease: Any, fleet: Any, phase: str, end: Any, run_id: str, ready_at: float) -> None:
-        bill = monitor.Bill(ready_at)
-        await monitor.monitor(lease, fleet, phase, end, run_id, bill=bill, began=ready_at, patience_s=FOREVER)
+    async def deaf(self: Any, watch: Any, standing: Any, crew: Any) -> None:
+        await watch(standing.end)
 
-    with patch.object(run, "_watch", deaf):
+    with patch.object(stay.ClusterStay, "_watch", deaf):
         yield
 
 
 @mutant("an API server that is away ends the job of a detached run", "away_while_attached")
 def an_outage_ends_what_is_attached() -> Iterator[None]:
-    with patch.object(run, "_OVER", (*run._OVER, CloudUnavailable)):
+    with patch.object(stay, "OVER", (*stay.OVER, CloudUnavailable)):
         yield

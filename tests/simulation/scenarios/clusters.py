@@ -25,8 +25,10 @@ from orchestrator.places.gke.objects.capacity import Capacity
 from orchestrator.places.gke.objects.deadlines import Deadlines, deadlines
 from orchestrator.places.gke.objects.manifest import ClusterJob, documents, labels_of
 from orchestrator.places.gke.objects.program import PodProgram
-from orchestrator.remote.transfer.collect import CollectRequest
-from orchestrator.run.cluster.run import ClusterAttachment, ClusterRun, attach_on_cluster, run_on_cluster
+from orchestrator.places.gke.stay import ClusterStay
+from orchestrator.places.place import STATES, Phase
+from orchestrator.run.job_run import JobRun
+from orchestrator.run.program import run_job
 from tests.simulation.model.cluster import ClusterPlan
 from tests.simulation.model.cluster_world import ClusterWorld, PodJob
 from tests.simulation.model.faults import FOREVER
@@ -38,7 +40,7 @@ from tests.simulation.scenarios import random_worlds
 from tests.simulation.scenarios.random_worlds import CRASHES, STEPPED, Workload, set_clock
 
 OWNER, CONTEXT = "0wner0", "kind@https://k8s.test"
-GRACE_S = 180.0  # of a lease, beyond what the control plane keeps: client/cluster/draft.py
+GRACE_S = 180.0  # of a lease, beyond what the control plane keeps: places/gke/draft.py
 TYPES = {1: "v6e-8", 2: "v5p-16", 4: "v6e-16"}  # by hosts
 OF_THIS_SIDE = (
     "api_outage", "clock_offset", "clock_drifts", "crash", "crash_again", "disk_full", "flaky_calls", "hanging_calls",
@@ -144,11 +146,9 @@ def type_run(world: ClusterWorld, workload: ClusterWorkload, name: str) -> None:
         workload.queued,
     )
     run, attempt = RunRecord(run_id, name, "job.yaml", "gke", 0.0, "runs/x"), Attempt(f"{run_id}-1", run_id)
-    made = ClusterRun(
-        run, attempt, draft, ("main",), _order(attempt), workload.max_s, _no_sink, detach=workload.detach
-    )  # fmt: skip
+    made = replace(_job(run, attempt, ClusterStay((draft,)), workload), detach=workload.detach)
     world.judge.claims.append(claim)
-    claim.owner = world.laptop.type_command(lambda: run_on_cluster(made, world.capabilities), name)
+    claim.owner = world.laptop.type_command(lambda: run_job(made, world.capabilities), name)
     world.main = world.main or claim.owner
 
 
@@ -160,10 +160,10 @@ def type_attach(world: ClusterWorld, workload: ClusterWorkload) -> None:
         if attempt is None or attempt.state.ended or not lease.runs_detached:
             continue
         run = RunRecord(attempt.run_id, "run", "job.yaml", "gke", 0.0, "runs/x")
-        to = ClusterAttachment(run, attempt, lease, ("main",), _order(attempt), workload.max_s, _no_sink)
+        to = replace(_job(run, attempt, ClusterStay(), workload), attached_to=lease)
 
-        async def attach(to: ClusterAttachment = to) -> Any:
-            return await attach_on_cluster(to, world.capabilities) if await Lock(to.attempt.id) else None
+        async def attach(to: JobRun = to) -> Any:
+            return await run_job(to, world.capabilities) if await Lock(to.attempt.id) else None
 
         process = machine.type_command(attach, "attach", look=True)
         claim = world.judge.claim_of(lease.id)
@@ -197,8 +197,9 @@ def place_foreign_objects(world: ClusterWorld) -> None:
         world.cluster.post(at, {**template, "metadata": {"name": name, "labels": labels}})
 
 
-def _order(attempt: Attempt) -> CollectRequest:
-    return CollectRequest(attempt.id, Path("runs"), ("*",))
+def _job(run: RunRecord, attempt: Attempt, stay: ClusterStay, workload: ClusterWorkload) -> JobRun:
+    main = Phase("main", STATES["main"])
+    return JobRun(run, attempt, stay, (main,), ("*",), Path("runs"), _no_sink, workload.max_s)
 
 
 def _no_sink(worker: int, piece: bytes) -> None:

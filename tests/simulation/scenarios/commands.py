@@ -21,10 +21,11 @@ from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.provision.startup_script import startup_script, watchdog_config
 from orchestrator.engine.slices.up_and_down import UpRequest, down, extend, up
 from orchestrator.errors import CloudError, DeadlineExceeded, ExternalAddressRefused, Interrupted
+from orchestrator.places.place import STATES, Phase
+from orchestrator.places.tpu.stay import SliceStay
 from orchestrator.remote.transfer.collect import CollectRequest
-from orchestrator.run.attach import Attachment, attach
 from orchestrator.run.collection import UncollectedRun, collect_again
-from orchestrator.run.job_run import JobPhase, JobRun
+from orchestrator.run.job_run import JobRun
 from orchestrator.run.lane import Lane, release_lane
 from orchestrator.run.program import run_job
 from orchestrator.run.progress import Outcome
@@ -160,15 +161,15 @@ def _job(
     drafter = _Drafter(world, candidates, life_s, claim, run.name, run.id)
     setup_s = min(1.0, lasts_s / 5)
 
-    def phase(title: str, state: AttemptState, seconds: float, code: int) -> JobPhase:
+    def phase(title: str, state: AttemptState, seconds: float, code: int) -> Phase:
         request: Any = lambda attempt, lease, workers, coordinator: SimStartRequest(attempt.id, title, seconds, code)  # noqa: E731
-        return JobPhase(title, state, request)
+        return Phase(title, state, request)
 
     return JobRun(
-        run=run, attempt=attempt, drafts=drafter.make(), held=None, shipment=None,
+        run=run, attempt=attempt, stay=SliceStay(drafter.make(), drafter, candidates.wait_s, candidates.race),
         phases=(phase("setup", AttemptState.SETUP, setup_s, 0), phase("main", AttemptState.RUNNING, lasts_s, rc)),
         artifacts=("*",), directory=Path("runs"), sink=_no_sink, max_duration_s=life_s,
-        wait_s=candidates.wait_s, race=candidates.race, max_restarts=candidates.restarts, drafter=drafter,
+        max_restarts=candidates.restarts,
         saved_work=SimSavedWork() if candidates.restarts else None,  # type: ignore[arg-type]
     )  # fmt: skip
 
@@ -246,10 +247,17 @@ def start_collector(world: World, process: Process, job: JobRun) -> None:
     if not isinstance(outcome, Outcome) or not outcome.detached or outcome.lease is None or not world.laptop.on:
         return
     attempt = process.ledger.attempts[job.attempt.id]  # as it is now: RUNNING
-    to = Attachment(job.run, attempt, outcome.lease, job.collect_request(attempt), job.max_duration_s, _no_sink)
+    to = replace(
+        job,
+        attempt=attempt,
+        stay=SliceStay(),
+        phases=(Phase("main", STATES["main"]),),
+        attached_to=outcome.lease,
+        detach=False,
+    )
 
     async def collector() -> Any:
-        return await attach(to, world.capabilities) if await Lock(job.attempt.id) else None
+        return await run_job(to, world.capabilities) if await Lock(job.attempt.id) else None
 
     world.laptop.run("collector", collector(), role="collector")
 

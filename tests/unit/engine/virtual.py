@@ -31,10 +31,12 @@ from orchestrator.engine.effects.cloud import Delete, DeleteAll
 from orchestrator.engine.provision.drafts import Draft
 from orchestrator.ledger.ends import KeptEnds
 from orchestrator.ledger.ledger import Ledger
+from orchestrator.places.place import STATES, Phase
+from orchestrator.places.tpu.stay import SliceStay
 from orchestrator.remote.fleet.follow import WorkerStatus
 from orchestrator.remote.fleet.steps import StartRequest
 from orchestrator.remote.transfer.collect import CollectionProgress, CollectRequest, CollectResult, Problem
-from orchestrator.run.job_run import JobPhase, JobRun
+from orchestrator.run.job_run import JobRun
 from tests.leases import lease_on
 
 T = TypeVar("T")
@@ -506,10 +508,9 @@ def job(
     return JobRun(
         run=run,
         attempt=Attempt("0123456789-1", run.id),
-        drafts=drafts,
+        stay=SliceStay(drafts),
         held=held,
-        shipment=None,
-        phases=(JobPhase("main", _running(), lambda *_: StartRequest("a", "main", "", ({}, {}))),),
+        phases=(Phase("main", STATES["main"], lambda *_: StartRequest("a", "main", "", ({}, {}))),),
         artifacts=(),
         directory=Path("runs/x"),
         sink=lambda worker, data: None,
@@ -527,7 +528,15 @@ def with_keep(job_run: JobRun, keep_s: float) -> JobRun:
     return replace(job_run, keep_s=keep_s)
 
 
-def _running() -> Any:
-    from orchestrator.core.lease.run_and_attempt import AttemptState
+def asking(job_run: JobRun, *drafts: Draft, **stay: Any) -> JobRun:
+    """Return the same job with these candidates."""
+    assert isinstance(job_run.stay, SliceStay)
+    return replace(job_run, stay=replace(job_run.stay, drafts=drafts or job_run.stay.drafts, **stay))
 
-    return AttemptState.RUNNING
+
+def attachment(world: VirtualWorld) -> JobRun:
+    """Return the attachment to the only run of the ledger, which is detached."""
+    ((run, attempt),) = world.ledger.runs()
+    (lease,) = world.ledger.open_leases()
+    made, main = job(world), Phase("main", STATES["main"])
+    return replace(made, run=run, attempt=attempt, stay=SliceStay(), phases=(main,), attached_to=lease)

@@ -7,9 +7,9 @@ import pytest
 from orchestrator.core.lease.absence import Verdict
 from orchestrator.core.lease.lease import Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
+from orchestrator.core.text.times import day_clock
 from orchestrator.engine.leases.release import Released
 from orchestrator.remote.transfer.collect import CollectedFile, CollectResult, Problem
-from orchestrator.report.layout import day_clock
 from orchestrator.report.messages import lease_outcome, outcome_lines, uncollected_alert, unproven_alert
 from orchestrator.run.progress import Outcome
 from tests.unit.engine.virtual import lease_and_request

@@ -7,30 +7,31 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.lease.lease import CANCEL, Detached, Intent, LeaseState, Ready, Sent
+from orchestrator.core.lease.lease import CANCEL, Detached, Intent, Lease, LeaseState, Ready, Sent
 from orchestrator.core.lease.run_and_attempt import AttemptEnded, AttemptState, Began, Leased
 from orchestrator.engine.effects.base import StoodStill
 from orchestrator.engine.effects.cloud import GetGuestAttributes
 from orchestrator.engine.leases.recover import close_attempts, recover
 from orchestrator.engine.slices.up_and_down import down
-from orchestrator.remote.transfer.collect import CollectRequest
-from orchestrator.run.attach import Attachment, attach
+from orchestrator.places.place import End, Standing
 from orchestrator.run.chips import ChipWatch
-from orchestrator.run.monitor import Bill
+from orchestrator.run.job_run import JobRun
 from orchestrator.run.program import run_job
-from tests.unit.engine.virtual import CAN, Crash, VirtualWorld, attempt_of, job, lease_and_request
+from tests.unit.engine.virtual import CAN, Crash, VirtualWorld, attachment, attempt_of, job, lease_and_request
 
 
-def detached(world: VirtualWorld) -> Attachment:
+def detached(world: VirtualWorld) -> JobRun:
     world.drive(run_job(job(world, detach=True), CAN))
-    ((run, attempt),) = world.ledger.runs()
-    (lease,) = world.ledger.open_leases()
-    order = CollectRequest(attempt.id, Path("runs/x"), ())
-    return Attachment(run, attempt, lease, order, 3600.0, lambda worker, data: None)
+    return attachment(world)
+
+
+def lease_of(to: JobRun) -> Lease:
+    assert to.attached_to is not None
+    return to.attached_to
 
 
 def test_attaching_ends_like_an_attached_run(world: VirtualWorld) -> None:
-    outcome = world.drive(attach(detached(world), CAN))
+    outcome = world.drive(run_job(detached(world), CAN))
     assert (outcome.exit_code, outcome.detached) == (0, False)
     assert attempt_of(world).state is AttemptState.SUCCEEDED
     assert world.cloud.nodes == {} and world.ledger.open_leases() == []
@@ -39,7 +40,7 @@ def test_attaching_ends_like_an_attached_run(world: VirtualWorld) -> None:
 def test_the_code_of_a_failed_job_is_returned_and_the_slice_is_released(world: VirtualWorld) -> None:
     to = detached(world)
     world.fleet.rc = 7
-    outcome = world.drive(attach(to, CAN))
+    outcome = world.drive(run_job(to, CAN))
     assert outcome.exit_code == 7
     assert (attempt_of(world).rc, attempt_of(world).exit_code) == (7, 7)
     assert world.cloud.nodes == {}
@@ -49,10 +50,10 @@ def test_a_signal_while_the_job_runs_leaves_everything_as_it_was(world: VirtualW
     to = detached(world)
     world.fleet.ends_at = world.time + 3600
     before = len(world.effects)
-    outcome = world.drive(attach(to, CAN), interrupt_at=12)
+    outcome = world.drive(run_job(to, CAN), interrupt_at=12)
     assert outcome.detached and outcome.exit_code == 130
     assert "Delete" not in world.effects[before:]
-    assert world.ledger.lease(to.lease.id).state is LeaseState.READY
+    assert world.ledger.lease(lease_of(to).id).state is LeaseState.READY
     assert not attempt_of(world).state.ended
 
 
@@ -60,9 +61,9 @@ def test_workers_that_cannot_be_reached_from_here_are_no_reason_to_end_the_job(w
     to = detached(world)
     world.fleet.ends_at = world.time + 1e6
     world.fleet.silent_since = world.time
-    outcome = world.drive(attach(to, CAN))
+    outcome = world.drive(run_job(to, CAN))
     assert outcome.detached and outcome.exit_code == 71
-    assert world.ledger.lease(to.lease.id).state is LeaseState.READY
+    assert world.ledger.lease(lease_of(to).id).state is LeaseState.READY
 
 
 def test_a_slice_that_its_watchdog_deleted_is_settled_by_the_next_command_that_looks(world: VirtualWorld) -> None:
@@ -74,7 +75,7 @@ def test_a_slice_that_its_watchdog_deleted_is_settled_by_the_next_command_that_l
     world.drive(close_attempts())
     assert attempt_of(world).state is AttemptState.INTERRUPTED
     assert "artifacts" in attempt_of(world).detail
-    assert not world.ledger.lease(to.lease.id).open
+    assert not world.ledger.lease(lease_of(to).id).open
 
 
 @pytest.mark.parametrize("step", range(2))
@@ -84,7 +85,7 @@ def test_recovery_ends_no_attempt_that_its_process_ends_or_leaves_to_the_job_mea
 ) -> None:
     """Of one that it finds detached it never takes the lock either: an `attach` would read along, and then show all again."""
     made = job(world)
-    (lease, _), locked = made.drafts[0], made.attempt.id
+    (lease, _), locked = made.stay.drafts[0], made.attempt.id
     start = (Intent(lease), Sent(lease.id, 1.0), Ready(lease.id, 2.0), Began(made.run, made.attempt))
     world.ledger.record(*start, Leased(locked, 2.0, lease.id))
     world.locks.lock(locked)
@@ -113,7 +114,7 @@ def test_attaching_to_what_is_gone_proves_that_and_says_so(world: VirtualWorld) 
     to = detached(world)
     world.cloud.nodes.clear()
     world.cloud.workers = _vanished  # type: ignore[method-assign]
-    outcome = world.drive(attach(to, CAN))
+    outcome = world.drive(run_job(to, CAN))
     assert outcome.exit_code == 71 and not outcome.detached
     assert world.ledger.open_leases() == []
 
@@ -126,7 +127,7 @@ def test_attaching_to_a_slice_that_its_watchdog_deletes_does_not_report_that_the
         node.deleted_at = world.time
     world.cloud.workers = _deleting  # type: ignore[method-assign]
     monkeypatch.setattr(StoodStill, "perform", lambda *_: (5400.0, "this machine slept"))
-    outcome = world.drive(attach(to, CAN))
+    outcome = world.drive(run_job(to, CAN))
     assert outcome.exit_code == 71 and not outcome.detached and outcome.error is not None
     assert outcome.error.message.endswith("is gone: this machine slept, and its time may have ended meanwhile")
     assert world.ledger.open_leases() == []
@@ -155,7 +156,7 @@ def test_cancel_ends_the_run_in_the_ledger_before_it_deletes_and_what_follows_it
             canceled_at = world.time
             _crashed_after_recording(world, to)
 
-    outcome = world.drive(attach(to, CAN), between=cancel)
+    outcome = world.drive(run_job(to, CAN), between=cancel)
     assert (outcome.state, outcome.exit_code) == (AttemptState.CANCELED, 71)
     attempt = attempt_of(world)
     assert (attempt.state, attempt.exit_code) == (AttemptState.CANCELED, 71)
@@ -164,20 +165,20 @@ def test_cancel_ends_the_run_in_the_ledger_before_it_deletes_and_what_follows_it
     assert world.cloud.nodes == {}
 
 
-def _crashed_after_recording(world: VirtualWorld, to: Attachment) -> None:
+def _crashed_after_recording(world: VirtualWorld, to: JobRun) -> None:
     """A `cancel` that is killed right after it has written to the ledger."""
     for step in range(10):
         if attempt_of(world).state.ended:
             return
         with pytest.raises(Crash):
-            world.drive(down((to.lease,), CAN, reason=CANCEL), crash_at=step)
+            world.drive(down((lease_of(to),), CAN, reason=CANCEL), crash_at=step)
 
 
 def test_a_slice_that_goes_while_attach_connects_ends_the_run_as_canceled(world: VirtualWorld) -> None:
     to = detached(world)
-    world.drive(down((to.lease,), CAN, reason=CANCEL))
+    world.drive(down((lease_of(to),), CAN, reason=CANCEL))
     world.cloud.workers = _vanished  # type: ignore[method-assign]
-    outcome = world.drive(attach(to, CAN))
+    outcome = world.drive(run_job(to, CAN))
     assert (outcome.state, outcome.exit_code, outcome.detached) == (AttemptState.CANCELED, 71, False)
     assert attempt_of(world).state is AttemptState.CANCELED
 
@@ -191,11 +192,11 @@ def test_cancel_killed_at_any_effect_leaves_a_run_that_goes_on_or_one_that_is_ca
         world = VirtualWorld(directory)
         to = detached(world)
         try:
-            world.drive(down((to.lease,), CAN, reason=CANCEL), crash_at=step)
+            world.drive(down((lease_of(to),), CAN, reason=CANCEL), crash_at=step)
             break
         except Crash:
             step += 1
-        lease, attempt = world.ledger.lease(to.lease.id), attempt_of(world)
+        lease, attempt = world.ledger.lease(lease_of(to).id), attempt_of(world)
         assert (lease.state is LeaseState.READY) == (not attempt.state.ended)
         world.locks.held.clear()
         world.drive(close_attempts())
@@ -211,7 +212,8 @@ def test_cancel_killed_at_any_effect_leaves_a_run_that_goes_on_or_one_that_is_ca
     ids=["as the job begins", "as one attaches late"],
 )
 def test_the_workers_are_asked_soon_once_a_minute_and_once_after_an_attach(ticks: list[int], asked: list[int]) -> None:
-    watch, found = ChipWatch(lease_and_request().lease, "a-1", 300.0, Bill(0.0), 0.0), []
+    lease, found = lease_and_request().lease, []
+    watch = ChipWatch(lease, Standing(lease, 0.0, End(0.0), 0.0), "a-1", 300.0, 0.0)
     for now in ticks:
         (tick := watch.tick()).send(None)
         with suppress(StopIteration):

@@ -15,7 +15,7 @@ from orchestrator.run.job_run import JobRun
 from orchestrator.run.program import run_job
 from orchestrator.run.progress import Outcome
 from tests.unit.engine.provision.test_candidate_search import queued
-from tests.unit.engine.virtual import CAN, ZONE, Crash, VirtualWorld, job
+from tests.unit.engine.virtual import CAN, ZONE, Crash, VirtualWorld, asking, job
 from tests.unit.run.test_restart import SpotDrafter
 
 ZONES = (ZONE, "us-east1-c")
@@ -30,16 +30,16 @@ def in_order(world: VirtualWorld) -> JobRun:
 def in_a_race(world: VirtualWorld) -> JobRun:
     world.cloud.queue_s = {ZONE: 600.0, "us-east1-c": 300.0}
     plain = job(world, zones=ZONES)
-    return replace(plain, drafts=tuple(map(queued, plain.drafts)), wait_s=3600.0, race=True)
+    return asking(plain, *map(queued, plain.stay.drafts), wait_s=3600.0, race=True)
 
 
 def restarted(world: VirtualWorld) -> JobRun:
     """Its first slice is preempted as soon as its job runs."""
     world.fleet.phase_s = 100
     plain = job(world)
-    spot = tuple(Draft(replace(lease, spot=True), request) for lease, request in plain.drafts)
+    spot = tuple(Draft(replace(lease, spot=True), request) for lease, request in plain.stay.drafts)
     drafter = SpotDrafter(world, plain.run.id)
-    return replace(plain, drafts=spot, drafter=drafter, max_restarts=2)  # type: ignore[arg-type]
+    return replace(asking(plain, *spot, drafter=drafter), max_restarts=2)
 
 
 def preempt_first(world: VirtualWorld) -> None:
@@ -106,7 +106,7 @@ def test_a_run_that_is_killed_after_its_cancel_is_released_by_recovery(
 def test_a_canceled_run_gets_no_lease_and_no_attempt(tmp_path: Path) -> None:
     world = VirtualWorld(tmp_path)
     prepared = job(world, zones=ZONES)
-    first, second = (draft.lease for draft in prepared.drafts)
+    first, second = (draft.lease for draft in prepared.stay.drafts)
     world.ledger.record(Began(prepared.run, prepared.attempt), Intent(first))
     world.drive(record_cancel(prepared.run.id))
     assert world.effects.index("StartGuardian") < world.effects.index("Record"), "it goes on if this process is killed"

@@ -13,12 +13,11 @@ from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.slices.up_and_down import UpRequest, up
 from orchestrator.errors import CloudUnavailable, Preempted, Unreachable, Vanished
 from orchestrator.remote.transfer.collect import CollectionProgress, Problem
-from orchestrator.run.attach import attach
 from orchestrator.run.collection import UncollectedRun, collect_again, progress_text
 from orchestrator.run.job_run import JobRun
 from orchestrator.run.program import run_job
 from orchestrator.run.progress import Outcome
-from tests.unit.engine.virtual import CAN, VirtualWorld, job, lease_and_request
+from tests.unit.engine.virtual import CAN, VirtualWorld, asking, job, lease_and_request
 from tests.unit.run.test_attach import detached
 
 QUICK = replace(CAN, timings=emulated())
@@ -70,9 +69,9 @@ def test_results_that_take_hours_are_waited_for_and_the_label_is_renewed_meanwhi
 
 def test_the_deadline_ends_the_collecting_and_the_slice(world: VirtualWorld) -> None:
     world.fleet.collect_s = 1e6
-    (draft,) = job(world).drafts
+    (draft,) = job(world).stay.drafts
     short = replace(draft[0], deadline=world.time + 600)
-    outcome = run(world, replace(job(world), drafts=(Draft(short, draft.request),)))
+    outcome = run(world, asking(job(world), Draft(short, draft.request)))
     assert outcome.exit_code == 65 and "the end of the slice's time" in str(outcome.error)
     assert world.fleet.collections[0].given_up and world.cloud.nodes == {}
     assert world.time <= short.deadline + 60
@@ -82,13 +81,13 @@ def test_an_extension_gives_the_collecting_more_time(world: VirtualWorld) -> Non
     from orchestrator.engine.slices.up_and_down import extend
 
     world.fleet.collect_s = 1000.0
-    (draft,) = job(world).drafts
+    (draft,) = job(world).stay.drafts
     short = replace(draft[0], deadline=world.time + 600)
 
     def longer(world: VirtualWorld) -> None:
         world.drive(extend(lease_of(world), 3600, QUICK))
 
-    outcome = run(world, replace(job(world), drafts=(Draft(short, draft.request),)), between=while_collecting(longer))
+    outcome = run(world, asking(job(world), Draft(short, draft.request)), between=while_collecting(longer))
     assert outcome.exit_code == 0
 
 
@@ -138,9 +137,9 @@ def test_the_hold_is_as_long_as_the_job_says_and_never_past_the_deadline(world: 
     (world.ledger.path.parent / "other").mkdir()
     other = VirtualWorld(world.ledger.path.parent / "other")
     other.fleet.stays = NO_ROOM
-    (draft,) = job(other).drafts
+    (draft,) = job(other).stay.drafts
     short = replace(draft[0], deadline=other.time + 1000)
-    run(other, replace(job(other), drafts=(Draft(short, draft.request),), linger_s=7200.0))
+    run(other, replace(asking(job(other), Draft(short, draft.request)), linger_s=7200.0))
     assert lease_of(other).hold_until == short.deadline
 
 
@@ -177,7 +176,7 @@ def test_what_was_refused_for_good_holds_nothing(world: VirtualWorld, monkeypatc
 def test_what_attach_cannot_collect_is_held_like_the_results_of_a_run(world: VirtualWorld) -> None:
     to = detached(world)
     world.fleet.stays = NO_ROOM
-    outcome = world.drive(attach(to, QUICK))
+    outcome = world.drive(run_job(to, QUICK))
     assert (outcome.exit_code, outcome.detached) == (65, False)
     lease = lease_of(world)
     assert (lease.mode, lease.detached_at) == (Mode.HOLD, None)

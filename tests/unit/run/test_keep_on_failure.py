@@ -15,7 +15,7 @@ from orchestrator.report import costs
 from orchestrator.run.job_run import JobRun
 from orchestrator.run.program import run_job
 from orchestrator.run.progress import Outcome
-from tests.unit.engine.virtual import CAN, VirtualWorld, job
+from tests.unit.engine.virtual import CAN, VirtualWorld, asking, job
 
 HOLD_S = 1800.0
 NODE = "tpujob-owner0-0000000000"
@@ -29,13 +29,13 @@ def again(world: VirtualWorld, held: Lease, number: int = 1, **changes: Any) -> 
     """The next run of the same job, with candidates of its own."""
     made = job(world, zones=("us-central1-b",), held=held)
     run = replace(made.run, id=str(number) * 10, created_at=world.time)
-    lease, request = made.drafts[0]
+    lease, request = made.stay.drafts[0]
     name = replace(lease.name, node=f"tpujob-owner0-{number * 11:010}")
-    draft = made.drafts[0]._replace(
+    draft = made.stay.drafts[0]._replace(
         lease=replace(lease, id=f"{number * 11:010}", name=name, run=run.id), request=replace(request, name=name)
     )
     attempt = replace(made.attempt, id=f"{run.id}-1", run_id=run.id)
-    return replace(made, run=run, attempt=attempt, drafts=(draft,), **changes)
+    return replace(asking(made, draft), run=run, attempt=attempt, **changes)
 
 
 def drive(world: VirtualWorld, prepared: JobRun, between: Callable[[VirtualWorld], None] | None = None) -> Outcome:

@@ -16,7 +16,7 @@ from orchestrator.run.lane import Lane, release_lane
 from orchestrator.run.program import run_job
 from orchestrator.run.progress import Outcome
 from tests.unit.engine.provision.test_candidate_search import queued
-from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, job, lease_and_request
+from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, asking, job, lease_and_request
 
 OTHER_ZONE = "us-central1-b"
 
@@ -34,7 +34,7 @@ def nth_job(world: VirtualWorld, lane: Lane, number: int, zone: str = ZONE, life
     draft = lease_and_request(number, zone=zone, now=world.time)
     lease = replace(draft.lease, run=run.id, handle=run.name, deadline=world.time + life_s)
     attempt = replace(made.attempt, id=f"{run.id}-1", run_id=run.id)
-    return replace(made, run=run, attempt=attempt, drafts=(draft._replace(lease=lease),), lane=lane)
+    return replace(asking(made, draft._replace(lease=lease)), run=run, attempt=attempt, lane=lane)
 
 
 def drive(world: VirtualWorld, prepared: JobRun, between: Callable[[VirtualWorld], None] | None = None) -> Outcome:
@@ -190,15 +190,15 @@ def test_a_loser_of_its_race_that_no_delete_removes_yet_delays_no_run_of_the_lan
     lane = lane_of(2)
     world.cloud.queue_s = {ZONE: 10.0, OTHER_ZONE: 600.0}
     prepared = nth_job(world, lane, 1)
-    winner, loser = (queued(prepared.drafts[0]), queued(lease_and_request(9, zone=OTHER_ZONE, now=world.time)))
+    winner, loser = (queued(prepared.stay.drafts[0]), queued(lease_and_request(9, zone=OTHER_ZONE, now=world.time)))
     world.cloud.stuck = {loser.lease.name.node}
-    drive(world, replace(prepared, drafts=(winner, loser), wait_s=3600.0, race=True))
+    drive(world, asking(prepared, winner, loser, wait_s=3600.0, race=True))
     assert [each.id for each in lane.losers] == [loser.lease.id]
     ended_at = world.time
 
     following = nth_job(world, lane, 2)
-    drafts = (queued(following.drafts[0]),)
-    outcome = drive(world, replace(following, drafts=drafts), between=freed_once_it_runs(world.cloud.stuck))
+    queued_one = asking(following, queued(following.stay.drafts[0]))
+    outcome = drive(world, queued_one, between=freed_once_it_runs(world.cloud.stuck))
     assert outcome.error is None and world.cloud.nodes == {} and lane.losers == []
     assert outcome.released is not None and outcome.released.lease.id == winner.lease.id
     assert world.time - ended_at < 2 * world.fleet.phase_s

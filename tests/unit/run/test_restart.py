@@ -25,7 +25,7 @@ from orchestrator.report.messages import outcome_lines
 from orchestrator.run.job_run import JobRun
 from orchestrator.run.program import run_job
 from orchestrator.run.progress import Outcome
-from tests.unit.engine.virtual import CAN, ZONE, Node, VirtualWorld, job, lease_and_request
+from tests.unit.engine.virtual import CAN, ZONE, Node, VirtualWorld, asking, job, lease_and_request
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,9 @@ class Copy:
 
 def restartable(world: VirtualWorld, bag: Bag, times: int = 3) -> JobRun:
     plain = job(world)
-    spot = tuple(Draft(replace(lease, spot=True), request) for lease, request in plain.drafts)
+    spot = tuple(Draft(replace(lease, spot=True), request) for lease, request in plain.stay.drafts)
     drafter = SpotDrafter(world, plain.run.id)
-    return replace(plain, drafts=spot, drafter=drafter, max_restarts=times, saved_work=bag)  # type: ignore[arg-type]
+    return replace(asking(plain, *spot, drafter=drafter), max_restarts=times, saved_work=bag)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -119,8 +119,9 @@ class SpotDrafter:
 
 
 def asked(prepared: JobRun) -> list[tuple[float, float]]:
-    assert isinstance(prepared.drafter, SpotDrafter)
-    return prepared.drafter.asked
+    drafter = getattr(prepared.stay, "drafter", None)
+    assert isinstance(drafter, SpotDrafter)
+    return drafter.asked
 
 
 def run(prepared: JobRun, world: VirtualWorld, between: Callable[[VirtualWorld], None] | None = None) -> Outcome:
@@ -192,7 +193,7 @@ def test_the_report_has_attempts_zones_time_lost_and_dollars(world: VirtualWorld
     lease, request = lease_and_request(50, zone="us-east1-c", now=world.time)
     first = Draft(replace(lease, run=prepared.run.id), request)
     world.cloud.full_zones = {"us-east1-c"}
-    outcome = run(replace(prepared, drafts=(first, *prepared.drafts)), world, lose_each(preempt, 1))
+    outcome = run(asking(prepared, first, *prepared.stay.drafts), world, lose_each(preempt, 1))
     [(run_, _)] = world.ledger.runs()
     rows = attempt_reports.attempts(world.ledger, run_, world.time)
     assert [row.cause for row in rows] == ["preempted", None]

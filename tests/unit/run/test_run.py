@@ -20,7 +20,7 @@ from orchestrator.run import log_hints
 from orchestrator.run.job_run import JobRun
 from orchestrator.run.program import run_job
 from orchestrator.run.progress import Outcome
-from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, job, lease_and_request
+from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, asking, job, lease_and_request
 
 
 @pytest.fixture
@@ -74,11 +74,11 @@ def test_a_job_that_reaches_its_limit_is_stopped_and_its_slice_deleted(world: Vi
 def test_the_wait_in_googles_queue_is_not_part_of_the_duration(world: VirtualWorld) -> None:
     """Also without `wait:`, where a request may stand in the queue for an hour."""
     prepared = job(world)
-    ((lease, request),) = prepared.drafts
+    ((lease, request),) = prepared.stay.drafts
     name = replace(lease.name, queued=True)
     queued = Draft(replace(lease, name=name), replace(request, name=name, queue=QueueTerms(3600.0, "id")))
     world.cloud.queue_s[ZONE] = 3000.0
-    assert run(world, replace(prepared, drafts=(queued,), max_duration_s=1800)).exit_code == 0
+    assert run(world, replace(asking(prepared, queued), max_duration_s=1800)).exit_code == 0
 
 
 def test_a_job_that_might_wait_for_capacity_has_its_whole_duration_on_a_slice_that_was_held_before(
@@ -86,7 +86,7 @@ def test_a_job_that_might_wait_for_capacity_has_its_whole_duration_on_a_slice_th
 ) -> None:
     held = held_slice(world)
     world.time += 7200
-    assert run(world, replace(job(world, held=held), wait_s=21600, max_duration_s=3600)).exit_code == 0
+    assert run(world, replace(asking(job(world, held=held), wait_s=21600), max_duration_s=3600)).exit_code == 0
 
 
 TOO_SHORT_S = CAN.timings.ttl_s - CAN.timings.heartbeat_s - 1

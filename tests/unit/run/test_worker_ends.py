@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from orchestrator.core.lease.lease import Created, Intent, Ready, Sent
-from orchestrator.core.lease.run_and_attempt import WorkerEnd
+from orchestrator.core.lease.run_and_attempt import RunRecord, WorkerEnd
 from orchestrator.engine.effects.base import Report
 from orchestrator.errors import PayloadFailed
+from orchestrator.places.place import End, Standing
+from orchestrator.places.tpu.stay import SliceStay
 from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
 from orchestrator.remote.fleet.steps import FleetStatus
-from orchestrator.run.monitor import SETTLE_S, Bill, End, monitor
+from orchestrator.run.monitor import SETTLE_S, monitor
 from tests.unit.engine.virtual import VirtualWorld, lease_and_request
 
 
@@ -77,7 +79,9 @@ def follow(world: VirtualWorld, fleet: Any, phase: str = "main") -> None:
         Ready(lease.id, world.time),
     )
     world.ledger.record(*events)
-    world.drive(monitor(lease, fleet, phase, End(world.time + 3600), "7q2mabcdef", bill=Bill(world.time)))
+    run = RunRecord("7q2mabcdef", "mnist", "job.yaml", "emulated", world.time, "runs/x")
+    at = Standing(lease, world.time, End(world.time + 3600), world.time)
+    world.drive(monitor(SliceStay(), at, fleet, phase, run))
 
 
 def test_workers_that_fail_one_after_the_other_are_all_heard(world: VirtualWorld, told: list[WorkerEnd]) -> None:

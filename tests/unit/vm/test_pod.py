@@ -165,7 +165,7 @@ def test_the_job_has_a_home_where_the_image_has_none(container: Container) -> No
 
 
 def test_scripts_find_the_agent_and_environments_are_made_as_on_a_worker(container: Container) -> None:
-    """The scripts of `run/preparation/phases.py`, as they are."""
+    """The scripts of `places/preparation/phases.py`, as they are."""
     environment = Environment(python="3.11", base=sys.executable, root=str(container.place / "envs"))
     setup = environment.setup(agent.command("environment"))
     script = environment.use('command -v python; echo "$VIRTUAL_ENV"')

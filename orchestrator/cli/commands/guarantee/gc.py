@@ -14,8 +14,8 @@ from orchestrator.client.guarantee.gc import (
     finish_own,
 )
 from orchestrator.client.session import Session
+from orchestrator.core.text.times import day_clock
 from orchestrator.errors import UserError
-from orchestrator.report.layout import day_clock
 
 
 def gc(

@@ -8,7 +8,7 @@ from orchestrator.cli.options import Argument, Cloud, Name, Option, Project
 from orchestrator.client.arguments import seconds
 from orchestrator.client.session import Session
 from orchestrator.client.slices import held
-from orchestrator.report.layout import day_clock
+from orchestrator.core.text.times import day_clock
 
 
 def start(name: Name = None, cloud: Cloud = None, project: Project = None) -> int:

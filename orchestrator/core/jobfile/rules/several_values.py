@@ -5,10 +5,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+from orchestrator import places
 from orchestrator.core.jobfile.rules.env import env_problems, secret_problems
-from orchestrator.core.jobfile.rules.gke import gke_problems
-from orchestrator.core.jobfile.rules.one_value import too_short_for_a_slice
-from orchestrator.core.jobfile.rules.tpu import tpu_problems
 from orchestrator.core.jobfile.rules.train import train_problems
 from orchestrator.core.jobfile.yaml_source import Path
 from orchestrator.core.text.metric_lines import NAME_CHARS
@@ -20,17 +18,7 @@ MAX_PATTERNS = 100
 def cross_field_problems(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     """Yield what is wrong with the file as a whole."""
     yield from _train_or_command(data)
-    local = data.get("on") == "local"
-    if local and data.get("bucket") is not None:
-        yield ("bucket",), "has no use with `on: local`: the artifacts are on this machine anyway; remove it"
-    if local and data.get("data"):
-        yield ("data",), "is not fetched with `on: local`; fetch it into the job's `code:` yourself, and remove this"
-    yield from gke_problems(data)
-    limit = _mapping(data, "limits").get("max_duration")
-    if data.get("on") != "gke" and limit is not None and (why := too_short_for_a_slice(limit)) is not None:
-        yield ("limits", "max_duration"), why
-    on_gke = data.get("on") == "gke" or (local and data.get("gke") is not None)
-    yield from tpu_problems(_mapping(data, "tpu"), {} if local else _mapping(data, "train"), gke=on_gke)
+    yield from places.checks_on(data.get("on")).problems(data)
     yield from access_problems(_mapping(data, "access"))
     yield from train_problems(data)
     yield from _restarts(data)

@@ -1,4 +1,4 @@
-"""The pods of a JobSet as a fleet. The engine and the client use it as they use `remote.fleet.fleet.Fleet` after its start.
+"""The pods of a JobSet as the crew of a job.
 
 Nothing can be sent to a pod: what it runs is in its manifest, it keeps its own limits, and its results are in its log or in
 Cloud Storage. Calls raise only errors of `orchestrator.errors`; `cancel` ends them at once.
@@ -8,18 +8,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NoReturn
 
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.core.text.alike import worker_names
-from orchestrator.errors import CloudError, RemoteError, Unreachable
+from orchestrator.errors import CloudError, Unreachable
 from orchestrator.places.gke.objects.pod_api import PodApi
 from orchestrator.places.gke.pods.collection import PodPacker, ResultStore
 from orchestrator.places.gke.pods.follower import Follower
 from orchestrator.places.gke.pods.pod_views import PodViews
-from orchestrator.remote.fleet.forward import Forwarded
-from orchestrator.remote.fleet.steps import FleetStatus, Following, Sink, StartRequest, locked
-from orchestrator.remote.shipping.shipment import OnProgress, Shipment
+from orchestrator.remote.fleet.steps import FleetStatus, Following, Sink, locked
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup
 from orchestrator.remote.transfer.collect import Collector, CollectRequest
 from orchestrator.remote.transfer.collection import Collection
@@ -28,8 +25,6 @@ CONNECT_LOOK_S = 1.0
 WATCH_S = 3.0
 SETTLE_S = 10.0  # for the last of a log after its pod has ended, before the connection is closed
 SILENT_S = 300.0  # without a word: the connection is made again, in case it is dead
-
-ALONE = "a pod gets what it runs with its manifest; nothing can be sent to it"
 
 
 class PodFleet:
@@ -70,22 +65,6 @@ class PodFleet:
                 raise Unreachable(f"{text}, for {deadline_s:.0f} s")
             on_wait(f"waiting for {text}")
             self._wakeup.sleep(CONNECT_LOOK_S)
-
-    def send_heartbeats(self, every_s: float, *, everywhere: bool = False) -> None:
-        """Do nothing: the limits of a pod are its own, and the cluster's."""
-
-    def facts(self, worker: int = 0) -> NoReturn:
-        """Refuse with RemoteError, as `push`, `push_each` and `start`."""
-        raise RemoteError(ALONE)
-
-    def push(self, shipment: Shipment, on_progress: OnProgress | None = None) -> NoReturn:
-        raise RemoteError(ALONE)
-
-    def push_each(self, shipments: Sequence[Shipment | None], on_progress: OnProgress | None = None) -> NoReturn:
-        raise RemoteError(ALONE)
-
-    def start(self, request: StartRequest) -> NoReturn:
-        raise RemoteError(ALONE)
 
     def attach(self, attempt: str, phase: str) -> None:
         """Select the phase that later calls act on."""
@@ -140,16 +119,6 @@ class PodFleet:
             return PodPacker(follower, self._wakeup, self._results)
 
         return Collection(collector, self._following.followers, self._wakeup, lambda slow, why: None, open_packer)
-
-    def forward(self, port: int, worker: int = 0, local: int | None = None) -> Forwarded:
-        """Refuse with RemoteError: no port of this machine leads to a pod."""
-        raise RemoteError(
-            f"no port of this machine leads to worker{worker}:{port}: it is a pod",
-            hint=f"`kubectl port-forward` can do it, for port {port}",
-        )
-
-    def end_forwards(self) -> None:
-        """Do nothing: there are none."""
 
     def cancel(self) -> None:
         """End every running call, in any thread, with FanOutAbandoned; every later call, too. The pods go on."""

@@ -8,7 +8,7 @@ import pytest
 from orchestrator.core.jobfile import keys
 from orchestrator.core.lease.access import AccessWish
 from orchestrator.core.lease.run_spec import FunctionCall, LimitsRecord, RunSpec, SweepPart, TpuRecord, TrainRecord
-from orchestrator.run.preparation import runs
+from orchestrator.places.preparation import records as runs
 
 JOB = """
 tpu: {accelerator: v6e-8, zone: us-east5-b}

@@ -12,16 +12,16 @@ from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.core.planning.capacity_request import CapacityRequest
 from orchestrator.core.planning.plan import make
 from orchestrator.engine.provision import startup_script
-from orchestrator.engine.provision.drafts import Place, PlanDrafter
+from orchestrator.engine.provision.drafts import PlanDrafter, Site
 
 
-def place(directory: Path, wish: AccessWish = AccessWish()) -> Place:  # noqa: B008 - a constant
+def place(directory: Path, wish: AccessWish = AccessWish()) -> Site:  # noqa: B008 - a constant
     def of(lease_id: str) -> Path:
         found = directory / lease_id
         found.mkdir(exist_ok=True)
         return found
 
-    return Place("google", "my-project", "0wner0", of, GOOGLE, time.time, wish)
+    return Site("google", "my-project", "0wner0", of, GOOGLE, time.time, wish)
 
 
 def test_every_create_request_contains_the_watchdog_pinned_by_its_hash(tmp_path: Path) -> None:

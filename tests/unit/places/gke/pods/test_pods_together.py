@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.text.scripts import with_data
-from orchestrator.errors import RemoteError, Unreachable
+from orchestrator.errors import Unreachable
 from orchestrator.places.google.objects import Objects, RunResults
+from orchestrator.places.preparation.phases import POD_DATA
 from orchestrator.remote.fleet.follow import WorkerState
-from orchestrator.remote.fleet.port import FleetPort
+from orchestrator.remote.fleet.port import Crew
 from orchestrator.remote.ssh import agent
-from orchestrator.run.preparation.phases import POD_DATA
 from tests.emulator_fixture import Emulator
 from tests.pods_fixture import Node, request
 from tests.unit.places.gke.pods.conftest import Followed
@@ -144,14 +144,10 @@ def test_a_bucket_that_takes_nothing_is_said_and_has_a_code_of_its_own(
     until(lambda: pod.view().rc == 65, "its own code")
 
 
-def test_a_fleet_of_pods_is_what_the_engine_needs_and_refuses_what_no_pod_can(node: Node, followed: Make) -> None:
-    fleet: FleetPort = followed().fleet
-    with pytest.raises(RemoteError, match="it is a pod"):
-        fleet.forward(8888)
-    with pytest.raises(RemoteError, match="gets what it runs with its manifest"):
-        fleet.facts()
+def test_pods_that_are_not_there_are_waited_for_and_then_named(node: Node, followed: Make) -> None:
+    crew: Crew = followed().fleet
     with pytest.raises(Unreachable, match="worker0 of 1: no pod is there, for 0 s"):
-        fleet.connect(0.0)
+        crew.connect(0.0)
     node.away = True
     with pytest.raises(Unreachable, match="the API server does not answer"):
         followed().fleet.connect(0.0)

@@ -1,0 +1,244 @@
+"""The stay of a job on a cluster: its JobSet is submitted, its pods start, and the control plane keeps their deadlines.
+
+The pods bring code and limits with them: a process here only follows. What the cluster says of them decides how they ended.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from orchestrator import errors
+from orchestrator.core.lease.cloud_api import Capabilities, SliceState
+from orchestrator.core.lease.lease import Lease, LeaseState, NotAllowed, Ready
+from orchestrator.core.lease.run_and_attempt import AT_LIMIT, LIMIT, Attempt, Leased, what_ended_it
+from orchestrator.core.text.durations import format_duration
+from orchestrator.engine.effects.base import Make, Now, ReadLease, Record, Report, Sleep
+from orchestrator.engine.effects.cloud import Get, Workers
+from orchestrator.engine.effects.workers import Connect, WaitForWorkers
+from orchestrator.engine.leases.obligations import Obligations
+from orchestrator.engine.leases.recover import ready_at
+from orchestrator.engine.leases.standing import check_lease, check_slice
+from orchestrator.engine.provision.acquire import create_slice
+from orchestrator.engine.provision.drafts import Draft
+from orchestrator.engine.runtime import retry
+from orchestrator.places.gke import pod_ends
+from orchestrator.places.gke.nodes import report_nodes
+from orchestrator.places.gke.traits import TRAITS
+from orchestrator.places.leased import LeasedStay
+from orchestrator.places.place import Ask, End, Standing, Watch
+from orchestrator.places.traits import Traits
+
+if TYPE_CHECKING:
+    from orchestrator.remote.fleet.port import Crew
+    from orchestrator.remote.fleet.steps import FleetStatus
+    from orchestrator.remote.transfer.collect import CollectResult
+
+LATE_S = 60.0  # a pod ends its job by itself; for so long this waits for it
+CONNECT_S = 60.0
+RECENT_S = 60.0  # between two looks, unless this machine slept: no job starts and reaches its limit meanwhile
+UNKNOWN = "unknown"
+OUTAGE_S = 600.0  # an API server that is upgraded is away for minutes, and the pods run on
+
+# Errors after which a job does not go on, or never began. After all others it may.
+OVER = (errors.Vanished, errors.SliceLost, errors.CapacityError, errors.PayloadFailed, errors.DeadlineExceeded)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What this process has learned of the cluster. `over`: that it has ended the job."""
+
+    nodes: tuple[str, ...] = ()  # that run the job
+    over: bool = False
+
+    def add(self, nodes: tuple[str, ...]) -> None:
+        self.nodes = tuple(dict.fromkeys((*self.nodes, *nodes)))
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStay(LeasedStay):
+    """`drafts`: the JobSet that is submitted, if it was not before."""
+
+    drafts: tuple[Draft, ...] = ()
+    upload: Callable[[], None] | None = None  # stores code that no ConfigMap holds
+    bucket: str | None = None  # where the results of the run are, if it has one
+    seen: Seen = field(default_factory=Seen)
+
+    @property
+    def traits(self) -> Traits:
+        return TRAITS
+
+    async def obtain(self, ask: Ask, owed: Obligations, capabilities: Capabilities) -> Lease:
+        (draft,) = self.drafts
+        node = draft.lease.name.node
+        if self.upload is not None:
+            await Make(self.upload)
+        await Report("create", f"JobSet {node}", passing=True)
+        owed.lease = draft.lease
+        try:
+            owed.lease = lease = await create_slice(*draft, capabilities)
+        except NotAllowed as error:
+            raise errors.Vanished(f"{node} was released by another tpujob command") from error
+        return lease
+
+    async def settle(self, ask: Ask, lease: Lease | None, capabilities: Capabilities) -> Standing:
+        """Wait until every pod has started.
+
+        Raises CapacityError for a JobSet that is not admitted in time, and what the cluster says of one that cannot start.
+        """
+        assert lease is not None
+        lease, began = await self._started(ask.attempt, lease, capabilities)
+        end = End(min(lease.deadline, began + ask.max_duration_s + LATE_S), LIMIT, movable=False, spare_s=LATE_S)
+        return Standing(lease, began, end, lease.billed_from or began, patience_s=math.inf)
+
+    async def _started(self, attempt: Attempt, lease: Lease, capabilities: Capabilities) -> tuple[Lease, float]:
+        """Return the lease once all pods have started, and since when they run."""
+        if lease.state is LeaseState.READY:
+            lease, _ = await check_slice(lease)
+            return lease, await _running_since(lease)
+        began = await Now()
+        give_up_at = min((lease.ready_by or began) + capabilities.timings.provision_s, lease.deadline)
+        before, looked_at = "", began
+        for pause_s in retry.pauses(first_s=0.05, longest_s=10.0):
+            is_recent = await Now() - looked_at < RECENT_S
+            state = await self._look(attempt, lease, before if is_recent else "")
+            if state is None:
+                break
+            now = looked_at = await Now()
+            before = "" if state.startswith(UNKNOWN) else state
+            if now >= give_up_at:
+                raise errors.CloudUnavailable(
+                    f"{lease.name.node} was still {state} after {format_duration(now - began)}"
+                )
+            await Report("wait", f"{lease.name.node}: {state}, {format_duration(now - began)}", passing=True)
+            await Sleep(pause_s, lease_id=lease.id)
+        await Report("ready", f"{lease.name.node}: every pod runs, after {format_duration(await Now() - began)}")
+        lease = await ReadLease(lease.id)
+        return lease, lease.ready_at or await Now()
+
+    async def _look(self, attempt: Attempt, lease: Lease, before: str) -> str | None:
+        """Return what the JobSet waits for; None once all its pods have started, which is then recorded.
+
+        `before`: what it waited for a moment ago; empty if that is not known, so that it may have run since.
+        """
+        await check_lease(lease)
+        asked_at = await Now()  # a slow answer tells of the time before it
+        try:
+            view = await Get(lease.name)
+        except errors.CloudUnavailable as error:
+            return f"{UNKNOWN} ({error.message})"
+        if view is None or view.state is SliceState.DELETING:
+            # What the cluster has accepted is visible at once: it was there.
+            raise errors.Vanished(f"{lease.name.node} was deleted before its pods ran, or before they were followed")
+        self.seen.add(view.nodes)
+        if view.state is SliceState.TOMBSTONE:
+            self.seen.over = True
+            if before and isinstance(view.error, errors.SliceLost) and view.error.reason == AT_LIMIT:
+                raise errors.CapacityError(
+                    f"{lease.name.node} did not start in time, and the cluster ended it: it was {before}"
+                )
+            raise view.error or errors.Preempted(f"{lease.name.node} was taken away ({view.native_state})")
+        now = await Now()
+        if view.state is SliceState.READY:
+            try:
+                await Record(Ready(lease.id, ready_at(lease, view, now)), Leased(attempt.id, now, lease.id))
+            except NotAllowed as error:  # while the API was asked
+                raise errors.Vanished(f"{lease.name.node} was released meanwhile") from error
+            return None
+        if view.state is SliceState.QUEUED and lease.ready_by is not None and asked_at >= lease.ready_by:
+            raise errors.CapacityError(
+                f"{lease.name.node} was not admitted, or got no nodes, in time: it is still {view.native_state}"
+            )
+        return view.native_state
+
+    async def connect(self, ask: Ask, lease: Lease | None) -> Crew:
+        """Connect to the pods, all of which have started. Raises ArtifactError if the job has ended and they are gone."""
+        assert lease is not None
+        began = await Now()
+        for pause_s in retry.pauses(first_s=0.5, longest_s=10.0):
+            try:
+                workers = await retry.until(await Now() + OUTAGE_S, Workers(lease.name))
+                crew = await Connect(lease, workers, CONNECT_S)
+            except (errors.WrongState, errors.RemoteError) as error:  # not all are there, or the API server is away
+                await check_slice(lease)
+                view = await retry.until(await Now() + OUTAGE_S, Get(lease.name))
+                if view is not None and view.state is SliceState.READY and isinstance(error, errors.WrongState):
+                    gone = f"the job has ended ({view.native_state}), and what its pods wrote is gone with them"
+                    hint = "a cluster deletes ended pods with their nodes: attach earlier"
+                    if self.bucket is not None:
+                        hint = f"its results are in {self.bucket}/"
+                    raise errors.ArtifactError(f"{gone}: {error.message}", hint=hint) from error
+                patience_s = OUTAGE_S if isinstance(error, errors.Unreachable) else CONNECT_S
+                if await Now() >= began + patience_s:
+                    raise errors.SliceLost(f"{lease.name.node}: {error.message}") from error
+                await Sleep(pause_s, lease_id=lease.id)
+            else:
+                self.seen.add(tuple(worker.instance for worker in workers if worker.instance))
+                return crew
+        raise AssertionError("pauses() never ends")
+
+    def verdict(self, lease: Lease | None, status: FleetStatus, run: str) -> errors.TpujobError | None:
+        assert lease is not None
+        return pod_ends.verdict(lease, status, run)
+
+    async def follow(self, watch: Watch, standing: Standing, crew: Crew) -> None:
+        try:
+            await self._watch(watch, standing, crew)
+        except errors.PayloadFailed:
+            await _check_pods(standing.lease)
+            raise
+        except errors.SliceLost as lost:
+            raise what_ended_it(lost) from lost
+
+    async def _watch(self, watch: Watch, standing: Standing, crew: Crew) -> None:
+        """Watch a phase. Of pods that do not answer at its end, or that have ended by then, only the cluster knows how."""
+        try:
+            return await watch(standing.end)
+        except errors.DeadlineExceeded:
+            status = await WaitForWorkers(crew, 0.0)  # this machine may have slept with the one before
+            if not (status.failed or status.ended or status.silent_s(await Now())):
+                raise
+        assert standing.lease is not None
+        try:
+            await watch(replace(standing.end, at=standing.lease.deadline, spare_s=0.0))
+        except errors.DeadlineExceeded as error:
+            status = await WaitForWorkers(crew, 0.0)
+            if status.failed or not status.silent_s(await Now()):
+                raise
+            raise errors.CloudUnavailable("how the job ended is not known: its cluster does not answer") from error
+
+    async def watch_rest(self, lease: Lease) -> None:
+        """Watch the nodes that ran the job until the cluster has deleted them."""
+        await report_nodes(lease.name.project, self.seen.nodes)
+
+    def goes_on(self, error: errors.TpujobError, collected: CollectResult | None) -> bool:
+        """Results that could not be collected wait in the logs of the pods, until the cluster deletes them."""
+        if isinstance(error, errors.ArtifactError):
+            return collected is not None and bool(collected.waiting)
+        return not self.seen.over and not isinstance(error, OVER)
+
+
+async def _running_since(lease: Lease) -> float:
+    """Return since when the pods run; later than READY if Kueue has sent them back and admitted them again, unseen."""
+    try:
+        view = await Get(lease.name)
+    except errors.CloudUnavailable:
+        view = None
+    now = await Now()
+    if view is None or view.running_s is None:
+        return lease.ready_at or now
+    return ready_at(lease, view, now)
+
+
+async def _check_pods(lease: Lease | None) -> None:
+    """Raise SliceLost if the cluster took a pod away: what the others did without it is no failure of the job."""
+    assert lease is not None
+    try:
+        await check_slice(lease)
+    except errors.SliceLost as lost:
+        if lost.reason != AT_LIMIT:
+            raise
+    except errors.CloudError:
+        pass  # without an answer the job failed

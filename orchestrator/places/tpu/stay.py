@@ -1,0 +1,100 @@
+"""The stay of a job on a slice of the Cloud TPU API: the search for one, and the way to its workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from orchestrator import errors
+from orchestrator.core.lease.cloud_api import Capabilities
+from orchestrator.core.lease.lease import Lease
+from orchestrator.core.lease.run_and_attempt import Leased
+from orchestrator.engine.effects.base import Make, Now, Record, Report
+from orchestrator.engine.effects.cloud import Workers
+from orchestrator.engine.effects.workers import Connect
+from orchestrator.engine.leases.obligations import Obligations
+from orchestrator.engine.leases.standing import check_slice
+from orchestrator.engine.provision.candidate_search import Search, find
+from orchestrator.engine.provision.drafts import Draft, Drafter
+from orchestrator.engine.runtime import retry
+from orchestrator.places.leased import LeasedStay
+from orchestrator.places.place import Ask, End, Standing
+from orchestrator.places.tpu.traits import TRAITS
+from orchestrator.places.traits import Traits
+
+if TYPE_CHECKING:
+    from orchestrator.remote.fleet.port import Crew
+
+CONNECT_S = 300.0  # sshd of a fresh VM may take minutes to come up
+CONNECT_AGAIN_S = 120.0
+LAST_MINUTE_S = 60.0  # kept free before the deadline, to stop the job and to collect
+
+
+def end_of(lease: Lease, began: float, max_duration_s: float) -> End:
+    """Return the end of a job that began at `began`: early enough to collect before the deadline of the lease."""
+    own_end = began + max_duration_s
+    spare_s = min(LAST_MINUTE_S, (min(lease.deadline, own_end) - began) / 10)
+    if lease.deadline >= own_end or lease.budget_usd is None:
+        return End(min(lease.deadline, own_end) - spare_s)
+    return End(lease.deadline - spare_s, "limits.max_cost")
+
+
+@dataclass(frozen=True, slots=True)
+class SliceStay(LeasedStay):
+    """`drafts`: the candidates in order, names already chosen; `drafter` makes the same ones again, under new names."""
+
+    drafts: tuple[Draft, ...] = ()
+    drafter: Drafter | None = None
+    wait_s: float = 0.0  # for capacity
+    race: bool = False  # ask for all queued candidates at once
+
+    @property
+    def traits(self) -> Traits:
+        return TRAITS
+
+    async def obtain(self, ask: Ask, owed: Obligations, capabilities: Capabilities) -> Lease:
+        drafts = self.drafts
+        if ask.again:
+            assert self.drafter is not None
+            drafts = await Make(partial(self.drafter.make, ask.used_s, ask.spent_usd))
+        search = Search(
+            drafts,
+            wait_s=self.wait_s,
+            race=self.race,
+            drafter=self.drafter,
+            used_s=ask.used_s,
+            spent_usd=ask.spent_usd,
+            attempt=ask.attempt.id,
+        )
+        return await find(search, capabilities, owed)
+
+    async def settle(self, ask: Ask, lease: Lease | None, capabilities: Capabilities) -> Standing:
+        assert lease is not None
+        if ask.attached:
+            began = ask.attempt.started_at or lease.created_at
+            # An extension before this attach is in the lease already, not in the job file.
+            end = end_of(lease, began, max(ask.max_duration_s, lease.deadline - began))
+            return Standing(lease, began, end, lease.billed_from or began)
+        ready_at = await Now()
+        await Record(Leased(ask.attempt.id, ready_at, lease.id))
+        # `limits.max_duration` does not count the wait for capacity. A slice that was held before was created earlier.
+        began = max(ask.at, lease.created_at if lease.ready_by is None else ready_at)
+        end = end_of(lease, began, ask.max_duration_s)
+        return Standing(lease, began, end, max(lease.billed_from or ready_at, ask.at), ask.spent_usd)
+
+    async def connect(self, ask: Ask, lease: Lease | None) -> Crew:
+        assert lease is not None
+        now, patience_s = await Now(), CONNECT_AGAIN_S
+        if ask.attached:
+            await Report("attach", f"connecting to {lease.name.node}", passing=True)
+        else:
+            await Report("connect", f"waiting for SSH on {lease.name.node}", passing=True)
+            patience_s = max(min(CONNECT_S, lease.ends_at - now), 1.0)  # not past the end of its claim
+        try:
+            workers = await retry.until(now + patience_s, Workers(lease.name))
+            return await Connect(lease, workers, patience_s)
+        except (errors.WrongState, errors.RemoteError):
+            if ask.attached:
+                await check_slice(lease)  # its watchdog may be deleting it: then the job does not go on
+            raise

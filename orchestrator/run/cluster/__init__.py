@@ -1,1 +1,0 @@
-"""Jobs on a cluster: one program submits a JobSet, or attaches to one, and follows its pods to the end."""

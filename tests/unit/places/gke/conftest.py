@@ -1,0 +1,3 @@
+from tests.unit.engine.conftest import world
+
+__all__ = ["world"]
