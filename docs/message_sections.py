@@ -129,7 +129,10 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"client/slices/(inventory|status)", r""),
     ),
     "Slice lost, preempted, or run canceled": (
-        (r"places/tpu/stay|run/(held|lane|monitor|program)|engine/(leases/(recover|renewal|standing)|provision)", r""),
+        (
+            r"places/(leased|tpu/stay)|run/(held|lane|monitor|program)|engine/(leases/(recover|renewal|standing)|provision)",
+            r"",
+        ),
         (r"engine/slices/(lend|up_and_down)", r"^\{node|any more"),
         (r"places/(google|tpu/api/client)", r"taken away|PREEMPTED|does not exist"),
         (r"errors\.|client/jobs/ending", r"canceled|interrupted"),
