@@ -6,7 +6,7 @@ from __future__ import annotations
 # fits has the message. The module is a path without the leading `orchestrator/`.
 SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "Torch is missing": (
-        (r"cli/|engine/|run/|places/", r"torch of this Python|has no torch"),
+        (r"cli/|places/preparation/", r"torch of this Python|has no torch"),
         (r"payload/", r"pip install 'torch"),
     ),
     "Built-in training": ((r"payload/", r""),),
@@ -49,10 +49,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"places/google/os_login|places/tpu/reach", r"OS Login|profile|key"),
     ),
     "A cluster: JobSet, Kueue and pods": (
-        (
-            r"places/gke/|client/cluster/|places/google/objects",
-            r"",
-        ),
+        (r"places/gke/(?!check)|places/google/objects", r""),
         (r"run/monitor", r"sent back to its queue"),
     ),
     "No usable credentials": (
@@ -91,9 +88,9 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "Setup fails": (
         (r"vm/data|places/preparation/data", r""),
         (r"vm/environment|places/preparation/(checks|requirements)|core/jobfile/requirement_lines", r""),
-        (r"run/(local|monitor)", r"^the setup"),
+        (r"run/monitor", r"^the setup"),
     ),
-    "The job fails": ((r"run/(local|monitor)", r"failed|was lost:"), (r"errors\.", r"ended with code")),
+    "The job fails": ((r"run/monitor", r"failed|was lost:"), (r"errors\.", r"ended with code")),
     "Deadline or budget reached": (
         (r"(engine|run)/|core/lease/run_and_attempt", r"^the job reached|deadline|too little|reached its end"),
         (r"engine/slices/up_and_down", r"can be extended|longer than 7 days|would have cost"),
@@ -129,25 +126,22 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"client/slices/(inventory|status)", r""),
     ),
     "Slice lost, preempted, or run canceled": (
-        (
-            r"places/(leased|tpu/stay)|run/(held|lane|monitor|program)|engine/(leases/(recover|renewal|standing)|provision)",
-            r"",
-        ),
+        (r"run/(monitor|held|program)|places/leased|engine/(leases/(recover|renewal|standing)|provision)", r""),
         (r"engine/slices/(lend|up_and_down)", r"^\{node|any more"),
-        (r"places/(google|tpu/api/client)", r"taken away|PREEMPTED|does not exist"),
+        (r"places/(google|tpu/(api/client|reach))", r"taken away|PREEMPTED|does not exist"),
         (r"errors\.|client/jobs/ending", r"canceled|interrupted"),
     ),
     "In use by another command": (
         (r"client/", r"another (process|tpujob command)|in use by|being run already|running job"),
     ),
+    "Slices that are held": (
+        (r"client/slices/(up|held|down)|engine/slices/", r"slice|\{handle\}|idle_s|max_duration_s|\{id\}"),
+        (r"places/tpu/api/", r"state|addresses yet"),
+    ),
     "No such run or slice": (
         (r"ledger/ledger|client/(lookup|jobs/attach)", r""),
         (r"client/slices/down", r"ever named|matches several"),
         (r"client/results/(logs|pages)", r"run"),
-    ),
-    "Slices that are held": (
-        (r"client/slices/(up|held|down)|engine/slices/", r"slice|\{handle\}|idle_s|max_duration_s|\{id\}"),
-        (r"places/(tpu|google)/", r"state|addresses yet"),
     ),
     "Timers and drill": ((r"client/guarantee/(timers|install_gc)|cli/commands/guarantee/(install_gc|drill)", r""),),
     "Mistakes in a command or a job file": ((r"cli/|client/|core/jobfile/|places/", r""),),
