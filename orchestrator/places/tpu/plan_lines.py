@@ -3,9 +3,7 @@
 A price has its date, emulated cost is marked as such, granted capacity is no zero, and an unknown price is no bound.
 """
 
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from orchestrator import catalog
 from orchestrator.core.planning.plan import Candidate, CandidateOrder, Dropped, Plan
@@ -162,40 +160,3 @@ def _race_line(plan: Plan, overlap_s: float) -> str:
 
 def _amount(one: Candidate, usd: float | None) -> str:
     return "granted" if one.granted else "unknown" if usd is None else f"{usd:,.2f}"
-
-
-# A request to the API as a person reads it: method, URL, and its body as YAML, with scripts and keys summarized.
-
-LONG_CHARS = 200  # a text that is longer, or has several request_lines, is summarized
-
-
-def request_lines(request: Mapping[str, Any]) -> list[str]:
-    """Return the request_lines of a request that has `method`, `url` and `body`."""
-    return [f"{request['method']} {request['url']}", *_lines(request["body"], "")]
-
-
-def _lines(value: Any, indent: str) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _entry(f"{indent}{key}:", inner, indent)
-    elif isinstance(value, Sequence) and not isinstance(value, str):
-        for inner in value:
-            yield from _entry(f"{indent}-", inner, indent)
-
-
-def _entry(head: str, value: Any, indent: str) -> Iterator[str]:
-    if isinstance(value, Mapping | list | tuple) and value:
-        yield head
-        yield from _lines(value, f"{indent}  ")
-    else:
-        yield f"{head} {_scalar(value)}"
-
-
-def _scalar(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
-    text = str(value)
-    if len(text) > LONG_CHARS or "\n" in text:
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        return f"({len(text.encode()) / 1000:,.1f} KB, sha256 {digest[:16]}; `--json` has it)"
-    return text or '""'

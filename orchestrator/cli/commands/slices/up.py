@@ -18,7 +18,7 @@ from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.core.text.durations import format_duration
 from orchestrator.core.text.times import day_clock
 from orchestrator.errors import NeedsConsent, UserError
-from orchestrator.places.tpu.plan_lines import request_lines
+from orchestrator.report.layout import request_lines
 
 NEVER, DEFAULT_TTL = "never", "24h"
 MADE = ("created", "recreated")  # the actions that make a slice, with the end that --ttl asks for
