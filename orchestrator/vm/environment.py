@@ -201,7 +201,6 @@ def _delete_unused(path: Path) -> None:
 
 
 # torch: torch_xla does not name what it is built for in its metadata, so no resolver knows it.
-
 PACKAGE = re.compile(r"\s*(torch(?:[-_.](?:xla|tpu))?)\s*(?=[\[<>=!~;@(\s]|$)", re.I)
 # The first line that another version is asked for by. Every emulated worker has pip, which knows versions and markers.
 _REFUSED = """
@@ -251,7 +250,6 @@ def pair_of(tool: Tool, requirements: str, constraints: str) -> str:
 
 
 # What an emulated worker lends to the virtual environments of jobs: packages of the machine that it runs on.
-
 SCRIPT = """#!/bin/sh
 '''exec' {python} "$0" "$@"
 ' '''
