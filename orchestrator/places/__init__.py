@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import functools
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
-    from orchestrator.places.traits import Traits
+    from orchestrator.places.traits import ByHand, Traits
 
 NAMES = ("tpu", "gke", "local")
 
 
 @functools.cache
-def traits(name: str) -> Traits:
-    """Return the traits of a place, by its name."""
+def traits_on(name: str) -> Traits:
+    """Return the traits of a place, by its name: that of `on:`."""
     found: Traits = import_module(f"{__name__}.{name}.traits").TRAITS
     return found
 
@@ -27,4 +27,9 @@ def traits(name: str) -> Traits:
 @functools.cache
 def traits_of(cloud: str) -> Traits:
     """Return the traits of the place of a run or a lease, by its `cloud`. Raises KeyError for one that no place has."""
-    return {each: traits(name) for name in NAMES for each in traits(name).clouds}[cloud]
+    return {each: traits_on(name) for name in NAMES for each in traits_on(name).clouds}[cloud]
+
+
+def by_hand(cloud: str) -> ByHand:
+    """Return what a person is told, and may type, where the release of a lease of this cloud is not proven."""
+    return cast("ByHand", import_module(f"{__name__}.{traits_of(cloud).name}.by_hand"))

@@ -3,7 +3,8 @@
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from orchestrator.core.lease.run_and_attempt import LOCAL
+from orchestrator import places
+from orchestrator.core.lease.clouds import is_emulated
 from orchestrator.core.text.durations import format_usd
 
 
@@ -29,11 +30,11 @@ def short_clock(at: float, now: float) -> str:
 
 def format_cost(usd: float | None, cloud: str) -> str:
     """Return what a slice or a run of this cloud costs: `$0.10`, `$0.10 emulated`, `none (local)`; `unknown` for None."""
-    if cloud == LOCAL:
-        return "none (local)"
+    if not places.traits_of(cloud).billed:
+        return f"none ({cloud})"
     if usd is None:
         return "unknown"
-    return f"{format_usd(usd)} emulated" if cloud == "emulated" else format_usd(usd)
+    return f"{format_usd(usd)} emulated" if is_emulated(cloud) else format_usd(usd)
 
 
 def csv_cell(value: Any) -> Any:

@@ -2,4 +2,17 @@
 
 from orchestrator.places.traits import Traits
 
-TRAITS = Traits("tpu", ("google", "emulated"), "slice", billed=True, held=True, watched=True, made_with_job=False)
+TRAITS = Traits(
+    name="tpu",
+    clouds=("google", "emulated"),
+    noun="slice",
+    awaited="VM",
+    reached="ssh",
+    billed=True,
+    by_target=True,
+    held=True,
+    watched=True,
+    made_with_job=False,
+    vms=True,
+    tpus=True,
+)

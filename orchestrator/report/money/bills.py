@@ -6,9 +6,9 @@ Who pays for what is decided in `report.costs`, so that `tpujob cost` has the do
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
-from orchestrator import catalog
+from orchestrator import catalog, places
 from orchestrator.core.lease.lease import Lease, Purpose
-from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState, RunRecord
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import costs
 from orchestrator.report.money.spending import HERE
@@ -20,10 +20,10 @@ def bills(ledger: Ledger, now: Callable[[str], float]) -> Iterator[Bill]:
     paid: dict[str, list[Paid]] = defaultdict(list)
     work: dict[str, list[Work]] = defaultdict(list)
     for run, _ in ledger.runs():
-        if run.cloud == LOCAL:
-            yield from _local(ledger, run, now(LOCAL))
-            continue
         at = now(run.cloud)
+        if not places.traits_of(run.cloud).billed:
+            yield from _local(ledger, run, at)
+            continue
         for share in costs.shares(ledger, run, at):
             paid[share.lease.id].append(Paid(run.id, _job(run), share.since, share.until))
         for attempt in ledger.attempts_of(run.id):
@@ -74,7 +74,7 @@ def _local(ledger: Ledger, run: RunRecord, now: float) -> Iterator[Bill]:
         until = attempt.ended_at
         yield Bill(
             id=attempt.id,
-            cloud=LOCAL,
+            cloud=run.cloud,
             project=HERE,
             zone="",
             name=run.name,
