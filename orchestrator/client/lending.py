@@ -21,6 +21,7 @@ from orchestrator import catalog, errors
 from orchestrator.client import plans
 from orchestrator.client.jobs.sleep_inhibitor import about_sleep, inhibit_sleep
 from orchestrator.core.lease.access import AccessWish, Via
+from orchestrator.core.lease.clouds import is_emulated
 from orchestrator.core.lease.lease import Purpose
 from orchestrator.core.planning.capacity_request import CapacityRequest, Provisioning
 from orchestrator.core.planning.plan import make
@@ -30,7 +31,6 @@ from orchestrator.engine.provision.candidate_search import Search
 from orchestrator.engine.runtime.interpreter import HEARD_WITHIN_S
 from orchestrator.engine.slices.lend import LendRequest, Loan, lend
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned
-from orchestrator.settings import EMULATED
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -270,7 +270,7 @@ def _lend(
     drafter = plans.drafter(session, plan, AccessWish(via=options.via), handle=options.name, purpose=Purpose.RUN)
     search = Search(drafter.make(), wait_s=options.wait_s, drafter=drafter)
     with ExitStack() as stack:
-        if session.target.kind != EMULATED:
+        if not is_emulated(session.target.kind):
             inhibited = stack.enter_context(inhibit_sleep("a slice is in use"))
             if text := about_sleep(inhibited=inhibited, ttl_s=session.target.timings.ttl_s):
                 session.reporter.notice("note", text)

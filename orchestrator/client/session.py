@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from orchestrator import fork, private_files, settings
+from orchestrator import fork, places, private_files, settings
 from orchestrator.client.connections import Connections
 from orchestrator.client.events import Reporter
 from orchestrator.client.reach import Reach
@@ -140,6 +140,7 @@ class Session:
                 start_guardian=self._connections.guardian(),
                 open_cloud=partial(self._connections.connect, kind),
                 reach=self._reach(kind),
+                channel=places.traits_of(kind).reached,
                 still_there=partial(self._connections.still_there, kind),
             )
         return self._worlds[kind]

@@ -16,19 +16,20 @@ class Traits:
     name: str  #: as `on:` of a job file has it
     clouds: tuple[str, ...]  #: as the ledger names it; an emulated one is the same place at another address
     noun: str  #: what a job gets there, for people: "slice", "JobSet", "process"
+    area: str  #: where it is within a project, for people: "zone", "namespace"
     awaited: str  #: what a run waits for first, for people: "VM", "pods"
     reached: str  #: how its workers are reached, as the stage of messages about that: "ssh", "pods"
     billed: bool  #: it costs dollars while it exists, so a lease claims it, and its absence is proven
     by_target: (
         bool  #: the target of a command says where: `--cloud`, `--project`, the settings; else the job itself does
     )
-    held: bool  #: it outlives its job where the user or uncollected results need it: `up`, `--keep`, `tpujob collect`
+    held: bool  #: it outlives its job where the user or uncollected results need it, and goes from run to run
     watched: bool  #: its workers have a watchdog, to which this machine sends heartbeats while it claims the slice
     made_with_job: bool  #: the job goes there with the create call, and starts without this machine
     vms: bool  #: its workers are VMs of the user's: `ssh`, `scp`, `forward`, `stop`, `start`, and `extend` of their end
     tpus: bool  #: its workers have TPUs
     alone: bool = False  #: one job runs there at a time: two would slow each other down, and spoil the figures
-    listed_by: str = ""  #: what has to be named, one by one, to list all that is there: "namespace"; "" for nothing
+    one_list: bool = True  #: one list has every area of a project; else those to look in have to be named
     results_stay: bool = False  #: a job there may send its results to a bucket, so that they outlive its workers
     dollars: str = ""  #: what its dollars are, where they are not those of its own bill
     unpriced: str = "the price table has no price for it"  #: why a price is unknown, where it is

@@ -14,6 +14,7 @@ from orchestrator.client.guarantee import teardown_client
 from orchestrator.client.session import Session
 from orchestrator.core.jobfile.cluster import NAMESPACE, ClusterWish
 from orchestrator.core.lease.cloud_api import SliceView
+from orchestrator.core.lease.clouds import is_emulated
 from orchestrator.core.planning.location_rules import places_near
 from orchestrator.core.text import names
 from orchestrator.core.text.durations import format_usd_per_hour
@@ -24,9 +25,8 @@ from orchestrator.errors import ConfigError, UserError
 from orchestrator.exit_codes import NOT_PROVEN
 from orchestrator.ledger.file import LedgerIsNewer, LedgerUnavailable
 from orchestrator.ledger.rows import GcRun
-from orchestrator.places.gke.api import kubectl
-from orchestrator.places.tpu.api import gcloud
-from orchestrator.settings import EMULATED, GKE
+from orchestrator.places import by_hand
+from orchestrator.settings import GKE
 
 if TYPE_CHECKING:
     from orchestrator.places.gke.api.client import ClusterCloud
@@ -123,10 +123,7 @@ def collect_garbage(
     if not dry_run:
         scope = "all" if zones is None else ",".join(zones)
         code = _record(collected, scope, reporter, cloud, project, quiet=quiet) or code
-    emulated = target.kind == EMULATED
-    unproven = [each for each in collected.ended.values() if not (each.gone or dry_run)]
-    alerts = tuple(_alert(each, emulated=emulated) for each in unproven)
-    return _result(collected, target.kind, target.why, code, alerts)
+    return _result(collected, target.kind, target.why, code)
 
 
 def collect_garbage_on_cluster(
@@ -158,8 +155,7 @@ def collect_garbage_on_cluster(
     code = 0 if collected.done else NOT_PROVEN
     if not dry_run:
         code = _record(collected, ",".join(places), reporter, None, None, quiet=quiet, place=(GKE, project)) or code
-    unproven = [each for each in collected.ended.values() if not (each.gone or dry_run)]
-    return _result(collected, GKE, why, code, tuple(_cluster_alert(each) for each in unproven))
+    return _result(collected, GKE, why, code)
 
 
 def _run(
@@ -207,7 +203,8 @@ def _zones(places: Sequence[str]) -> list[str] | None:
     return list(dict.fromkeys(found)) or None
 
 
-def _result(collected: engine.Collected, cloud: str, why: str, code: int, alerts: tuple[str, ...]) -> GcResult:
+def _result(collected: engine.Collected, cloud: str, why: str, code: int) -> GcResult:
+    unproven = [each for each in collected.ended.values() if not (each.gone or collected.dry_run)]
     return GcResult(
         cloud=cloud,
         project=collected.project,
@@ -222,7 +219,7 @@ def _result(collected: engine.Collected, cloud: str, why: str, code: int, alerts
         doubtful=tuple(_found(each.view, why=each.why) for each in collected.doubtful.values()),
         incomplete=dict(collected.incomplete),
         exit_code=code,
-        alerts=alerts,
+        alerts=tuple(_alert(each, cloud) for each in unproven),
     )
 
 
@@ -270,15 +267,8 @@ def _found(view: SliceView, **fields: Any) -> FoundSlice:
     )
 
 
-def _alert(ended: engine.Expired, *, emulated: bool) -> str:
-    name, price = ended.view.name, format_usd_per_hour(ended.usd_per_hour)
-    bill = "emulated, not billed" if emulated else f"may be billing {price}"
-    head = f"!! NOT VERIFIED GONE: {name.node} ({name.zone}, project {name.project}; {bill}): {ended.problem}"
-    return head if emulated else f"{head}\n   do now      {gcloud.delete_command(name)}"
-
-
-def _cluster_alert(ended: engine.Expired) -> str:
-    name = ended.view.name
-    head = f"!! NOT VERIFIED GONE: JobSet {name.node} (namespace {name.zone}, {name.project}): {ended.problem}"
-    lease_id = name.node.rpartition("-")[2]  # also where only its leavings were found
-    return f"{head}\n   do now      {kubectl.delete_command(name, lease_id=lease_id)}"
+def _alert(ended: engine.Expired, cloud: str) -> str:
+    name, hand, emulated = ended.view.name, by_hand(cloud), is_emulated(cloud)
+    bill = "emulated, not billed" if emulated else f"{hand.MAY} {format_usd_per_hour(ended.usd_per_hour)}"
+    head = f"!! NOT VERIFIED GONE: {name.node} ({hand.where(name)}; {bill}): {ended.problem}"
+    return head if emulated else f"{head}\n   do now      {hand.delete_command(name)}"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from orchestrator.client.guarantee import teardown_client, timers
 from orchestrator.core.lease import watchdog_report
+from orchestrator.core.lease.clouds import is_emulated
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.watchdog_report import WatchdogStatus
 from orchestrator.core.text.durations import format_duration
@@ -22,7 +23,7 @@ from orchestrator.ledger.clocks import Clocks
 from orchestrator.ledger.file import LedgerUnavailable
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import costs
-from orchestrator.settings import EMULATED, Target
+from orchestrator.settings import Target
 
 WATCHDOGS, GC = "watchdog", "gc"
 NOT_KNOWN = "not known"
@@ -66,7 +67,7 @@ def failed(name: str, error: TpujobError) -> HealthCheck:
 def cloud(target: Target) -> HealthCheck:
     """Return which cloud is the target, and why."""
     fix = None
-    if target.kind == EMULATED and target.endpoint is None:
+    if is_emulated(target.kind) and target.endpoint is None:
         fix = "for Google Cloud: `gcloud config set project PROJECT`, or TPUJOB_PROJECT, or --project"
     return HealthCheck("cloud", True, target.why, fix)
 

@@ -1,6 +1,6 @@
 """Adopt a slice that is in the API and not in this machine's ledger: find the one that `down` names, and record it."""
 
-from orchestrator import catalog
+from orchestrator import catalog, places
 from orchestrator.client import lookup
 from orchestrator.client.session import Session, default_handle
 from orchestrator.client.slices import inventory
@@ -10,7 +10,6 @@ from orchestrator.core.lease.cloud_api import SliceView
 from orchestrator.core.lease.lease import Intent, Lease, Mode
 from orchestrator.core.text import names
 from orchestrator.errors import TeardownUnproven, TpujobError, UserError
-from orchestrator.places.tpu.api import gcloud
 
 
 def search(session: Session, name: str | None, *, everything: bool) -> tuple[list[Lease], tuple[str, ...]]:
@@ -82,7 +81,8 @@ def _adopt(session: Session, asked: ProjectInventory, view: SliceView) -> Lease:
         why = f"its label {names.LEASE_ID}={lease.id} is that of another slice"
     if lease is None or why is not None:
         raise TeardownUnproven(
-            f"{view.name.node} is {view.native_state}, and {why}", hint=gcloud.delete_command(view.name)
+            f"{view.name.node} is {view.native_state}, and {why}",
+            hint=places.by_hand(asked.cloud).delete_command(view.name),
         )
     session.reporter.notice("found", f"{view.name.node} ({_owner_text(session, view)}) in the API; deleting it")
     session.ledger.record(Intent(lease))

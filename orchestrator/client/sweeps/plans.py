@@ -8,18 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator import places
 from orchestrator.client import plans, shown_logs
 from orchestrator.client.cluster import targets
 from orchestrator.client.events import VariantResult
 from orchestrator.client.jobs import data, tpu_use
 from orchestrator.client.jobs.code import ship_line, survey_of
 from orchestrator.client.jobs.planning import plan_of
+from orchestrator.core.lease.clouds import is_emulated
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.report.cluster_plan import cluster_plan_lines
 from orchestrator.report.layout import Table, format_cost
 from orchestrator.report.plan import candidate_shape
 from orchestrator.run.preparation import checks
-from orchestrator.settings import EMULATED, GKE
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -36,9 +37,10 @@ def sweep_plans(session: Session, variants: tuple[Variant, ...]) -> dict[int, Pl
     for variant in variants:
         spec = variant.spec
         asked = spec.model_dump_json(include={"on", "gke", "tpu", "limits", "bucket", "data", "allow_egress", "train"})
-        if spec.on != "local" and asked not in made:
+        billed = places.traits_on(spec.on).billed
+        if billed and asked not in made:
             made[asked] = plan_of(session, spec)
-        found[variant.number] = None if spec.on == "local" else made[asked]
+        found[variant.number] = made[asked] if billed else None
     return found
 
 
@@ -82,7 +84,7 @@ def preview(session: Session, sweep: Sweep, path: Path) -> SweepPreview:
     ships = [survey_of(session, variant.spec, path) for variant in sweep.variants]
     shipped = dict.fromkeys(ship_line(found) for found in ships if found is not None)
     notes = (*_lines(session, sweep, made), *shipped, _summary(session, sweep, made, lanes))
-    head = ("RUN", "VARIANT", "TYPE", "NAMESPACE" if _cloud(session, sweep) == GKE else "ZONE", "AT MOST")
+    head = ("RUN", "VARIANT", "TYPE", places.traits_of(_cloud(session, sweep)).area.upper(), "AT MOST")
     cells = tuple((variant.name, variant.label, *_where(session, sweep, plan)) for variant, plan in rows)
     return SweepPreview(sweep, made, usd, shape, notes, Table(head, cells, right=(4,)))
 
@@ -100,7 +102,7 @@ def check(session: Session, sweep: Sweep, path: Path) -> None:
             data.lines_of(session, spec)
         checks.check_directories(spec, path)
         resolve_env(spec, os.environ)
-        if spec.on == "local":
+        if not places.traits_on(spec.on).tpus:
             if spec.train is not None:
                 checks.check_local_training(spec.train.backend, "a job with `on: local` trains")
             continue
@@ -109,7 +111,7 @@ def check(session: Session, sweep: Sweep, path: Path) -> None:
             continue
         checks.check_bucket(spec, session.target.kind, os.environ)
         checks.check_python(spec, session.target.kind)
-        if spec.train is not None and session.target.kind == EMULATED:
+        if spec.train is not None and is_emulated(session.target.kind):
             checks.check_local_training("none" if spec.train.backend == "none" else "xla")
 
 
@@ -171,12 +173,14 @@ def _lines_of(session: Session, spec: JobSpec, plan: Plan) -> list[str]:
 
 def on_slices(sweep: Sweep) -> bool:
     """Whether any variant of the sweep runs on a slice of this session's cloud."""
-    return any(variant.spec.on == "tpu" for variant in sweep.variants)
+    return any(places.traits_on(variant.spec.on).by_target for variant in sweep.variants)
 
 
 def _cloud(session: Session, sweep: Sweep) -> str:
-    on_clusters = any(variant.spec.on == "gke" for variant in sweep.variants)
-    return GKE if on_clusters and not on_slices(sweep) else session.target.kind
+    """Return the cloud whose dollars its plans are in: that of the session, if a variant runs there."""
+    traits = [places.traits_on(variant.spec.on) for variant in sweep.variants]
+    elsewhere = [each.clouds[0] for each in traits if each.billed and not each.by_target]
+    return elsewhere[0] if elsewhere and not on_slices(sweep) else session.target.kind
 
 
 def _summary(session: Session, sweep: Sweep, made: Mapping[int, Plan | None], lanes: int) -> str:

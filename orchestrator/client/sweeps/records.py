@@ -15,12 +15,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator import places
 from orchestrator.client.events import VariantResult
 from orchestrator.client.jobs import results
 from orchestrator.client.jobs.code import shipment_of, survey_of
 from orchestrator.client.sweeps.board import result_of
 from orchestrator.client.sweeps.progress import living_records, lock_of
-from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState, RunRecord
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.core.text import names
 from orchestrator.errors import UserError
 from orchestrator.ledger.rows import SweepRecord, VariantRecord
@@ -41,7 +42,7 @@ def work_key(session: Session, spec: JobSpec, path: Path) -> str:
         shipment = shipment_of(session, survey_of(session, spec, path), stack)
         code = shipment.id if shipment else None
         asked = requirements.read(spec, path, code_sha256=code)
-    cloud = LOCAL if spec.on == "local" else f"{session.target.kind} {session.target.project}"
+    cloud = f"{session.target.kind} {session.target.project}" if places.traits_on(spec.on).billed else spec.on
     job = spec.model_dump(mode="json", exclude={"name", *runs.OF_A_SWEEP})
     work = {"job": job, "code": code, "environment": asdict(asked), "cloud": cloud}
     return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()

@@ -18,16 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator import places
 from orchestrator.client.events import Reporter, SweepResult
 from orchestrator.client.jobs.sleep_inhibitor import about_sleep, inhibit_sleep
 from orchestrator.client.results import pages
 from orchestrator.client.sweeps import plans, records
 from orchestrator.client.sweeps.board import Board
 from orchestrator.client.sweeps.lanes import LaneThread, LaneWork, OpenSession
+from orchestrator.core.lease.clouds import is_emulated
 from orchestrator.core.lease.lease import CANCEL
 from orchestrator.engine.runtime.interpreter import HEARD_WITHIN_S, signals_to
 from orchestrator.errors import Canceled, Interrupted, TpujobError
-from orchestrator.settings import EMULATED
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -65,7 +66,8 @@ def run_sweep(session: Session, open_session: OpenSession, request: SweepRequest
     plans.show(session, sweep, done, lanes)
     with ExitStack() as stack:
         record = stack.enter_context(records.recorded(session, request, work_keys, done))
-        if lanes and session.target.kind != EMULATED and any(variant.spec.on != "local" for variant in sweep.variants):
+        billed = any(places.traits_on(variant.spec.on).billed for variant in sweep.variants)
+        if lanes and billed and not is_emulated(session.target.kind):
             _inhibit_sleep(session, stack)
         inbox: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         shared = {"id": record.id, "name": sweep.name}
@@ -137,7 +139,7 @@ def _listen(work: LaneWork, lanes: list[LaneThread], inbox: queue.SimpleQueue[in
     work.board.stop(Interrupted.BASE + number)
     for lane in lanes:
         lane.interrupt(number)
-    on_slices = any(variant.spec.on == "tpu" for variant in work.board.variants)
+    on_slices = any(places.traits_on(variant.spec.on).by_target for variant in work.board.variants)
     _tell(work.reporter, number, len(signals), f"{running} run{'s'[: running != 1]}", on_slices=on_slices)
 
 

@@ -6,6 +6,7 @@ TRAITS = Traits(
     name="local",
     clouds=("local",),
     noun="process",
+    area="directory",
     awaited="process",
     reached="local",
     billed=False,

@@ -6,6 +6,7 @@ TRAITS = Traits(
     name="tpu",
     clouds=("google", "emulated"),
     noun="slice",
+    area="zone",
     awaited="VM",
     reached="ssh",
     billed=True,

@@ -59,6 +59,7 @@ def world(tmp_path: Path, started: list[Guardian]) -> RealWorld:
         start_guardian=start,
         open_cloud=opened,
         reach=Reach(lambda: None, lambda lease_id: tmp_path),
+        channel="ssh",
     )
 
 
