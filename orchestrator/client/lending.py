@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Literal
 
 from orchestrator import catalog, errors
 from orchestrator.client import plans
-from orchestrator.client.jobs.sleep_inhibitor import about_sleep, inhibit_sleep
+from orchestrator.client.jobs.sleep_inhibitor import awake
 from orchestrator.core.lease.access import AccessWish, Via
-from orchestrator.core.lease.clouds import is_emulated
 from orchestrator.core.lease.lease import Purpose
 from orchestrator.core.planning.capacity_request import CapacityRequest, Provisioning
 from orchestrator.core.planning.plan import make
@@ -270,10 +269,7 @@ def _lend(
     drafter = plans.drafter(session, plan, AccessWish(via=options.via), handle=options.name, purpose=Purpose.RUN)
     search = Search(drafter.make(), wait_s=options.wait_s, drafter=drafter)
     with ExitStack() as stack:
-        if not is_emulated(session.target.kind):
-            inhibited = stack.enter_context(inhibit_sleep("a slice is in use"))
-            if text := about_sleep(inhibited=inhibited, ttl_s=session.target.timings.ttl_s):
-                session.reporter.notice("note", text)
+        stack.enter_context(awake(session, "a slice is in use"))
         loan = session.on_cloud(partial(lend, LendRequest(search, lent, returned)))
     if loan.owed.released is not None:
         session.note(loan.owed.released)

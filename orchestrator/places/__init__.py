@@ -11,6 +11,8 @@ import functools
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
+from orchestrator.core.lease.clouds import is_emulated as is_emulated
+
 if TYPE_CHECKING:
     from orchestrator.places.traits import ByHand, Traits
 

@@ -4,7 +4,6 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from orchestrator import places
-from orchestrator.core.lease.clouds import is_emulated
 from orchestrator.core.text.durations import format_usd
 
 
@@ -34,7 +33,7 @@ def format_cost(usd: float | None, cloud: str) -> str:
         return f"none ({cloud})"
     if usd is None:
         return "unknown"
-    return f"{format_usd(usd)} emulated" if is_emulated(cloud) else format_usd(usd)
+    return f"{format_usd(usd)} emulated" if places.is_emulated(cloud) else format_usd(usd)
 
 
 def csv_cell(value: Any) -> Any:

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator import catalog, places
-from orchestrator.core.lease.clouds import is_emulated
 from orchestrator.core.lease.lease import Lease, LeaseState
 from orchestrator.core.text.durations import format_duration, format_usd, format_usd_per_hour
 from orchestrator.report import worker_ends
 from orchestrator.report.layout import clock, day_clock, format_cost
 
 if TYPE_CHECKING:
+    from orchestrator.core.lease.cloud_api import SliceName
     from orchestrator.engine.leases.release import Released
     from orchestrator.report.worker_ends import WorkerReport
     from orchestrator.run.progress import Outcome
@@ -109,7 +109,7 @@ def held_after_failure(lease: Lease, ended_at: float) -> list[str]:
     until, handle = lease.ends_at, lease.handle
     usd = None if lease.usd_per_hour is None else lease.usd_per_hour * (until - ended_at) / 3600
     price = "its price is unknown" if usd is None else f"{format_usd(usd)} more at most"
-    if usd is not None and is_emulated(lease.cloud):
+    if usd is not None and places.is_emulated(lease.cloud):
         price = f"emulated, not billed; on Google Cloud {price}"
     for_s = format_duration(round(until - ended_at))
     return [
@@ -154,7 +154,15 @@ def uncollected_alert(outcome: Outcome) -> str:
 
 def _bill(lease: Lease) -> str:
     price = format_usd_per_hour(lease.usd_per_hour)
-    return f"{price} on Google Cloud; emulated, not billed" if is_emulated(lease.cloud) else price
+    return f"{price} on Google Cloud; emulated, not billed" if places.is_emulated(lease.cloud) else price
+
+
+def unproven_head(cloud: str, name: SliceName, accelerator_type: str, usd_per_hour: float | None) -> str:
+    """Return the first line of an alert for a slice that is not proven absent."""
+    by_hand = places.by_hand(cloud)
+    price = format_usd_per_hour(usd_per_hour)
+    bill = "; emulated, not billed)" if places.is_emulated(cloud) else f") {by_hand.MAY} {price}"
+    return f"!! NOT VERIFIED GONE: {name.node} ({accelerator_type}, {by_hand.where(name)}{bill}"
 
 
 def unproven_alert(released: Released, guardian: str | None = None, *, watchdog_by: float | None = None) -> str:
@@ -163,10 +171,12 @@ def unproven_alert(released: Released, guardian: str | None = None, *, watchdog_
     `guardian` describes the guardian process; `watchdog_by`: when its VM deletes the slice at the latest, unix seconds.
     """
     lease, verdict = released.lease, released.verdict
-    by_hand, traits, emulated = places.by_hand(lease.cloud), places.traits_of(lease.cloud), is_emulated(lease.cloud)
-    where = f"{lease.accelerator_type}, {by_hand.where(lease.name)}"
-    bill = "; emulated, not billed)" if emulated else f") {by_hand.MAY} {format_usd_per_hour(lease.usd_per_hour)}"
-    head = f"!! NOT VERIFIED GONE: {lease.name.node} ({where}{bill}"
+    by_hand, traits, emulated = (
+        places.by_hand(lease.cloud),
+        places.traits_of(lease.cloud),
+        places.is_emulated(lease.cloud),
+    )
+    head = unproven_head(lease.cloud, lease.name, lease.accelerator_type, lease.usd_per_hour)
     seen = f"{verdict.last_seen} at {clock(released.checked_at)}" if released.checked_at else verdict.last_seen
     lines = [head, f"   last seen   {seen}; missing for the proof: {'; '.join(verdict.missing)}"]
     if released.answer:

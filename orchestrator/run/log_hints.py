@@ -11,11 +11,10 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from orchestrator.core.lease.clouds import is_emulated
 from orchestrator.core.lease.run_and_attempt import RunRecord, job_file
 from orchestrator.core.text.terminal import clean
 from orchestrator.errors import UserError
-from orchestrator.places import traits_of
+from orchestrator.places import is_emulated, traits_of
 from orchestrator.remote.shipping.ignore import OWN, Rules
 from orchestrator.remote.shipping.links import reach_of
 from orchestrator.remote.shipping.tree import is_secret

@@ -8,7 +8,6 @@ from orchestrator.client import lookup
 from orchestrator.client.session import Session, unchecked
 from orchestrator.core.lease import absence
 from orchestrator.core.lease.cloud_api import SliceState
-from orchestrator.core.lease.clouds import is_emulated
 from orchestrator.core.lease.lease import Forgotten, Lease, LeaseState
 from orchestrator.engine.effects.cloud import Get
 from orchestrator.engine.leases.release import Released, release, remove_key, try_record
@@ -112,7 +111,7 @@ def _too_early(session: Session, lease: Lease, released: Released) -> str | None
 
 def _how_to_verify(lease: Lease) -> tuple[str, ...]:
     again = f"tpujob forget {lease.handle} --verified-by-me --reason 'how you know'"
-    if is_emulated(lease.cloud):
+    if places.is_emulated(lease.cloud):
         return ("# it is emulated and not billed; `tpujob emulator status` shows what the emulator has", again)
     by_hand = places.by_hand(lease.cloud)
     return (

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator import places
 from orchestrator.client.guarantee import teardown_client, timers
 from orchestrator.core.lease import watchdog_report
-from orchestrator.core.lease.clouds import is_emulated
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.watchdog_report import WatchdogStatus
 from orchestrator.core.text.durations import format_duration
@@ -67,7 +67,7 @@ def failed(name: str, error: TpujobError) -> HealthCheck:
 def cloud(target: Target) -> HealthCheck:
     """Return which cloud is the target, and why."""
     fix = None
-    if is_emulated(target.kind) and target.endpoint is None:
+    if places.is_emulated(target.kind) and target.endpoint is None:
         fix = "for Google Cloud: `gcloud config set project PROJECT`, or TPUJOB_PROJECT, or --project"
     return HealthCheck("cloud", True, target.why, fix)
 

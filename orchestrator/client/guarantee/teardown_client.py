@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator import settings
-from orchestrator.core.lease.clouds import is_emulated
+from orchestrator import places, settings
 from orchestrator.emulator.daemon import control
 from orchestrator.errors import CloudUnavailable
 from orchestrator.places.tpu.api.connect import connect_light, read_token
@@ -24,7 +23,7 @@ def connect(target: Target, secrets: Redactor) -> LightApi:
     `secrets` learns the emulator's token. Raises AuthError without credentials, CloudUnavailable when the emulator does not
     start, ConfigError for an unusable state directory.
     """
-    if not is_emulated(target.kind):
+    if not places.is_emulated(target.kind):
         return connect_light(target)
     if target.endpoint is not None:
         secrets.add(read_token(target.token_file))

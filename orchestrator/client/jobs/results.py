@@ -17,7 +17,6 @@ from orchestrator.client.connections import OFF
 from orchestrator.client.events import RunResult, relative
 from orchestrator.client.results import pages
 from orchestrator.client.session import Session
-from orchestrator.core.lease.clouds import is_emulated
 from orchestrator.core.lease.lease import HeldFor
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord, recorded_error
 from orchestrator.core.text.durations import format_duration
@@ -129,7 +128,7 @@ def recorded(
         ended_at=attempt.ended_at or run.created_at,
         attempt_count=_number(attempt),
         restarts=whole.restarts,
-        emulated=is_emulated(run.cloud),
+        emulated=places.is_emulated(run.cloud),
         job_s=whole.job_s,
         cost_usd=whole.cost_usd,
         metrics=metrics(Path(run.directory)),
@@ -155,7 +154,7 @@ def _result(session: Session, outcome: Outcome, whole: WholeRun, *, lines: Itera
         ended_at=outcome.ended_at,
         attempt_count=_number(outcome.attempt),
         restarts=whole.restarts,
-        emulated=is_emulated(outcome.run.cloud),
+        emulated=places.is_emulated(outcome.run.cloud),
         job_s=whole.job_s,
         cost_usd=whole.cost_usd,
         metrics=metrics(directory),

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from orchestrator import places
 from orchestrator.core.jobfile.cluster import NAMESPACE
 from orchestrator.core.lease.cloud_api import EVERYWHERE
-from orchestrator.core.lease.clouds import is_emulated
 from orchestrator.core.text import names
 from orchestrator.errors import AuthError, CloudError, CloudUnavailable, ConfigError
 from orchestrator.exit_codes import NOT_PROVEN
@@ -66,7 +65,7 @@ class ProjectInventory:
     def summary(self) -> str:
         """One line: which cloud was asked, when, and how completely."""
         traits = places.traits_of(self.cloud)
-        place = "emulated cloud" if is_emulated(self.cloud) else f"project {self.project}"
+        place = "emulated cloud" if places.is_emulated(self.cloud) else f"project {self.project}"
         if not traits.one_list:
             place = f"cluster {self.project.partition('@')[0]}, {traits.area} {', '.join(self.namespaces)}"
         if not self.running:
@@ -171,7 +170,7 @@ def _has_no_emulator(session: Session, kind: str) -> bool:
     """An emulator that does not run has no slices, and is not started to be asked."""
     from orchestrator.emulator.daemon import control
 
-    own = is_emulated(kind) and session.target.endpoint is None
+    own = places.is_emulated(kind) and session.target.endpoint is None
     return own and control.running(session.emulator_directory) is None
 
 

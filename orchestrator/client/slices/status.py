@@ -17,7 +17,6 @@ from orchestrator.client.sweeps.progress import SweepProgress
 from orchestrator.core.lease import chip_report, claim_labels
 from orchestrator.core.lease.absence import is_ours
 from orchestrator.core.lease.cloud_api import SliceState, SliceView
-from orchestrator.core.lease.clouds import is_emulated
 from orchestrator.core.lease.lease import HeldFor, Lease, LeaseState, Mode
 from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.core.text import names
@@ -183,7 +182,7 @@ def _waiting(session: Session) -> tuple[WaitingRun, ...]:
 
 def _google_not_asked(session: Session, asked: list[ProjectInventory]) -> str | None:
     """A slice of an earlier day may be billed there, so the reason is worth a line."""
-    if any(places.traits_of(each.cloud).by_target and not is_emulated(each.cloud) for each in asked):
+    if any(places.traits_of(each.cloud).by_target and not places.is_emulated(each.cloud) for each in asked):
         return None
     source = session.target.source
     return "no project is configured" if source == "default" else f"{source} names an emulator"
@@ -242,7 +241,7 @@ def _leased(session: Session, lease: Lease, asked: ProjectInventory | None) -> S
         usd_at_most=costs.at_most(lease),
         budget_usd=lease.budget_usd,
         mode=str(lease.mode),
-        emulated=is_emulated(lease.cloud),
+        emulated=places.is_emulated(lease.cloud),
         run=lease.run,
         owner=lease.owner,
         yours=True,
@@ -322,7 +321,7 @@ def _unleased(session: Session, asked: ProjectInventory, view: SliceView, remark
         usd_so_far=usd(now),
         usd_at_most=usd(ends_at),
         mode=view.labels.get(names.MODE),
-        emulated=is_emulated(asked.cloud),
+        emulated=places.is_emulated(asked.cloud),
         owner=owner,
         yours=owner == session.owner,
         remark=remark,

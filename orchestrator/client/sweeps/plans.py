@@ -15,7 +15,6 @@ from orchestrator.client.events import VariantResult
 from orchestrator.client.jobs import data, tpu_use
 from orchestrator.client.jobs.code import ship_line, survey_of
 from orchestrator.client.jobs.planning import plan_of
-from orchestrator.core.lease.clouds import is_emulated
 from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.report.cluster_plan import cluster_plan_lines
 from orchestrator.report.layout import Table, format_cost
@@ -111,7 +110,7 @@ def check(session: Session, sweep: Sweep, path: Path) -> None:
             continue
         checks.check_bucket(spec, session.target.kind, os.environ)
         checks.check_python(spec, session.target.kind)
-        if spec.train is not None and is_emulated(session.target.kind):
+        if spec.train is not None and places.is_emulated(session.target.kind):
             checks.check_local_training("none" if spec.train.backend == "none" else "xla")
 
 

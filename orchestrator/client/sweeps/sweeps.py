@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING
 
 from orchestrator import places
 from orchestrator.client.events import Reporter, SweepResult
-from orchestrator.client.jobs.sleep_inhibitor import about_sleep, inhibit_sleep
+from orchestrator.client.jobs.sleep_inhibitor import awake
 from orchestrator.client.results import pages
 from orchestrator.client.sweeps import plans, records
 from orchestrator.client.sweeps.board import Board
 from orchestrator.client.sweeps.lanes import LaneThread, LaneWork, OpenSession
-from orchestrator.core.lease.clouds import is_emulated
 from orchestrator.core.lease.lease import CANCEL
 from orchestrator.engine.runtime.interpreter import HEARD_WITHIN_S, signals_to
 from orchestrator.errors import Canceled, Interrupted, TpujobError
@@ -66,9 +65,8 @@ def run_sweep(session: Session, open_session: OpenSession, request: SweepRequest
     plans.show(session, sweep, done, lanes)
     with ExitStack() as stack:
         record = stack.enter_context(records.recorded(session, request, work_keys, done))
-        billed = any(places.traits_on(variant.spec.on).billed for variant in sweep.variants)
-        if lanes and billed and not is_emulated(session.target.kind):
-            _inhibit_sleep(session, stack)
+        if lanes and any(places.traits_on(variant.spec.on).billed for variant in sweep.variants):
+            stack.enter_context(awake(session, "a sweep is attached to this machine"))
         inbox: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         shared = {"id": record.id, "name": sweep.name}
         by_number = {each.number: {**shared, **records.of_run(each)} for each in record.variants}
@@ -160,9 +158,3 @@ def _end(work: LaneWork, lanes: list[LaneThread]) -> None:
     for lane in lanes:
         if lane.thread.ident is not None:
             lane.thread.join()
-
-
-def _inhibit_sleep(session: Session, stack: ExitStack) -> None:
-    inhibited = stack.enter_context(inhibit_sleep("a sweep is attached to this machine"))
-    if text := about_sleep(inhibited=inhibited, ttl_s=session.target.timings.ttl_s):
-        session.reporter.notice("note", text)

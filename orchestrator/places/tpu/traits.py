@@ -2,18 +2,5 @@
 
 from orchestrator.places.traits import Traits
 
-TRAITS = Traits(
-    name="tpu",
-    clouds=("google", "emulated"),
-    noun="slice",
-    area="zone",
-    awaited="VM",
-    reached="ssh",
-    billed=True,
-    by_target=True,
-    held=True,
-    watched=True,
-    made_with_job=False,
-    vms=True,
-    tpus=True,
-)
+TRAITS = Traits("tpu", ("google", "emulated"), "slice", "zone", "VM", "ssh", billed=True, tpus=True, by_target=True,
+    one_list=True, held=True, watched=True, vms=True)  # fmt: skip

@@ -6,7 +6,6 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 
 from orchestrator import places
-from orchestrator.core.lease.clouds import is_emulated
 from orchestrator.core.text.durations import format_duration, format_usd, format_usd_per_hour
 from orchestrator.report.layout import Table, csv_cell, format_cost, minute_clock
 from orchestrator.report.money.spending import By, CloudCost, CostReport, CostRow, OpenSlice
@@ -15,7 +14,7 @@ from orchestrator.report.money.spending import By, CloudCost, CostReport, CostRo
 def head(cloud: str) -> str:
     """Return the name of a cloud, and what its dollars are."""
     dollars = places.traits_of(cloud).dollars
-    if is_emulated(cloud):
+    if places.is_emulated(cloud):
         dollars = "the prices of Google Cloud, and nothing of it is billed"
     return f"{cloud}: {dollars}" if dollars else cloud
 
