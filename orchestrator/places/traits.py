@@ -39,6 +39,10 @@ class Traits:
     unpriced: str = "the price table has no price for it"  #: why a price is unknown, where it is
 
 
+# Of a newer tpujob, which wrote the ledger: it may be billed, and nothing else is known of it.
+NEWER = Traits("", (), "slice", "zone", "VM", "ssh", billed=True)
+
+
 class ByHand(Protocol):
     """The module `by_hand` of a place that is billed: sentences and commands for people, where nothing is proven."""
 

@@ -87,7 +87,7 @@ def clouds(bills: Iterable[Bill], period: Period, by: By) -> tuple[CloudCost, ..
 def _order(cloud: str) -> tuple[bool, bool, int]:
     """What is money comes first."""
     traits = places.traits_of(cloud)
-    return not traits.billed, places.is_emulated(cloud), places.NAMES.index(traits.name)
+    return not traits.billed, places.is_emulated(cloud), (*places.NAMES, "").index(traits.name)
 
 
 def _cloud(cloud: str, found: Sequence[Stretch], by: By) -> CloudCost:
