@@ -160,9 +160,11 @@ def _bill(lease: Lease) -> str:
 def unproven_head(cloud: str, name: SliceName, accelerator_type: str, usd_per_hour: float | None) -> str:
     """Return the first line of an alert for a slice that is not proven absent."""
     by_hand = places.by_hand(cloud)
-    price = format_usd_per_hour(usd_per_hour)
-    bill = "; emulated, not billed)" if places.is_emulated(cloud) else f") {by_hand.MAY} {price}"
-    return f"!! NOT VERIFIED GONE: {name.node} ({accelerator_type}, {by_hand.where(name)}{bill}"
+    where = ", ".join(filter(None, (accelerator_type, by_hand.where(name))))  # of leavings the type may be unknown
+    bill = f") {by_hand.MAY} {format_usd_per_hour(usd_per_hour)}"
+    return (
+        f"!! NOT VERIFIED GONE: {name.node} ({where}{'; emulated, not billed)' if places.is_emulated(cloud) else bill}"
+    )
 
 
 def unproven_alert(released: Released, guardian: str | None = None, *, watchdog_by: float | None = None) -> str:

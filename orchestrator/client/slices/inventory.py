@@ -142,10 +142,8 @@ def _configured(session: Session) -> dict[str, tuple[str, ...]]:
 def _begin(
     session: Session, kind: str, project: str, leases: list[Lease], give_up_at: float, configured: tuple[str, ...] = ()
 ) -> tuple[ProjectInventory, threading.Thread | None]:
-    namespaces: tuple[str, ...] = ()
-    if not places.traits_of(kind).one_list:
-        namespaces = tuple(dict.fromkeys((*configured, *(lease.name.zone for lease in leases))))
-    asked = ProjectInventory(kind, project, namespaces)
+    namespaces = dict.fromkeys((*configured, *(lease.name.zone for lease in leases)))
+    asked = ProjectInventory(kind, project, () if places.traits_of(kind).one_list else tuple(namespaces))
     if not leases and _has_no_emulator(session, kind):
         asked.running = False
         return asked, None

@@ -205,9 +205,7 @@ def _per_chip(run: RunRecord, images_per_s: float | None, accelerator_type: str 
     """
     kind = catalog.lookup(accelerator_type) if accelerator_type else None
     asked = (run.spec.train or NO_TRAINING).cores
-    if (
-        images_per_s is None or kind is None or places.is_emulated(run.cloud)
-    ):  # there a few processes stand for all chips
+    if images_per_s is None or kind is None or places.is_emulated(run.cloud):  # a few processes stand for all chips
         return None
     if asked == "all":
         return images_per_s / kind.chips
