@@ -140,6 +140,7 @@ class Session:
                 start_guardian=self._connections.guardian(),
                 open_cloud=partial(self._connections.connect, kind),
                 reach=places.place_of(kind).reach(self, kind),
+                channel=places.traits_of(kind).reached,
                 still_there=partial(self._connections.still_there, kind),
             )
         return self._worlds[kind]

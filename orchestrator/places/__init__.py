@@ -11,10 +11,12 @@ import functools
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
+from orchestrator.core.lease.clouds import is_emulated as is_emulated
+
 if TYPE_CHECKING:
     from orchestrator.places.place import Place
     from orchestrator.places.refusals import FileChecks
-    from orchestrator.places.traits import Traits
+    from orchestrator.places.traits import ByHand, Traits
 
 NAMES = ("tpu", "gke", "local")
 
@@ -51,5 +53,12 @@ def traits_on(name: str) -> Traits:
 
 @functools.cache
 def traits_of(cloud: str) -> Traits:
-    """Return the traits of the place of a run or a lease, by its `cloud`. Raises KeyError for one that no place has."""
-    return {each: traits_on(name) for name in NAMES for each in traits_on(name).clouds}[cloud]
+    """Return the traits of the place of a run or a lease, by its `cloud`; NEWER for one that no place here has."""
+    from orchestrator.places.traits import NEWER
+
+    return next((traits_on(name) for name in NAMES if cloud in traits_on(name).clouds), NEWER)
+
+
+def by_hand(cloud: str) -> ByHand:
+    """Return what a person is told, and may type, where the release of a lease of this cloud is not proven."""
+    return cast("ByHand", import_module(f"{__name__}.{traits_of(cloud).name}.by_hand"))

@@ -4,17 +4,17 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestrator.core.lease.run_and_attempt import LOCAL
+from orchestrator import places
 from orchestrator.core.text.durations import format_usd
 
 
 def format_cost(usd: float | None, cloud: str) -> str:
     """Return what a slice or a run of this cloud costs: `$0.10`, `$0.10 emulated`, `none (local)`; `unknown` for None."""
-    if cloud == LOCAL:
-        return "none (local)"
+    if not places.traits_of(cloud).billed:
+        return f"none ({cloud})"
     if usd is None:
         return "unknown"
-    return f"{format_usd(usd)} emulated" if cloud == "emulated" else format_usd(usd)
+    return f"{format_usd(usd)} emulated" if places.is_emulated(cloud) else format_usd(usd)
 
 
 def csv_cell(value: Any) -> Any:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator import places
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, end_text, job_file
 from orchestrator.core.lease.run_spec import NO_TRAINING, RunSpec
@@ -249,7 +250,7 @@ def _lease_report(lease: Lease, now: float) -> LeaseReport:
         ready_at=lease.ready_at,
         gone_at=lease.gone_at,
         usd=costs.of_lease(lease, now),
-        emulated=lease.cloud == "emulated",
+        emulated=places.is_emulated(lease.cloud),
     )
 
 

@@ -59,7 +59,7 @@ MAY_IMPORT = {
     "promises": set(),  # what is promised knows nothing of what keeps it, and only what measures knows it
     "drill": {"drill", "promises", "emulator.daemon.control"} | CORE,
     "client": {"client", "settings", "boot_clock", "emulator.daemon.control", "whole_file"} | REPORT,
-    "cli": {"cli", "client", "report", "settings"} | CORE,
+    "cli": {"cli", "client", "report", "settings", "places.traits_of", "places.traits_on"} | CORE,
     "emulator": {"emulator", "boot_clock", "catalog", "fork", "open_files", "peers", "trees", "vm.crc32c"},
     "vm": {"vm"},
 }

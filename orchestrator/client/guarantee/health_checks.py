@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator import places
 from orchestrator.client.guarantee import teardown_client, timers
 from orchestrator.client.session import Session
 from orchestrator.core.lease import access, watchdog_report
@@ -25,7 +26,7 @@ from orchestrator.ledger.clocks import Clocks
 from orchestrator.ledger.file import LedgerUnavailable
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import costs
-from orchestrator.settings import EMULATED, Target
+from orchestrator.settings import Target
 
 WATCHDOGS, GC = "watchdog", "gc"
 NOT_KNOWN = "not known"
@@ -69,7 +70,7 @@ def failed(name: str, error: TpujobError) -> HealthCheck:
 def cloud(target: Target) -> HealthCheck:
     """Return which cloud is the target, and why."""
     fix = None
-    if target.kind == EMULATED and target.endpoint is None:
+    if places.is_emulated(target.kind) and target.endpoint is None:
         fix = "for Google Cloud: `gcloud config set project PROJECT`, or TPUJOB_PROJECT, or --project"
     return HealthCheck("cloud", True, target.why, fix)
 

@@ -18,7 +18,7 @@ from orchestrator.client.jobs.log_output import make_directory
 from orchestrator.client.results import pages
 from orchestrator.client.slices.down import SliceRelease
 from orchestrator.core.lease.lease import CANCEL, HeldFor, Lease, LeaseState
-from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState, RunRecord, has_uncollected_results
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, has_uncollected_results
 from orchestrator.core.text.times import clock
 from orchestrator.engine.leases.cancellation import record_cancel
 from orchestrator.engine.slices import up_and_down
@@ -64,7 +64,7 @@ def cancel(session: Session, found: RunRecord, attempt: Attempt) -> Canceled:
     if attempt.state.ended:
         return _had_ended(session, found, attempt)
     lease = record_end(session, found, attempt)
-    if found.cloud == LOCAL:
+    if not places.traits_of(found.cloud).billed:
         wait_for_process(session, attempt.id, found.id)
         return _canceled(session, found, "none of its processes runs any more")
     if lease is not None and not is_its_own(lease, found):
@@ -81,7 +81,7 @@ def cancel(session: Session, found: RunRecord, attempt: Attempt) -> Canceled:
 
 def record_end(session: Session, found: RunRecord, attempt: Attempt) -> Lease | None:
     """Tell the run that it has been ended, in the ledger or as its supervisor looks for it; return the slice that it has."""
-    if found.cloud == LOCAL:
+    if not places.traits_of(found.cloud).billed:
         ask_to_end(session.directory / "local", attempt.id)
         return None
     lease = lookup.lease_of_run(session, found.id)
@@ -213,7 +213,8 @@ def _run_with_results(session: Session, run: str) -> tuple[RunRecord, Attempt]:
 def _lock(session: Session, found: RunRecord, attempt: Attempt) -> None:
     """One process collects, and only after the end."""
     if not attempt.state.ended:
-        hint = "wait for its end" if found.cloud == LOCAL else f"`tpujob attach {found.id}` follows a detached one"
+        billed = places.traits_of(found.cloud).billed
+        hint = f"`tpujob attach {found.id}` follows a detached one" if billed else "wait for its end"
         raise UserError(f"{found.id} has not ended; its results are collected when it ends", hint=hint)
     if not session.locks.lock(attempt.id):
         raise UserError(f"another process is collecting the results of {found.id}", hint="wait for its end")

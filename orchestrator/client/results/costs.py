@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import get_args
 
-from orchestrator import catalog
+from orchestrator import catalog, places
 from orchestrator.client.session import Session
 from orchestrator.core.lease.lease import Lease, Purpose
-from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState, RunRecord
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.core.text.durations import parse_duration
 from orchestrator.errors import UserError
 from orchestrator.ledger.ledger import Ledger
@@ -91,10 +91,10 @@ def bills(ledger: Ledger, now: Callable[[str], float]) -> Iterator[Bill]:
     paid: dict[str, list[Paid]] = defaultdict(list)
     work: dict[str, list[Work]] = defaultdict(list)
     for run, _ in ledger.runs():
-        if run.cloud == LOCAL:
-            yield from _local(ledger, run, now(LOCAL))
-            continue
         at = now(run.cloud)
+        if not places.traits_of(run.cloud).billed:
+            yield from _local(ledger, run, at)
+            continue
         for share in costs.shares(ledger, run, at):
             paid[share.lease.id].append(Paid(run.id, _job(run), share.since, share.until))
         for attempt in ledger.attempts_of(run.id):
@@ -145,7 +145,7 @@ def _local(ledger: Ledger, run: RunRecord, now: float) -> Iterator[Bill]:
         until = attempt.ended_at
         yield Bill(
             id=attempt.id,
-            cloud=LOCAL,
+            cloud=run.cloud,
             project=HERE,
             zone="",
             name=run.name,

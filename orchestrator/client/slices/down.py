@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
 
-from orchestrator import catalog
+from orchestrator import catalog, places
 from orchestrator.client import lookup
 from orchestrator.client.session import Session, default_handle
 from orchestrator.client.slices import inventory
@@ -19,7 +19,6 @@ from orchestrator.core.text import names
 from orchestrator.engine.leases.release import Released
 from orchestrator.engine.slices import up_and_down
 from orchestrator.errors import CloudError, ConfigError, TeardownUnproven, TpujobError, UserError
-from orchestrator.places.tpu.api import gcloud
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +174,8 @@ def _adopt(session: Session, asked: ProjectInventory, view: SliceView) -> Lease:
         why = f"its label {names.LEASE_ID}={lease.id} is that of another slice"
     if lease is None or why is not None:
         raise TeardownUnproven(
-            f"{view.name.node} is {view.native_state}, and {why}", hint=gcloud.delete_command(view.name)
+            f"{view.name.node} is {view.native_state}, and {why}",
+            hint=places.by_hand(asked.cloud).delete_command(view.name),
         )
     session.reporter.notice("found", f"{view.name.node} ({_owner_text(session, view)}) in the API; deleting it")
     session.ledger.record(Intent(lease))

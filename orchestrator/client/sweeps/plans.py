@@ -17,7 +17,6 @@ from orchestrator.places.place import Wish
 from orchestrator.places.preparation import checks, data, tpu_use
 from orchestrator.places.preparation.code import ship_line, survey_of
 from orchestrator.report.layout import format_cost
-from orchestrator.settings import GKE
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -79,7 +78,7 @@ def preview(session: Session, sweep: Sweep, path: Path) -> SweepPreview:
     ships = [survey_of(session, variant.spec, path) for variant in sweep.variants]
     shipped = dict.fromkeys(ship_line(found) for found in ships if found is not None)
     notes = (*_lines(session, sweep, made), *shipped, _summary(session, sweep, made, lanes))
-    head = ("RUN", "VARIANT", "TYPE", "NAMESPACE" if _cloud(session, sweep) == GKE else "ZONE", "AT MOST")
+    head = ("RUN", "VARIANT", "TYPE", places.traits_of(_cloud(session, sweep)).area.upper(), "AT MOST")
     cells = tuple((variant.name, variant.label, *_where(session, sweep, plan)) for variant, plan in rows)
     return SweepPreview(sweep, made, usd, shape, notes, Table(head, cells, right=(4,)))
 
@@ -154,12 +153,14 @@ def _lines(session: Session, sweep: Sweep, made: Mapping[int, Plan | None]) -> l
 
 def on_slices(sweep: Sweep) -> bool:
     """Whether any variant of the sweep runs on a slice of this session's cloud."""
-    return any(variant.spec.on == "tpu" for variant in sweep.variants)
+    return any(places.traits_on(variant.spec.on).by_target for variant in sweep.variants)
 
 
 def _cloud(session: Session, sweep: Sweep) -> str:
-    on_clusters = any(variant.spec.on == "gke" for variant in sweep.variants)
-    return GKE if on_clusters and not on_slices(sweep) else session.target.kind
+    """Return the cloud whose dollars its plans are in: that of the session, if a variant runs there."""
+    traits = [places.traits_on(variant.spec.on) for variant in sweep.variants]
+    elsewhere = [each.clouds[0] for each in traits if each.billed and not each.by_target]
+    return elsewhere[0] if elsewhere and not on_slices(sweep) else session.target.kind
 
 
 def _summary(session: Session, sweep: Sweep, made: Mapping[int, Plan | None], lanes: int) -> str:

@@ -22,16 +22,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator import places
 from orchestrator.client.events import Reporter, SweepResult, VariantResult
 from orchestrator.client.jobs import results
-from orchestrator.client.jobs.sleep_inhibitor import about_sleep, inhibit_sleep
+from orchestrator.client.jobs.sleep_inhibitor import awake
 from orchestrator.client.results import pages
 from orchestrator.client.sweeps import plans
 from orchestrator.client.sweeps.board import Board, result_of
 from orchestrator.client.sweeps.lanes import LaneThread, LaneWork, OpenSession
 from orchestrator.client.sweeps.progress import living_records, lock_of
 from orchestrator.core.lease.lease import CANCEL
-from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState, RunRecord
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.core.text import names
 from orchestrator.engine.runtime.interpreter import HEARD_WITHIN_S, signals_to
 from orchestrator.errors import Canceled, Interrupted, TpujobError, UserError
@@ -39,7 +40,6 @@ from orchestrator.ledger.rows import SweepRecord, VariantRecord
 from orchestrator.places.preparation import records as runs
 from orchestrator.places.preparation import requirements
 from orchestrator.places.preparation.code import shipment_of, survey_of
-from orchestrator.settings import EMULATED
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
@@ -78,8 +78,8 @@ def run_sweep(session: Session, open_session: OpenSession, request: SweepRequest
     plans.show(session, sweep, done, lanes)
     with ExitStack() as stack:
         record = stack.enter_context(recorded(session, request, work_keys, done))
-        if lanes and session.target.kind != EMULATED and any(variant.spec.on != "local" for variant in sweep.variants):
-            _inhibit_sleep(session, stack)
+        if lanes and any(places.traits_on(variant.spec.on).billed for variant in sweep.variants):
+            stack.enter_context(awake(session, "a sweep is attached to this machine"))
         inbox: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         shared = {"id": record.id, "name": sweep.name}
         by_number = {each.number: {**shared, **of_run(each)} for each in record.variants}
@@ -150,7 +150,7 @@ def _listen(work: LaneWork, lanes: list[LaneThread], inbox: queue.SimpleQueue[in
     work.board.stop(Interrupted.BASE + number)
     for lane in lanes:
         lane.interrupt(number)
-    on_slices = any(variant.spec.on == "tpu" for variant in work.board.variants)
+    on_slices = any(places.traits_on(variant.spec.on).by_target for variant in work.board.variants)
     _tell(work.reporter, number, len(signals), f"{running} run{'s'[: running != 1]}", on_slices=on_slices)
 
 
@@ -173,12 +173,6 @@ def _end(work: LaneWork, lanes: list[LaneThread]) -> None:
             lane.thread.join()
 
 
-def _inhibit_sleep(session: Session, stack: ExitStack) -> None:
-    inhibited = stack.enter_context(inhibit_sleep("a sweep is attached to this machine"))
-    if text := about_sleep(inhibited=inhibited, ttl_s=session.target.timings.ttl_s):
-        session.reporter.notice("note", text)
-
-
 # Sweeps in the ledger: which variants one has, and what became of each, by the runs of this machine.
 #
 # A sweep is alive while its process holds its lock. The key of a variant stands for its work: the job as resolved, its code and
@@ -193,7 +187,7 @@ def work_key(session: Session, spec: JobSpec, path: Path) -> str:
         shipment = shipment_of(session, survey_of(session, spec, path), stack)
         code = shipment.id if shipment else None
         asked = requirements.read(spec, path, code_sha256=code)
-    cloud = LOCAL if spec.on == "local" else f"{session.target.kind} {session.target.project}"
+    cloud = f"{session.target.kind} {session.target.project}" if places.traits_on(spec.on).billed else spec.on
     job = spec.model_dump(mode="json", exclude={"name", *runs.OF_A_SWEEP})
     work = {"job": job, "code": code, "environment": asdict(asked), "cloud": cloud}
     return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()

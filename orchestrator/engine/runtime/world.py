@@ -56,6 +56,7 @@ class RealWorld:
     start_guardian: Callable[[], GuardianHandle] | None  # None: the user wants none
     open_cloud: Callable[[], Cloud]
     reach: ReachPort
+    channel: str  # how workers are reached, as the stage of messages about that
     still_there: Callable[[], bool] = lambda: True  # an emulator that was restarted answers at another address
     _cloud: Cloud | None = None
     _cloud_pid: int = 0  # the process that has opened it
@@ -111,7 +112,7 @@ class RealWorld:
         self.reach.revoke_login(lease)
 
     def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Crew:
-        notice = lambda text: self.report(Report(lease.channel, text))  # noqa: E731
+        notice = lambda text: self.report(Report(self.channel, text))  # noqa: E731
         fleet = self.reach.fleet(lease, workers, notice, self.now)
         self._fleets.append(fleet)
         if self._closed:  # this effect was abandoned

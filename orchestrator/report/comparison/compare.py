@@ -13,8 +13,8 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from orchestrator import places
 from orchestrator.core.jobfile.params import text_of
-from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.text.table import Table
 from orchestrator.report.comparison.figures import EpochMeasure, Measure, RunFigures
 from orchestrator.report.comparison.remarks import SAME_WAY, SAME_WORK, differences, headline, notes, remarks, titles
@@ -148,7 +148,7 @@ def device(column: RunFigures) -> str:
 
 def place(column: RunFigures) -> str:
     """Return the type of its slice, and that it was emulated, or that it was this machine."""
-    if column.cloud == LOCAL:
+    if not places.traits_of(column.cloud).tpus:
         return "this machine"
     kind = column.accelerator_type or "no slice"
     return f"{kind}, emulated" if column.emulated else kind

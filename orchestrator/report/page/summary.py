@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from orchestrator import catalog
-from orchestrator.core.lease.run_and_attempt import LOCAL, AttemptState, end_text
+from orchestrator import catalog, places
+from orchestrator.core.lease.run_and_attempt import AttemptState, end_text
 from orchestrator.core.text.durations import format_duration
 from orchestrator.core.text.metric_lines import less_is_better
 from orchestrator.core.text.times import clock, day_clock
@@ -58,7 +58,7 @@ def sentence(data: RunData) -> str:
 def place(data: RunData) -> str:
     """Return on what the run was: accelerator, zone, provisioning."""
     report, lease = data.report, data.report.lease
-    if report.cloud == LOCAL:
+    if not places.traits_of(report.cloud).tpus:
         return "on this machine, without a TPU"
     if lease is None:
         return "no slice was had"
@@ -110,7 +110,7 @@ def main_metrics(figures: RunFigures) -> list[tuple[str, Metric]]:
 
 def cost_tile(reports: Sequence[RunReport]) -> Tile:
     """Return the cost of whole runs of one cloud, over all of their attempts."""
-    paid = [report for report in reports if report.cloud != LOCAL]
+    paid = [report for report in reports if places.traits_of(report.cloud).billed]
     if not paid:
         return Tile("Cost", "none", "on this machine")
     total = costs.total([report.cost_usd for report in paid])

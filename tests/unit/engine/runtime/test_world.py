@@ -54,6 +54,7 @@ def world(tmp_path: Path, started: list[Guardian]) -> RealWorld:
         kind="emulated", clocks=clocks, ledger=LedgerInMemory(), locks=FileLocks(tmp_path / "locks"),
         report=lambda told: None, start_guardian=start, open_cloud=opened,
         reach=Reach(lambda: None, lambda lease_id: tmp_path),
+        channel="ssh",
     )  # fmt: skip
 
 
