@@ -313,6 +313,17 @@ def test_a_create_is_sent_again_when_the_cloud_says_for_a_minute_and_not_where_i
     assert times == sent_at and lease.sends == len(sent_at), "none of them is known to have had no effect"
 
 
+def test_a_foreign_slice_of_its_name_is_neither_used_nor_deleted(world: VirtualWorld) -> None:
+    ((lease, request),) = drafts = Drafts(world, A).make()
+    world.cloud.create(replace(request, labels={"tpujob-lease-id": "9999999999"}))
+    owed = Obligations()
+    with pytest.raises(errors.UnexpectedReply, match="neither used nor deleted"):
+        world.drive(find(Search(drafts), CAN, owed))
+    world.drive(release_owed(owed, CAN, "it failed"))
+    assert alive(world) == {A} and ("delete", request.name.node) not in world.cloud.calls
+    assert world.ledger.lease(lease.id).state is LeaseState.GONE, "its only create was refused"
+
+
 # -- queued ------------------------------------------------------------------------------------------------------------
 
 
