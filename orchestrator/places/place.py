@@ -266,6 +266,9 @@ class Place(Protocol):
     def attached(self, run: RunRecord, lease: Lease) -> tuple[Stay, tuple[Phase, ...]]:
         """Return the stay of a job that runs without a process, and the phases that are followed."""
 
+    def end_run(self, desk: Desk, run: RunRecord, attempt: Attempt) -> None:
+        """Tell the process of a run that the user has ended it. What it has is released, or stopped, after that."""
+
     def tidy(self, desk: Desk, run: RunRecord) -> None:
         """Delete what the end of its lease does not delete of a run. A failure is reported."""
 

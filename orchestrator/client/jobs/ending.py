@@ -20,11 +20,9 @@ from orchestrator.client.slices.down import SliceRelease
 from orchestrator.core.lease.lease import CANCEL, HeldFor, Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, has_uncollected_results
 from orchestrator.core.text.times import clock
-from orchestrator.engine.leases.cancellation import record_cancel
 from orchestrator.engine.slices import up_and_down
 from orchestrator.errors import ArtifactError, TpujobError, UserError
 from orchestrator.places.leased import STOP_GRACE_S
-from orchestrator.places.local.crew import ask_to_end
 from orchestrator.remote.transfer.collect import Beside, CollectRequest
 from orchestrator.report import collected
 from orchestrator.report.messages import lease_outcome
@@ -81,11 +79,8 @@ def cancel(session: Session, found: RunRecord, attempt: Attempt) -> Canceled:
 
 def record_end(session: Session, found: RunRecord, attempt: Attempt) -> Lease | None:
     """Tell the run that it has been ended, in the ledger or as its supervisor looks for it; return the slice that it has."""
-    if not places.traits_of(found.cloud).billed:
-        ask_to_end(session.directory / "local", attempt.id)
-        return None
     lease = lookup.lease_of_run(session, found.id)
-    session.run(record_cancel(found.id), found.cloud)
+    places.place_of(found.cloud).end_run(session, found, attempt)
     return lease
 
 

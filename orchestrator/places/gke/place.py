@@ -24,6 +24,7 @@ from orchestrator.places.gke.preparation import prepare, variables
 from orchestrator.places.gke.reach import PodReach
 from orchestrator.places.gke.stay import ClusterStay
 from orchestrator.places.gke.traits import TRAITS
+from orchestrator.places.leased import LeasedPlace
 from orchestrator.places.place import STATES, Phase, PlanMade, Prepared, Stay, Wish
 from orchestrator.places.preparation import data, records
 from orchestrator.settings import GKE
@@ -43,7 +44,7 @@ MANIFEST = "jobset.yaml"  # in the directory of a run: what was submitted, witho
 NO_CLOUD_OPTIONS = "a job with `on: gke` names its cluster below `gke:`: --cloud and --project do not apply"
 
 
-class Cluster:
+class Cluster(LeasedPlace):
     traits = TRAITS
 
     def check(self, desk: Desk, spec: JobSpec, path: Path, wish: Wish) -> None:

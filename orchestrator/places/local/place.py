@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 from orchestrator.core.lease.run_and_attempt import LOCAL, AttemptState
 from orchestrator.core.text import scripts
 from orchestrator.errors import UserError
-from orchestrator.places.local.crew import AGENT, LocalCrew, remove_leftovers
+from orchestrator.places.local.crew import AGENT, LocalCrew, ask_to_end, remove_leftovers
 from orchestrator.places.local.stay import LocalStay
 from orchestrator.places.local.traits import TRAITS
 from orchestrator.places.no_reach import NoReach
@@ -70,6 +70,9 @@ class ThisMachine:
 
     def attached(self, run: RunRecord, lease: Lease) -> NoReturn:
         raise AssertionError("no job on this machine outlives its process")
+
+    def end_run(self, desk: Desk, run: RunRecord, attempt: Attempt) -> None:
+        ask_to_end(desk.directory / "local", attempt.id)
 
     def tidy(self, desk: Desk, run: RunRecord) -> None:
         """Delete nothing: the end of a job does."""

@@ -15,6 +15,7 @@ from orchestrator.core.lease.lease import HeldFor, Purpose
 from orchestrator.core.planning.plan import CandidateOrder, Plan, make
 from orchestrator.core.text.times import day_clock
 from orchestrator.errors import JobSpecError, UserError
+from orchestrator.places.leased import LeasedPlace
 from orchestrator.places.place import STATES, Phase, PlanMade, Prepared, Stay, Wish
 from orchestrator.places.preparation import checks, data, records
 from orchestrator.places.preparation.code import shipment_of, survey_of
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from orchestrator.places.desk import Desk, Lines
 
 
-class CloudTpu:
+class CloudTpu(LeasedPlace):
     traits = TRAITS
 
     def check(self, desk: Desk, spec: JobSpec, path: Path, wish: Wish) -> None:
@@ -133,9 +134,6 @@ class CloudTpu:
 
     def attached(self, run: RunRecord, lease: Lease) -> tuple[Stay, tuple[Phase, ...]]:
         return SliceStay(), (Phase("main", STATES["main"]),)
-
-    def tidy(self, desk: Desk, run: RunRecord) -> None:
-        """Delete nothing: all of a run is on its slice."""
 
     def open_cloud(self, lines: Lines, cloud: str) -> Cloud:
         from orchestrator.places.tpu.api.connect import connect, connect_light
