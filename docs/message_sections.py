@@ -6,7 +6,7 @@ from __future__ import annotations
 # fits has the message. The module is a path without the leading `orchestrator/`.
 SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "Torch is missing": (
-        (r"cli/|engine/", r"torch of this Python|has no torch"),
+        (r"cli/|places/preparation/", r"torch of this Python|has no torch"),
         (r"payload/", r"pip install 'torch"),
     ),
     "Built-in training": ((r"payload/", r""),),
@@ -32,7 +32,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "Exit code 75: not proven absent": (
         (r"", r"not proven|proven gone|left before|before it was proven"),
         (
-            r"client/guarantee/forget|client/slices/adoption|client/session",
+            r"client/guarantee/forget|client/slices/down|client/session",
             r"^\{node\}|\{handle\} \(|slice named|still deleting|is not known",
         ),
         (r"engine/leases/release", r""),
@@ -41,18 +41,15 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"engine/leases/renewal", r"delete itself|claim of the job"),
         (r"client/connections", r"GUARDIAN"),
     ),
-    "Detached runs": ((r"client/jobs/(runs|attach|ending)", r"detached|the process of"),),
+    "Detached runs": ((r"client/jobs/(runs|attach|ending)|places/tpu/place", r"detached|the process of"),),
     "Networks, IAP and OS Login": (
         (r"places/google/known_errors", r"vmExternalIpAccess|requireOsLogin|profilesize|SSH keys"),
         (r"remote/iap/|client/guarantee/access_checks", r""),
         (r"remote/ssh/dial", r"instance"),
-        (r"places/google/os_login|client/reach", r"OS Login|profile|key"),
+        (r"places/google/os_login|places/tpu/reach", r"OS Login|profile|key"),
     ),
     "A cluster: JobSet, Kueue and pods": (
-        (
-            r"places/gke/|client/cluster/|places/google/objects",
-            r"",
-        ),
+        (r"places/gke/(?!check)|places/google/objects", r""),
         (r"run/monitor", r"sent back to its queue"),
     ),
     "No usable credentials": (
@@ -89,14 +86,14 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"cli/commands/slices/forward", r""),
     ),
     "Setup fails": (
-        (r"vm/data|client/jobs/data", r""),
-        (r"vm/environment|run/preparation/(checks|requirements)|core/jobfile/requirement_lines", r""),
-        (r"run/(local|monitor)", r"^the setup"),
+        (r"vm/data|places/preparation/data", r""),
+        (r"vm/environment|places/preparation/(checks|requirements)|core/jobfile/requirement_lines", r""),
+        (r"run/monitor", r"^the setup"),
     ),
-    "The job fails": ((r"run/(local|monitor)", r"failed|was lost:"), (r"errors\.", r"ended with code")),
+    "The job fails": ((r"run/monitor", r"failed|was lost:"), (r"errors\.", r"ended with code")),
     "Deadline or budget reached": (
-        (r"engine/", r"^the job reached|deadline|too little|reached its end"),
-        (r"engine/slices/extend", r""),
+        (r"(engine|run)/|core/lease/run_and_attempt", r"^the job reached|deadline|too little|reached its end"),
+        (r"engine/slices/up_and_down", r"can be extended|longer than 7 days|would have cost"),
     ),
     "Sweeps": ((r"", r"sweep|variant"), (r"core/jobfile/rules/sweep|report/comparison/groups", r"")),
     "What is shipped": (
@@ -105,7 +102,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "Results not collected": (
         (
-            r"run/collection|remote/(transfer|fleet/local)|client/jobs/ending",
+            r"run/collection|remote/transfer|places/local/|client/jobs/ending",
             r"result|artifact|collect|archive|another",
         ),
         (r"engine/leases/recover", r"artifacts"),
@@ -119,7 +116,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"settings|places/google/config|remote/shipping/store", r""),
         (r"remote/fleet/limits|engine/runtime/locks|cli/dispatch", r"ulimit|file locks|working directory"),
         (r"client/session", r"keys"),
-        (r"run/preparation", r"runs_dir"),
+        (r"places/preparation", r"runs_dir"),
     ),
     "Disk full or not writable": ((r"", r"\} cannot be (written|created)|free some space"),),
     "The API cannot be reached": (
@@ -129,9 +126,9 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"client/slices/(inventory|status)", r""),
     ),
     "Slice lost, preempted, or run canceled": (
-        (r"engine/(jobs/(monitor|lane|run)|leases/(recover|renewal)|provision)", r""),
+        (r"run/(monitor|held|program)|places/leased|engine/(leases/(recover|renewal|standing)|provision)", r""),
         (r"engine/slices/(lend|up_and_down)", r"^\{node|any more"),
-        (r"clouds/(google|tpu/client)", r"taken away|PREEMPTED|does not exist"),
+        (r"places/(google|tpu/(api/client|reach))", r"taken away|PREEMPTED|does not exist"),
         (r"errors\.|client/jobs/ending", r"canceled|interrupted"),
     ),
     "In use by another command": (
@@ -139,14 +136,13 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "Slices that are held": (
         (r"client/slices/(up|held|down)|engine/slices/", r"slice|\{handle\}|idle_s|max_duration_s|\{id\}"),
-        (r"clouds/", r"state|addresses yet"),
+        (r"places/tpu/api/", r"state|addresses yet"),
     ),
     "No such run or slice": (
-        (r"ledger/ledger|client/(lookup|jobs/attach)|client/slices/adoption", r""),
+        (r"ledger/ledger|client/(lookup|jobs/attach)", r""),
+        (r"client/slices/down", r"ever named|matches several"),
         (r"client/results/(logs|pages)", r"run"),
     ),
     "Timers and drill": ((r"client/guarantee/(timers|install_gc)|cli/commands/guarantee/(install_gc|drill)", r""),),
-    "Mistakes in a command or a job file": (
-        (r"cli/|client/|core/jobfile/|run/preparation/|places/tpu/api/calls", r""),
-    ),
+    "Mistakes in a command or a job file": ((r"cli/|client/|core/jobfile/|places/", r""),),
 }

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.jobfile.cluster import NO_WISH as NO_CLUSTER_WISH
 from orchestrator.core.jobfile.cluster import ClusterWish
+from orchestrator.core.lease import clouds
 from orchestrator.core.lease import timings as claim_timings
 from orchestrator.core.lease.access import NO_WISH, AccessWish
 from orchestrator.core.lease.timings import Timings
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.core.planning.grants import Grant
     from orchestrator.places.google.config import Found
 
-EMULATED, GOOGLE = "emulated", "google"
+EMULATED, GOOGLE = clouds.EMULATED, "google"
 GKE = "gke"  # the cloud of jobs on a cluster, which each job names itself
 EMULATED_PROJECT = "emulated"
 MAX_EMULATED_CORES = 64
@@ -62,8 +63,8 @@ def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) ->
     if endpoint is not None:
         if problem := loopback_problem(endpoint):
             raise ConfigError(f"TPUJOB_ENDPOINT: {endpoint!r} {problem}", hint="it can only name an emulator; unset it")
-        if kind == GOOGLE:
-            raise ConfigError(f"{asked_by} asks for google, TPUJOB_ENDPOINT for an emulator", hint="drop one of them")
+        if kind is not None and not clouds.is_emulated(kind):
+            raise ConfigError(f"{asked_by} asks for {kind}, TPUJOB_ENDPOINT for an emulator", hint="drop one of them")
         kind, asked_by = EMULATED, "TPUJOB_ENDPOINT"
     emulated = Target(
         EMULATED,
@@ -80,7 +81,7 @@ def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) ->
         timings=timings_of(EMULATED, environ),
         grants=own.get("quota", ()),
     )
-    if kind == EMULATED:
+    if kind is not None and clouds.is_emulated(kind):
         return replace(emulated, why=_emulated_why(endpoint, f"{asked_by} asks for it"))
     explicit = cli_project or environ.get("TPUJOB_PROJECT")
     source = "--project" if cli_project else "TPUJOB_PROJECT"
@@ -91,7 +92,7 @@ def resolve(cli_cloud: str | None, cli_project: str | None, environ: Environ) ->
 
 def timings_of(kind: str, environ: Environ) -> Timings:
     """Return the timings of a cloud; the emulated one is faster by TPUJOB_EMULATED_SPEED. Raises ConfigError."""
-    if kind in (GOOGLE, GKE):
+    if not clouds.is_emulated(kind):
         return claim_timings.GOOGLE
     text = environ.get("TPUJOB_EMULATED_SPEED")
     if not text:
@@ -106,7 +107,7 @@ def timings_of(kind: str, environ: Environ) -> Timings:
 
 
 def _google(emulated: Target, kind: str | None, named: tuple[str, str] | None, environ: Environ) -> Target:
-    """Google's cloud if a project is configured anywhere, else the emulator unless `kind` is GOOGLE."""
+    """Google's cloud if a project is configured anywhere, else the emulator unless `kind` asks for Google's."""
     from orchestrator.places.google import config
     from orchestrator.places.google.config import Found
 
@@ -119,7 +120,7 @@ def _google(emulated: Target, kind: str | None, named: tuple[str, str] | None, e
         tools = config.Gcloud()  # gcloud's project is that of the emulator
     found = found or tools.project or config.adc_project(environ)
     if found is None:
-        if kind == GOOGLE:
+        if kind is not None:
             hint = "name one with --project, TPUJOB_PROJECT or `gcloud config set project`"
             raise ConfigError("there is no Google Cloud project to use", hint=hint)
         return replace(emulated, why=_emulated_why(None, "no Google Cloud project is configured"))

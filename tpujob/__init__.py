@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from orchestrator.client.client import Client as Client
     from orchestrator.client.client import LogLine as LogLine
     from orchestrator.client.client import Run as Run
-    from orchestrator.client.cluster.exporting import Export as Export
     from orchestrator.client.events import Alert as Alert
     from orchestrator.client.events import Bar as Bar
     from orchestrator.client.events import Event as Event
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from orchestrator.client.job import Tpu as Tpu
     from orchestrator.client.job import TpuAlternative as TpuAlternative
     from orchestrator.client.job import Train as Train
+    from orchestrator.client.jobs.exporting import Export as Export
     from orchestrator.client.jobs.planning import PlanPreview as _Plan
     from orchestrator.client.lending import CommandResult as CommandResult
     from orchestrator.client.lending import Slice as Slice
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 
 _NAMES = {  # module of each name
     "client.client": ("Client", "LogLine", "Run"),
-    "client.cluster.exporting": ("Export",),
+    "client.jobs.exporting": ("Export",),
     "client.events": (
         *("Alert", "Bar", "Event", "Failure", "LogLines", "Metrics", "Notice", "Progress", "RunResult", "Running"),
         *("SweepResult", "VariantResult", "WorkerEnded", "Workers"),

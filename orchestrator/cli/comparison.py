@@ -26,7 +26,7 @@ def print_comparison(
     from orchestrator.client.results import reports
     from orchestrator.report.comparison import compare as tables
     from orchestrator.report.comparison import group_tables
-    from orchestrator.report.comparison.group_remarks import notes
+    from orchestrator.report.comparison.group_tables import notes
     from orchestrator.report.comparison.groups import grouped
     from orchestrator.report.comparison.remarks import remarks
 

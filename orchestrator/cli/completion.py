@@ -31,8 +31,8 @@ def _of_runs(typed: str) -> Words:
     from orchestrator.client.results import known_names
 
     found = known_names.runs(typed, MOST_RUNS)
-    names = {run.name: f"newest: {run.state}" for run in reversed(found)}
-    return [*names.items(), *((run.id, f"{run.name}, {run.state}") for run in found)]
+    names = {run.name: f"newest: {attempt.state}" for run, attempt in reversed(found)}
+    return [*names.items(), *((run.id, f"{run.name}, {attempt.state}") for run, attempt in found)]
 
 
 def _of_runs_and_sweeps(typed: str) -> Words:
@@ -44,13 +44,13 @@ def _of_runs_and_sweeps(typed: str) -> Words:
 def _of_slices(typed: str) -> Words:
     from orchestrator.client.results import known_names
 
-    return [(each.name, f"{each.accelerator_type}, {each.zone}") for each in known_names.slices()]
+    return [(each.handle, f"{each.accelerator_type}, {each.name.zone}") for each in known_names.slices()]
 
 
 def _of_nodes(typed: str) -> Words:
     from orchestrator.client.results import known_names
 
-    return [(each.node, each.name) for each in known_names.slices()]
+    return [(each.name.node, each.handle) for each in known_names.slices()]
 
 
 def _of_types(typed: str) -> Words:
@@ -60,9 +60,7 @@ def _of_types(typed: str) -> Words:
     generations = {kind.generation: "generation" for kind in kinds}
     types = {kind.name: f"{kind.topology}, {kind.chips} chip{'s'[: kind.chips != 1]}" for kind in kinds}
     # The API's name of a type begins with its family: v5litepod-8. People type v5e-8.
-    spoken = {
-        catalog.spoken(kind.name): f"{kind.topology}, {kind.chips} chip{'s'[: kind.chips != 1]}" for kind in kinds
-    }
+    spoken = {catalog.spoken(name): what for name, what in types.items()}
     return [*(spoken | types | generations).items()]
 
 

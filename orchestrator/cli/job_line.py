@@ -5,16 +5,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from orchestrator.client.events import Metrics, Running
-from orchestrator.core.lease.run_and_attempt import LOCAL
+from orchestrator.client.shown_logs import Others
 from orchestrator.core.text.durations import format_duration
 from orchestrator.core.text.metric_lines import NotFinite
+from orchestrator.places import traits_of
 from orchestrator.report.layout import format_cost
-
-if TYPE_CHECKING:
-    from orchestrator.client.shown_logs import Others
 
 RATE_S = 30.0  # the rate of steps is that of this time
 MAX_NAME, MAX_VALUES = 20, 4
@@ -69,7 +66,7 @@ class JobLine:
         figures += _values(self._values) + self._rate()
         elapsed = [format_duration(round(running.elapsed_s + passed_s))]
         rest = [f"at most {_rough(running.left_s - passed_s)} left"]
-        if running.cloud != LOCAL:
+        if traits_of(running.cloud).billed:
             usd = running.usd_so_far
             if usd is not None and running.usd_per_hour is not None:
                 usd += running.usd_per_hour * passed_s / 3600

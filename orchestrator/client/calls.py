@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from orchestrator.client.events import Event, Reporter, RunResult, SweepResult
 from orchestrator.client.functions.outcome import remote_error
+from orchestrator.client.session import Session
 from orchestrator.errors import PayloadFailed, TeardownUnproven, TpujobError
-
-if TYPE_CHECKING:
-    from orchestrator.client.session import Session
 
 OnEvent = Callable[[Event], object]
 UNPROVEN_HINT = "every call of the client goes on with the proof first; `Client.status` shows what is left"

@@ -15,13 +15,13 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from orchestrator.client import lookup
 from orchestrator.client.arguments import Duration, seconds, size
 from orchestrator.client.calls import OnEvent, check_released, listening, successful, swept
-from orchestrator.client.cluster.exporting import Export, export
 from orchestrator.client.events import Reporter, RunResult, SweepResult
 from orchestrator.client.functions import mapping
 from orchestrator.client.functions.function import FunctionOptions, RemoteFunction
 from orchestrator.client.guarantee.gc import GcResult, collect_garbage, collect_garbage_on_cluster
 from orchestrator.client.job import Job, ProvisioningKind, ViaKind, path_of, spec_of, sweep_of
 from orchestrator.client.jobs import attach, ending
+from orchestrator.client.jobs.exporting import Export, export
 from orchestrator.client.jobs.job_files import environment
 from orchestrator.client.jobs.planning import PlanPreview, preview
 from orchestrator.client.jobs.runs import RunOptions, start_run

@@ -6,12 +6,13 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from orchestrator import settings
-from orchestrator.client.reach import Emulator
+from orchestrator import places, settings
+from orchestrator.core.lease.clouds import is_emulated
 from orchestrator.errors import TpujobError
-from orchestrator.settings import EMULATED, GKE, Target
+from orchestrator.places.desk import Address, Emulator
+from orchestrator.settings import Target
 
 if TYPE_CHECKING:
     from orchestrator.client.events import Reporter
@@ -26,7 +27,7 @@ class Connections:
     """`directory`: the state directory. `light`: clients that only read and delete."""
 
     def __init__(self, target: Target, directory: Path, reporter: Reporter, *, light: bool = False) -> None:
-        self._target, self._directory, self._reporter, self._light = target, directory, reporter, light
+        self._target, self._directory, self._reporter, self.light = target, directory, reporter, light
         self._endpoint: Endpoint | None = None
         self.guardian_words: str | None = None  # of the guardian that was started, for messages
 
@@ -35,50 +36,48 @@ class Connections:
         """Return the state directory of the emulator that runs here."""
         return self._directory / "emulator"
 
-    def connect(self, kind: str) -> Cloud:
-        """Return the client of a cloud; start the emulator for its own. Raises CloudError, ConfigError."""
-        if kind == GKE:
-            from orchestrator.places.gke.api import clusters
-            from orchestrator.places.gke.api.client import ClusterCloud
+    def connect(self, cloud: str) -> Cloud:
+        """Return the client of a cloud. Raises CloudError, ConfigError."""
+        return places.place_of(cloud).open_cloud(self, cloud)
 
-            return ClusterCloud(lambda identity: clusters.open_api(identity, os.environ))
+    def address(self, cloud: str) -> Address:
+        """Return where a cloud of slices answers; start the emulator for its own. Raises CloudError, ConfigError."""
         from orchestrator.client.guarantee.teardown_client import embedded_emulator
-        from orchestrator.places.tpu.api.connect import connect, connect_light, read_token
+        from orchestrator.places.tpu.api.connect import read_token
 
-        # A light session only deletes: a create would be a bug there, and fail as one.
-        connector = cast("Callable[..., Cloud]", connect_light if self._light else connect)
         target = self._target
-        if kind != target.kind:
-            target = replace(target, kind=kind, timings=settings.timings_of(kind, os.environ))
-        if kind == EMULATED and target.endpoint is None:
+        if cloud != target.kind:
+            target = replace(target, kind=cloud, timings=settings.timings_of(cloud, os.environ))
+        if not is_emulated(cloud):
+            return Address(target)
+        if target.endpoint is None:
             endpoint = self._endpoint = embedded_emulator(self.emulator_directory)
             for token in (endpoint.token, endpoint.tpujob_token):
                 self._reporter.secrets.add(token)
-            return connector(target, endpoint.url, endpoint.tpujob_token)
-        if kind == EMULATED:
-            token = read_token(target.token_file)
-            self._reporter.secrets.add(token)
-            if not (self._light or token.startswith("tpujob-")):
-                hint = "unless the emulator runs all startup-scripts; copy its file tpujob-token, too, or name that one"
-                text = f"with {target.token_file}, the token of all clients, no watchdog starts on what is created"
-                self._reporter.notice("warning", f"{text}, {hint}")
-        return connector(target)
+            return Address(target, endpoint.url, endpoint.tpujob_token)
+        token = read_token(target.token_file)
+        self._reporter.secrets.add(token)
+        if not (self.light or token.startswith("tpujob-")):
+            hint = "unless the emulator runs all startup-scripts; copy its file tpujob-token, too, or name that one"
+            text = f"with {target.token_file}, the token of all clients, no watchdog starts on what is created"
+            self._reporter.notice("warning", f"{text}, {hint}")
+        return Address(target)
 
     def emulator(self, kind: str) -> Emulator | None:
         """Return where the emulated cloud answers, which is started if need be; None: the cloud is Google's."""
         from orchestrator.client.guarantee.teardown_client import embedded_emulator
         from orchestrator.places.tpu.api.connect import read_token
 
-        if kind != EMULATED:
+        if not is_emulated(kind):
             return None
-        if self._target.kind == EMULATED and self._target.endpoint is not None:
+        if is_emulated(self._target.kind) and self._target.endpoint is not None:
             read_token(self._target.token_file)  # raises if there is none
             return Emulator(self._target.endpoint, Path(str(self._target.token_file)).absolute())
         return Emulator(embedded_emulator(self.emulator_directory).url, self.emulator_directory / "token")
 
     def still_there(self, kind: str) -> bool:
         """Return whether the cloud is the one that was connected: the emulator may have ended, and another one begun."""
-        if kind != EMULATED or self._endpoint is None:
+        if not is_emulated(kind) or self._endpoint is None:
             return True
         from orchestrator.emulator.daemon import control
 

@@ -15,13 +15,13 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from orchestrator import catalog, errors
-from orchestrator.client import plans
-from orchestrator.client.jobs.sleep_inhibitor import about_sleep, inhibit_sleep
+from orchestrator.client.jobs.sleep_inhibitor import awake
+from orchestrator.client.session import Session
 from orchestrator.core.lease.access import AccessWish, Via
-from orchestrator.core.lease.lease import Purpose
+from orchestrator.core.lease.lease import Lease, Purpose
 from orchestrator.core.planning.capacity_request import CapacityRequest, Provisioning
 from orchestrator.core.planning.plan import make
 from orchestrator.core.text import names
@@ -29,13 +29,9 @@ from orchestrator.engine.leases.standing import check_slice
 from orchestrator.engine.provision.candidate_search import Search
 from orchestrator.engine.runtime.interpreter import HEARD_WITHIN_S
 from orchestrator.engine.slices.lend import LendRequest, Loan, lend
+from orchestrator.places.tpu import plans
+from orchestrator.remote.fleet.fleet import Fleet
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned
-from orchestrator.settings import EMULATED
-
-if TYPE_CHECKING:
-    from orchestrator.client.session import Session
-    from orchestrator.core.lease.lease import Lease
-    from orchestrator.remote.fleet.fleet import Fleet
 
 DEFAULT_NAME = "slice"
 EXEC_S = 600.0
@@ -270,10 +266,7 @@ def _lend(
     drafter = plans.drafter(session, plan, AccessWish(via=options.via), handle=options.name, purpose=Purpose.RUN)
     search = Search(drafter.make(), wait_s=options.wait_s, drafter=drafter)
     with ExitStack() as stack:
-        if session.target.kind != EMULATED:
-            inhibited = stack.enter_context(inhibit_sleep("a slice is in use"))
-            if text := about_sleep(inhibited=inhibited, ttl_s=session.target.timings.ttl_s):
-                session.reporter.notice("note", text)
+        stack.enter_context(awake(session, "a slice is in use"))
         loan = session.on_cloud(partial(lend, LendRequest(search, lent, returned)))
     if loan.owed.released is not None:
         session.note(loan.owed.released)

@@ -7,13 +7,13 @@ command takes the beginning of one's id where another one is called so. A slice 
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from orchestrator import places
 from orchestrator.client.session import Session, default_handle
 from orchestrator.client.sweeps import progress
 from orchestrator.core.lease.lease import Lease, LeaseState, Mode, Purpose
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord, has_uncollected_results
 from orchestrator.errors import UnknownRun, UserError
 from orchestrator.ledger.rows import SweepRecord
-from orchestrator.settings import GKE
 
 Pair = tuple[RunRecord, Attempt]
 
@@ -137,9 +137,10 @@ def named(session: Session, handle: str | None, *, on_clusters: bool = False, be
     None: the user's own slice of `tpujob up`, else every slice of `tpujob up`. `on_clusters`: also jobs on clusters. Raises
     UserError for the beginning of several ids.
     """
-    clouds = {session.target.kind, GKE} if on_clusters else {session.target.kind}
     if handle is not None:
-        return [lease for lease in meant(session, handle, begins=begins).leases if lease.cloud in clouds]
+        kind, found = session.target.kind, meant(session, handle, begins=begins).leases
+        elsewhere = [each for each in found if on_clusters and not places.traits_of(each.cloud).by_target]
+        return [each for each in found if each.cloud == kind or each in elsewhere]
     held = [lease for lease in session.open_leases() if lease.purpose is Purpose.HOLD]
     return [lease for lease in held if lease.handle == default_handle()] or held
 
@@ -206,7 +207,7 @@ def require(session: Session, handle: str | None) -> Lease:
     Jobs on clusters count only where no slice has the name: both may have it.
     """
     found = named(session, handle, on_clusters=True)
-    lease = one_of([each for each in found if each.cloud != GKE and each.state is not LeaseState.DOWN])
+    lease = one_of([each for each in found if places.traits_of(each.cloud).vms and each.state is not LeaseState.DOWN])
     if lease is None:
         for each in found:
             refuse_cluster(each)
@@ -217,7 +218,7 @@ def require(session: Session, handle: str | None) -> Lease:
 
 def refuse_cluster(lease: Lease) -> None:
     """Raise UserError for a job on a cluster: its pods are no VMs, and the cluster keeps its limits."""
-    if lease.cloud == GKE:
+    if not places.traits_of(lease.cloud).vms:
         raise UserError(
             f"{lease.handle} runs in pods of a cluster: ssh, scp, forward, stop, start and extend are for slices",
             hint=f"`kubectl exec -it {lease.name.node}-slice-0-0-… -n {lease.name.zone} -- bash` opens a shell; "

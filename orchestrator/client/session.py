@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
-from orchestrator import fork, private_files, settings
+from orchestrator import fork, places, private_files, settings
 from orchestrator.client.connections import Connections
 from orchestrator.client.events import Reporter
-from orchestrator.client.reach import Reach
 from orchestrator.core.lease.access import KEY_OUTLIVES_S
+from orchestrator.core.lease.cloud_api import NO_CLOUD
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.text import names
 from orchestrator.engine.runtime.locks import FileLocks
@@ -27,16 +27,16 @@ from orchestrator.errors import CloudUnavailable, ConfigError, Interrupted, Tear
 from orchestrator.exit_codes import NOT_PROVEN
 from orchestrator.ledger.clocks import Clocks
 from orchestrator.ledger.ledger import Ledger
-from orchestrator.settings import EMULATED, GKE, GOOGLE, Target
+from orchestrator.settings import Target
 
 if TYPE_CHECKING:
-    from orchestrator.core.lease.cloud_api import Capabilities, SliceRequest
+    from orchestrator.core.lease.cloud_api import Capabilities, Cloud
     from orchestrator.core.lease.run_and_attempt import RunRecord
     from orchestrator.engine.effects.base import Program
     from orchestrator.engine.leases.release import Released
     from orchestrator.engine.runtime.interpreter import Interpreter
-    from orchestrator.engine.runtime.world import ReachPort, RealWorld
-    from orchestrator.places.gke.api.client import ClusterCloud
+    from orchestrator.engine.runtime.world import RealWorld
+    from orchestrator.places.desk import Emulator
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ class Session:
         self._asked_to_end: tuple[int, str, bool] | None = None  # and no program was told of it yet
         self._announced = self._told_of_newer = False
         self._asked_time: set[str] = set()
-        self._keys_left: set[str] = set()  # leases whose key OS Login did not remove
+        self.keys_left: set[str] = set()  # leases whose key OS Login did not remove
         self._quiet = quiet
         self._interrupted: Interrupted | None = None
 
@@ -139,19 +139,26 @@ class Session:
                 report=self.reporter.report,
                 start_guardian=self._connections.guardian(),
                 open_cloud=partial(self._connections.connect, kind),
-                reach=self._reach(kind),
+                reach=places.place_of(kind).reach(self, kind),
+                channel=places.traits_of(kind).reached,
                 still_there=partial(self._connections.still_there, kind),
             )
         return self._worlds[kind]
 
-    def _reach(self, kind: str) -> ReachPort:
-        if kind == GKE:
-            from orchestrator.client.cluster.reach import PodReach
+    def cloud(self, cloud: str) -> Cloud:
+        """Return the client of a cloud, which is opened with its first use."""
+        return self.world(cloud).cloud
 
-            return PodReach(lambda: cast("ClusterCloud", self.world(GKE).cloud), self._run_of)
-        return Reach(partial(self._connections.emulator, kind), self.lease_directory, self._keys_left)
+    def emulator(self, cloud: str) -> Emulator | None:
+        """Return where an emulated cloud answers, which is started if need be; None: the cloud is Google's."""
+        return self._connections.emulator(cloud)
 
-    def _run_of(self, lease: Lease) -> RunRecord | None:
+    def check_machine(self) -> None:
+        """Raise ConfigError where this machine cannot keep what a run needs of it."""
+        self.locks.check()
+
+    def run_of(self, lease: Lease) -> RunRecord | None:
+        """Return the run of a lease."""
         return self.ledger.run(lease.run)[0] if lease.run is not None else None
 
     def run(self, program: Program[T], cloud: str | None = None) -> T:
@@ -213,14 +220,9 @@ class Session:
         )
 
     def on_cloud(self, build: Callable[[Capabilities], Program[T]], cloud: str | None = None) -> T:
-        """Run a program that needs the capabilities of the cloud."""
-        return self.run(build(self.world(cloud).cloud.capabilities), cloud)
-
-    def preview(self, request: SliceRequest) -> dict[str, Any]:
-        """Return the method, URL and body of a create call. Sends nothing."""
-        from orchestrator.places.tpu.api.client import preview
-
-        return preview(request)
+        """Run a program that needs the capabilities of the cloud, if one is asked."""
+        asked = places.traits_of(cloud or self.target.kind).billed
+        return self.run(build(self.world(cloud).cloud.capabilities if asked else NO_CLOUD), cloud)
 
     @property
     def runs_directory(self) -> Path:
@@ -270,23 +272,22 @@ class Session:
         self._forget_gone()  # last: an OS Login that does not answer delays no release
 
     def _report_ended(self, runs: set[str]) -> None:
-        """Write the pages of those of these runs that have ended, and delete their code from a bucket.
+        """Write the pages of those of these runs that have ended, and tidy up after them.
 
         Of one that was killed, no process of its own does.
         """
         for run_id in runs - {attempt.run_id for attempt in self.ledger.attempts_open()}:
-            from orchestrator.client.cluster import bucket
             from orchestrator.client.results import pages
 
             found, _ = self.ledger.run(run_id)
             pages.run_ended(self, run_id, Path(found.directory))
-            bucket.remove_code(self.reporter, found)
+            places.place_of(found.cloud).tidy(self, found)
 
     def _recover(self, budget_s: float, spare: str | None, look: bool) -> None:
         from orchestrator.engine.leases.recover import close_attempts, overdue, recover
 
         self.run(close_attempts())
-        for kind in (EMULATED, GOOGLE, GKE):
+        for kind in places.billed_clouds():
             self._ask_time(kind)
             if not self.run(overdue(kind, spare=spare, look=look), kind):
                 continue
@@ -330,7 +331,7 @@ class Session:
 
     def note(self, released: Released) -> None:
         """Report how a release ended, and remember it for the exit code."""
-        from orchestrator.report.layout import clock
+        from orchestrator.core.text.times import clock
 
         if released.gone:
             self.unproven.pop(released.lease.id, None)
@@ -368,7 +369,7 @@ class Session:
 
         directory = self.directory / "leases" / lease_id
         shutil.rmtree(directory, ignore_errors=True)
-        if lease_id in self._keys_left:
+        if lease_id in self.keys_left:
             with contextlib.suppress(OSError):  # a full disk: then the key goes when it expires
                 private_files.make_directory(directory)
 
@@ -394,7 +395,7 @@ class Session:
         async def revoke() -> None:
             await RevokeLogin(lease)
 
-        self._keys_left.add(lease.id)
+        self.keys_left.add(lease.id)
         try:
             if answers:
                 self.run(revoke(), lease.cloud)

@@ -10,9 +10,11 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.core.text.durations import format_duration
 from orchestrator.drill import measure
 from orchestrator.drill.disasters import Disaster
 from orchestrator.drill.sandbox import ConditionTimeout, Sandbox
+from orchestrator.promises import Bound
 
 AT_ONCE = 4
 LATE_S = 15.0  # how long after the bound a broken promise is observed
@@ -93,3 +95,17 @@ def _finding(sandbox: Sandbox, disaster: Disaster) -> Finding:
     if disaster.cli_code is not None and sandbox.cli_code != disaster.cli_code:
         problems.append(f"the CLI ended with {sandbox.cli_code}, not with {disaster.cli_code}: {sandbox.last_line()}")
     return Finding(disaster, ended_by, unclaimed_s, "; ".join(problems) or None)
+
+
+# A bound as text: with the seconds of the drill, or with letters for what tpujob cannot bound.
+
+
+def formula(bound: Bound) -> str:
+    """Return `time to live 9 s + grace 1.8 s + …`."""
+    return " + ".join(f"{part.label} {format_duration(part.seconds)}" for part in bound.parts)
+
+
+def symbolic(bound: Bound) -> str:
+    """Return `18 m 20 s + O + D`."""
+    known = sum(part.seconds for part in bound.parts if not part.letter)
+    return " + ".join([format_duration(known), *(part.letter for part in bound.parts if part.letter)])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from orchestrator import fork
 from orchestrator.errors import TpujobError
-from orchestrator.ledger import disk, schema
+from orchestrator.ledger import schema
 
 BUSY_TIMEOUT_S = 5.0  # a signal is not heard while a commit waits
 BUSY_POLL_S = 0.01
@@ -72,11 +72,11 @@ class LedgerFile:
         """Open the file, with the tables of this tpujob. Raises LedgerUnavailable after `close`."""
         if self._refusal:
             raise LedgerUnavailable(f"the ledger {self.path} {self._refusal}")
-        complete = disk.is_complete(self.path)
+        complete = is_complete(self.path)
         try:
             database = self._open()
         except sqlite3.OperationalError as error:
-            if not complete or error.sqlite_errorcode & 0xFF not in disk.UNWRITABLE:
+            if not complete or error.sqlite_errorcode & 0xFF not in UNWRITABLE:
                 raise
             # Even reading needs a file beside it. As it lies there it still says what is to be torn down.
             database = self._connect(f"{self.path.absolute().as_uri()}?immutable=1")
@@ -92,7 +92,7 @@ class LedgerFile:
             if not known:
                 os.chmod(self.path, 0o600)  # noqa: PTH101 - before any content is in it
             # A write-ahead log needs memory that its readers share.
-            journal = "delete" if disk.on_network(self.path) else "wal"
+            journal = "delete" if on_network(self.path) else "wal"
             _set_journal(database, journal)
             for pragma in ("synchronous=full", "foreign_keys=on"):
                 database.execute(f"pragma {pragma}")
@@ -166,7 +166,7 @@ class LedgerFile:
         try:
             schema.bring_forward(database)
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF not in disk.UNWRITABLE or schema.version_of(database) == 0:
+            if error.sqlite_errorcode & 0xFF not in UNWRITABLE or schema.version_of(database) == 0:
                 raise
             copy = self._connect("file::memory:")
             with _closed_if_refused(copy):
@@ -208,3 +208,30 @@ def _translated(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         hint = "free some disk space, or move the damaged file aside; what is alive in the cloud carries tpujob labels"
         raise LedgerUnavailable(f"the ledger {path} cannot be used: {error}", hint=hint) from error
+
+
+# The disk of the ledger: full, read-only, or on another machine. `ledger` chooses by it how to open the file.
+
+# SQLite's error codes (their low byte) for a disk that cannot be written.
+UNWRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
+_NETWORK = frozenset(("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "fuse.sshfs", "lustre", "beegfs", "ceph"))
+
+
+def is_complete(database: Path) -> bool:
+    """Return whether the file has every commit. The last ones may still be in the log beside it."""
+    log = database.with_name(f"{database.name}-wal")
+    return database.exists() and not (log.exists() and log.stat().st_size)
+
+
+def on_network(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
+    """Return whether the file is on another machine's disk. Only Linux tells: elsewhere False."""
+    try:
+        rows = [line.split() for line in mounts.read_text(errors="replace").splitlines()]
+    except OSError:
+        return False
+    place = path.absolute()
+    above = [row for row in rows if place.is_relative_to(row[1].replace("\\040", " "))]
+    kind = ""
+    for row in sorted(above, key=lambda row: len(row[1])):  # of two on one place the later one hides the other
+        kind = row[2]
+    return kind in _NETWORK

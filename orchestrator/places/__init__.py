@@ -9,22 +9,56 @@ from __future__ import annotations
 
 import functools
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+
+from orchestrator.core.lease.clouds import is_emulated as is_emulated
 
 if TYPE_CHECKING:
-    from orchestrator.places.traits import Traits
+    from orchestrator.places.place import Place
+    from orchestrator.places.refusals import FileChecks
+    from orchestrator.places.traits import ByHand, Traits
 
 NAMES = ("tpu", "gke", "local")
 
 
 @functools.cache
-def traits(name: str) -> Traits:
-    """Return the traits of a place, by its name."""
+def place_on(name: str) -> Place:
+    """Return a place by its name: that of `on:`."""
+    found: Place = import_module(f"{__name__}.{name}.place").PLACE
+    return found
+
+
+def checks_on(name: object) -> FileChecks:
+    """Return what a place refuses of a job file, by its name; for what is no place, what the first one refuses."""
+    found = import_module(f"{__name__}.{name if name in NAMES else NAMES[0]}.check")
+    return cast("FileChecks", found)
+
+
+def place_of(cloud: str) -> Place:
+    """Return the place of a run or a lease, by its `cloud`."""
+    return place_on(traits_of(cloud).name)
+
+
+def billed_clouds() -> tuple[str, ...]:
+    """Return the clouds in which something may be billed."""
+    return tuple(cloud for name in NAMES if traits_on(name).billed for cloud in traits_on(name).clouds)
+
+
+@functools.cache
+def traits_on(name: str) -> Traits:
+    """Return the traits of a place, by its name: that of `on:`."""
     found: Traits = import_module(f"{__name__}.{name}.traits").TRAITS
     return found
 
 
 @functools.cache
 def traits_of(cloud: str) -> Traits:
-    """Return the traits of the place of a run or a lease, by its `cloud`. Raises KeyError for one that no place has."""
-    return {each: traits(name) for name in NAMES for each in traits(name).clouds}[cloud]
+    """Return the traits of the place of a run or a lease, by its `cloud`; NEWER for one that no place here has."""
+    from orchestrator.places.traits import NEWER
+
+    return next((traits_on(name) for name in NAMES if cloud in traits_on(name).clouds), NEWER)
+
+
+def by_hand(cloud: str) -> ByHand:
+    """Return what a person is told, and may type, where the release of a lease of this cloud is not proven."""
+    return cast("ByHand", import_module(f"{__name__}.{traits_of(cloud).name}.by_hand"))

@@ -11,9 +11,12 @@ from orchestrator.engine.effects.base import Report, Sleep
 from orchestrator.engine.effects.cloud import GetGuestAttributes
 from orchestrator.engine.effects.workers import StopPhase
 from orchestrator.engine.leases import standing
+from orchestrator.engine.leases.cancellation import record_cancel
 from orchestrator.engine.leases.standing import SliceProblem
 
 if TYPE_CHECKING:
+    from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
+    from orchestrator.places.desk import Desk
     from orchestrator.places.place import Standing, Watch
     from orchestrator.remote.fleet.port import Crew
     from orchestrator.remote.fleet.steps import FleetStatus
@@ -77,6 +80,9 @@ class LeasedStay:
         except errors.RemoteError as error:
             await Report("warning", f"the job may still be running on {lease.name.node}: {error.message}")
 
+    async def watch_rest(self, lease: Lease) -> None:
+        """Watch nothing: the slice is all that is billed."""
+
     async def leave(self, error: errors.TpujobError | None, collected: CollectResult | None) -> CollectResult | None:
         return collected
 
@@ -89,3 +95,13 @@ async def _is_noticed(lease: Lease) -> bool:
         return any(NOTICE in attributes for attributes in await GetGuestAttributes(lease.name))
     except errors.CloudError:
         return False  # what became of the slice is asked next
+
+
+class LeasedPlace:
+    """The base of a `Place` with leases."""
+
+    def end_run(self, desk: Desk, run: RunRecord, attempt: Attempt) -> None:
+        desk.run(record_cancel(run.id), run.cloud)
+
+    def tidy(self, desk: Desk, run: RunRecord) -> None:
+        """Delete nothing: all of a run is at what its lease names."""

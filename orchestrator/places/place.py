@@ -7,23 +7,32 @@ programs (`engine.effects.base`), so that a test can end them at every step. `te
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
-from orchestrator.core.lease.cloud_api import Capabilities
+from orchestrator.core.lease.cloud_api import Capabilities, Cloud
 from orchestrator.core.lease.lease import Lease
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.engine.leases.obligations import Obligations
 from orchestrator.engine.leases.standing import SliceProblem
 from orchestrator.errors import TpujobError
 
 if TYPE_CHECKING:
+    from orchestrator.core.jobfile.keys import JobSpec
+    from orchestrator.core.planning.plan import Plan
+    from orchestrator.core.text.table import Table
     from orchestrator.engine.provision.drafts import Draft
+    from orchestrator.engine.runtime.world import ReachPort
+    from orchestrator.places.desk import Desk, Lines
     from orchestrator.places.traits import Traits
     from orchestrator.remote.fleet.port import Crew
     from orchestrator.remote.fleet.steps import FleetStatus, StartRequest
+    from orchestrator.remote.shipping.shipment import Shipment
     from orchestrator.remote.transfer.collect import CollectResult
+    from orchestrator.remote.transfer.saved_work import SavedWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +156,124 @@ class Stay(Ground, Protocol):
     async def stop(self, lease: Lease | None, crew: Crew) -> None:
         """Stop the phase on every worker, with a period of grace. A worker that cannot be reached is reported."""
 
+    async def watch_rest(self, lease: Lease) -> None:
+        """Watch what the end of the lease leaves billed, for a bounded time, and report it."""
+
     async def leave(self, error: TpujobError | None, collected: CollectResult | None) -> CollectResult | None:
         """End what a lease does not end; return what is collected by now. Raises nothing."""
 
     def goes_on(self, error: TpujobError, collected: CollectResult | None) -> bool:
         """Return whether a job that runs without a process still does, after this error of the command that followed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How a command wishes to run a job, beside what its file says."""
+
+    keep_s: float | None = None  # hold the slice for so long after a success
+    detach: bool = False  # return once the job has started
+    cloud_is_named: bool = False  # by the command, not by the settings
+    one_of_several: bool = False  # of a sweep on one slice, whose plan and data are told already
+    has_slice: bool = False  # which the run before leaves to it
+    sweep: Mapping[str, Any] | None = None  # of which sweep the run is, and which of its variants
+    only_plan: bool = False  # nothing is run: this machine need not have what a run needs of it
+    check_workers: Callable[[int], None] = lambda count: None  # raises UserError for too few workers
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A job that is ready to begin; nothing is asked for yet."""
+
+    run: RunRecord
+    attempt: Attempt
+    stay: Stay
+    phases: tuple[Phase, ...]
+    shipment: Shipment | None = None  # what is sent once the workers are there
+    held: Lease | None = None  # a held slice that fits
+    saved_work: SavedWork | None = None
+    max_restarts: int = 0
+    drafted: Sequence[str] = ()  # leases whose keys are made
+    files: Mapping[str, str] = field(default_factory=dict)  # texts that go into the directory of the run first
+
+
+@dataclass(frozen=True, slots=True)
+class PlanMade:
+    """What a run would ask for. `plan` None: nothing."""
+
+    cloud: str
+    project: str | None
+    plan: Plan | None = None
+    requests: tuple[Mapping[str, Any], ...] = ()  # method, url and body of the create call of each candidate
+    notes: tuple[str, ...] = ()  # the plan in sentences
+    table: Table | None = None  # of the candidates
+    overlap_usd: float | None = 0.0  # of a race, while its losers are deleted
+    more: Mapping[str, Any] = field(default_factory=dict)  # what only this place has, as JSON values
+
+    def shape(self, spec: JobSpec) -> dict[str, Any]:
+        """Return the whole as JSON values; at every place with the same keys."""
+        plan = self.plan
+        first = None if plan is None else plan.candidates[0]
+        asked = () if plan is None else zip(plan.candidates, self.requests, strict=False)
+        return {
+            "job": spec.name,
+            "cloud": self.cloud,
+            "project": self.project,
+            "candidates": [{**one.shape(), "request": request} for one, request in asked],
+            "dropped": [] if plan is None else [asdict(dropped) for dropped in plan.dropped],
+            "order": spec.tpu.order if plan is None else plan.order,
+            "race": plan is not None and plan.race,
+            "wait_s": 0.0 if plan is None else plan.wait_s,
+            "asked": None if plan is None else plan.availability_note,
+            "workers": 1 if first is None else first.workers,
+            "cores": None if first is None else first.cores,
+            "max_duration_s": spec.limits.max_duration_s if plan is None else plan.max_duration_s,
+            "max_results_bytes": spec.limits.max_results,
+            "worst_case_usd": 0.0 if plan is None else plan.worst_case_usd,
+            "overlap_usd": self.overlap_usd,
+            "request": self.requests[0] if self.requests else None,
+            **self.more,
+        }
+
+
+class Place(Protocol):
+    """A kind of place. It has no state: what it knows of a command, it asks the `Desk`."""
+
+    traits: Traits
+
+    def check(self, desk: Desk, spec: JobSpec, path: Path, wish: Wish) -> None:
+        """Refuse a job, or a wish, before anything is asked for. Raises JobSpecError with the line of the key, UserError.
+
+        What the file alone tells is refused when it is read: `check.problems` beside this.
+        """
+
+    def capacity(self, desk: Desk, spec: JobSpec, wish: Wish) -> Plan | None:
+        """Return what the job asks for; None: nothing. Raises UserError if none of its alternatives can be asked for."""
+
+    def describe(self, desk: Desk, spec: JobSpec, plan: Plan) -> Sequence[str]:
+        """Return the plan in sentences."""
+
+    def plan(self, desk: Desk, spec: JobSpec, path: Path) -> PlanMade:
+        """Return what a run would ask for, with the exact requests. Sends none of them. Raises as `check` and `capacity`."""
+
+    def prepare(
+        self, desk: Desk, spec: JobSpec, env: Mapping[str, str], path: Path, wish: Wish, stack: ExitStack
+    ) -> Prepared:
+        """Say the plan, and return the job, ready to begin; `stack` lets go of what it holds on this machine.
+
+        `env`: the variables of the job, resolved. Raises as `check` and `capacity`; nothing was created then.
+        """
+
+    def attached(self, run: RunRecord, lease: Lease) -> tuple[Stay, tuple[Phase, ...]]:
+        """Return the stay of a job that runs without a process, and the phases that are followed."""
+
+    def end_run(self, desk: Desk, run: RunRecord, attempt: Attempt) -> None:
+        """Tell the process of a run that the user has ended it. What it has is released, or stopped, after that."""
+
+    def tidy(self, desk: Desk, run: RunRecord) -> None:
+        """Delete what the end of its lease does not delete of a run. A failure is reported."""
+
+    def open_cloud(self, lines: Lines, cloud: str) -> Cloud:
+        """Return the client of a cloud of this place. Raises CloudError, ConfigError."""
+
+    def reach(self, desk: Desk, cloud: str) -> ReachPort:
+        """Return the ways to the workers of a cloud of this place. Connects to nothing yet."""

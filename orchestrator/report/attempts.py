@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.core.text.durations import format_duration
+from orchestrator.core.text.times import clock
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import costs
-from orchestrator.report.layout import clock, format_cost
+from orchestrator.report.layout import format_cost
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from orchestrator import catalog
 from orchestrator.catalog import gke
 from orchestrator.catalog.gke import GkeSlice
 from orchestrator.core.text.names import shown
+from orchestrator.core.text.table import Table
 from orchestrator.errors import UserError
-from orchestrator.report.layout import Table
 
 
 def offered_on_gke(text: str | None = None) -> list[GkeSlice]:

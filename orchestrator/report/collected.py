@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator import whole_file
+from orchestrator import places, whole_file
 from orchestrator.core.lease.lease import Lease, LeaseState
 from orchestrator.core.text import json_text
 from orchestrator.core.text.sizes import format_size
 from orchestrator.core.text.terminal import spelled
+from orchestrator.core.text.times import day_clock
 from orchestrator.report.files.artifact_files import open_regular
-from orchestrator.report.layout import day_clock
 
 if TYPE_CHECKING:
     from orchestrator.remote.transfer.collect import CollectResult, Problem
@@ -97,7 +97,7 @@ def read(directory: Path, lease: Lease | None = None) -> tuple[ResultRemark, ...
     `lease`: of the slice that has the rest. Once it is proven gone, so is the rest; but a cluster's bucket may have it.
     """
     lost: dict[str, str] = {}
-    if lease is not None and lease.state is LeaseState.GONE and lease.cloud != "gke":
+    if lease is not None and lease.state is LeaseState.GONE and not places.traits_of(lease.cloud).results_stay:
         lost = {"kind": "lost", "why": f"{WITH_SLICE} at {day_clock(lease.gone_at)}"}
     file = open_regular(directory / NAME)
     if file is None:

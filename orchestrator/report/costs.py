@@ -7,8 +7,9 @@ not proven absent may still be billed. `now` is always the ledger's time of the 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from orchestrator import places
 from orchestrator.core.lease.lease import HeldFor, Lease
-from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, RunRecord
+from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.ledger.ledger import Ledger
 
 
@@ -39,7 +40,7 @@ def of_run(ledger: Ledger, run: RunRecord, now: float) -> float | None:
     None: a price is unknown, the run is not in the ledger, or it ran on this machine, which has no price.
     """
     amounts = of_attempts(ledger, run, now)
-    return total(amounts.values()) if amounts and run.cloud != LOCAL else None
+    return total(amounts.values()) if amounts and places.traits_of(run.cloud).billed else None
 
 
 def of_attempts(ledger: Ledger, run: RunRecord, now: float) -> dict[str, float | None]:

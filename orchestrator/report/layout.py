@@ -1,39 +1,20 @@
-"""Times of day, costs and tables, as every message and command shows them. Pure."""
+"""Costs, cells and requests, as every message and command shows them. Pure."""
 
-from datetime import UTC, datetime
-from typing import Any, NamedTuple
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from orchestrator.core.lease.run_and_attempt import LOCAL
+from orchestrator import places
 from orchestrator.core.text.durations import format_usd
-
-
-def clock(at: float) -> str:
-    """Return the time of day in UTC, such as `14:02:11Z`. `at`: unix seconds."""
-    return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%SZ")
-
-
-def day_clock(at: float | None) -> str:
-    """Return day and time in UTC, such as `2026-11-21 14:02:11Z`; empty for None. `at`: unix seconds."""
-    return "" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-
-
-def minute_clock(at: float) -> str:
-    """Return day and minute in UTC, such as `2026-11-21 14:02Z`. `at`: unix seconds."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%MZ")
-
-
-def short_clock(at: float, now: float) -> str:
-    """Return the time of day if it is on the day of `now`, else day and minute; both in UTC."""
-    return clock(at) if at // 86400 == now // 86400 else minute_clock(at)
 
 
 def format_cost(usd: float | None, cloud: str) -> str:
     """Return what a slice or a run of this cloud costs: `$0.10`, `$0.10 emulated`, `none (local)`; `unknown` for None."""
-    if cloud == LOCAL:
-        return "none (local)"
+    if not places.traits_of(cloud).billed:
+        return f"none ({cloud})"
     if usd is None:
         return "unknown"
-    return f"{format_usd(usd)} emulated" if cloud == "emulated" else format_usd(usd)
+    return f"{format_usd(usd)} emulated" if places.is_emulated(cloud) else format_usd(usd)
 
 
 def csv_cell(value: Any) -> Any:
@@ -41,22 +22,38 @@ def csv_cell(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
 
 
-class Table(NamedTuple):
-    """A table as cells of text. Columns, from 0: `right` are aligned right, `optional` are left out where there is no room."""
+# A request to the API as a person reads it: method, URL, and its body as YAML, with scripts and keys summarized.
 
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    right: tuple[int, ...] = ()
-    optional: tuple[int, ...] = ()
+LONG_CHARS = 200  # a text that is longer, or has several lines, is summarized
 
-    def lines(self) -> list[str]:
-        """Return one line for the heading and for each row, aligned, two spaces between columns."""
-        every = [self.head, *self.rows]
-        widths = [max(map(len, column)) for column in zip(*every, strict=True)]
-        return [
-            "  ".join(
-                cell.rjust(width) if number in self.right else cell.ljust(width)
-                for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in every
-        ]
+
+def request_lines(request: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a request that has `method`, `url` and `body`."""
+    return [f"{request['method']} {request['url']}", *_lines(request["body"], "")]
+
+
+def _lines(value: Any, indent: str) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _entry(f"{indent}{key}:", inner, indent)
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for inner in value:
+            yield from _entry(f"{indent}-", inner, indent)
+
+
+def _entry(head: str, value: Any, indent: str) -> Iterator[str]:
+    if isinstance(value, Mapping | list | tuple) and value:
+        yield head
+        yield from _lines(value, f"{indent}  ")
+    else:
+        yield f"{head} {_scalar(value)}"
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    text = str(value)
+    if len(text) > LONG_CHARS or "\n" in text:
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        return f"({len(text.encode()) / 1000:,.1f} KB, sha256 {digest[:16]}; `--json` has it)"
+    return text or '""'

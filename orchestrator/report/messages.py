@@ -6,25 +6,20 @@ Pure: values in, lines out. Figures have units, emulated cost is marked as such,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from orchestrator import catalog
+from orchestrator import catalog, places
+from orchestrator.core.lease.cloud_api import SliceName
 from orchestrator.core.lease.lease import Lease, LeaseState
-from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.text.durations import format_duration, format_usd, format_usd_per_hour
-from orchestrator.places.gke.api import kubectl
-from orchestrator.places.tpu.api import gcloud
+from orchestrator.core.text.times import clock, day_clock
+from orchestrator.engine.leases.release import Released
 from orchestrator.report import worker_ends
-from orchestrator.report.layout import clock, day_clock, format_cost
+from orchestrator.report.layout import format_cost
+from orchestrator.report.worker_ends import WorkerReport
+from orchestrator.run.progress import Outcome
 
-if TYPE_CHECKING:
-    from orchestrator.engine.leases.release import Released
-    from orchestrator.report.worker_ends import WorkerReport
-    from orchestrator.run.progress import Outcome
-
-OF_PODS = {"wait": "waiting for the pods"}  # instead, on a cluster
 MOST_MISSING = 20  # that an alert lists
-SPAN_LABELS = {"wait": "waiting for the VM", "connect": "connecting", "ship": "shipping", "setup": "setup",
+SPAN_LABELS = {"connect": "connecting", "ship": "shipping", "setup": "setup",
     "main": "job", "collect": "collecting", "release": "releasing"}  # fmt: skip
 
 
@@ -42,7 +37,8 @@ def outcome_lines(
     `workers`: how a job that failed ended on each of them; those that ended alike have one line.
     """
     total_s = outcome.took_s if outcome.took_s is not None else outcome.ended_at - outcome.started_at
-    labels = SPAN_LABELS | (OF_PODS if outcome.run.cloud == "gke" else {})
+    traits = places.traits_of(outcome.run.cloud)
+    labels = {"wait": f"waiting for the {traits.awaited}", **SPAN_LABELS}
     spans = [
         f"{label} {format_duration(outcome.spans[key])}{_inside(inside) if key == 'main' else ''}"
         for key, label in labels.items()
@@ -53,8 +49,8 @@ def outcome_lines(
         result += f" · in attempt {len(outcome.losses) + 1}, after {reasons}"
     done = [f"result   {result}", *(f"workers  {line}" for line in worker_ends.lines(workers))]
     done.append(f"spans    {format_duration(total_s)}: {', '.join(spans) or 'nothing took long'}")
-    if outcome.run.cloud == LOCAL:
-        return [*done, f"cost     {format_cost(usd, LOCAL)}"]
+    if not traits.billed:
+        return [*done, f"cost     {format_cost(usd, outcome.run.cloud)}"]
     return [*done, f"cost     {_cost(outcome, usd)}", f"released {release_outcome(outcome)}"]
 
 
@@ -71,9 +67,8 @@ def _cost(outcome: Outcome, usd: float | None) -> str:
     if lease is not None and outcome.kept_until is not None:
         goes_on = f"; {format_usd_per_hour(lease.usd_per_hour)} goes on while {lease.handle} is kept"
     if usd is None:
-        why = "the ledger cannot be read" if lease and lease.usd_per_hour else "the price table has no price for it"
-        if lease is not None and lease.cloud == "gke" and not lease.usd_per_hour:
-            why = "no price is known for it where the cluster is; what is billed is its nodes"
+        known = lease is not None and lease.usd_per_hour
+        why = "the ledger cannot be read" if known else places.traits_of(outcome.run.cloud).unpriced
         return f"unknown: {why}{goes_on}"
     return f"{format_cost(usd, outcome.run.cloud)} ({catalog.PRICES_AS_OF}){goes_on}"
 
@@ -112,7 +107,7 @@ def held_after_failure(lease: Lease, ended_at: float) -> list[str]:
     until, handle = lease.ends_at, lease.handle
     usd = None if lease.usd_per_hour is None else lease.usd_per_hour * (until - ended_at) / 3600
     price = "its price is unknown" if usd is None else f"{format_usd(usd)} more at most"
-    if usd is not None and lease.cloud == "emulated":
+    if usd is not None and places.is_emulated(lease.cloud):
         price = f"emulated, not billed; on Google Cloud {price}"
     for_s = format_duration(round(until - ended_at))
     return [
@@ -125,14 +120,12 @@ def left_on_slice(outcome: Outcome, left: Sequence[str]) -> list[str]:
     """Return what of the job's files beside its artifacts is not here, until when it is there, and what to type."""
     lease, run = outcome.lease, outcome.run
     if lease is None or outcome.kept_until is None:
-        # On a cluster, the bucket of the job may have it.
-        return [*left, *(["lost: its slice is not kept"] if lease is not None and lease.cloud != "gke" else [])]
-    price = format_usd_per_hour(lease.usd_per_hour)
-    bill = f"{price} on Google Cloud; emulated, not billed" if lease.cloud == "emulated" else price
+        lost = lease is not None and not places.traits_of(lease.cloud).results_stay
+        return [*left, *(["lost: its slice is not kept"] if lost else [])]
     give_up = f" · give up: `tpujob down {lease.name.node}`" if lease.run == run.id else ""
     return [
         *left,
-        f"on {lease.name.node} until {day_clock(outcome.kept_until)}, for {bill}",
+        f"on {lease.name.node} until {day_clock(outcome.kept_until)}, for {_bill(lease)}",
         f"`tpujob collect {run.id} --work ['PATTERN'] [--to DIR]` fetches it{give_up}",
     ]
 
@@ -150,13 +143,26 @@ def uncollected_alert(outcome: Outcome) -> str:
     ]
     if outcome.kept_until is None:
         return "\n".join([*lines, "   lost        its slice is not kept"])
-    price = format_usd_per_hour(lease.usd_per_hour)
-    bill = f"{price} on Google Cloud; emulated, not billed" if lease.cloud == "emulated" else price
-    lines.append(f"   kept        {lease.name.node} until {day_clock(outcome.kept_until)}, for {bill}")
+    lines.append(f"   kept        {lease.name.node} until {day_clock(outcome.kept_until)}, for {_bill(lease)}")
     then = " and releases it" if lease.run == run.id and not collected.left else ""
     lines.append(f"   do now      `tpujob collect {run.id}` collects the rest{then}")
     lines.append(f"   give up     `tpujob down {lease.name.node}`")
     return "\n".join(lines)
+
+
+def _bill(lease: Lease) -> str:
+    price = format_usd_per_hour(lease.usd_per_hour)
+    return f"{price} on Google Cloud; emulated, not billed" if places.is_emulated(lease.cloud) else price
+
+
+def unproven_head(cloud: str, name: SliceName, accelerator_type: str, usd_per_hour: float | None) -> str:
+    """Return the first line of an alert for a slice that is not proven absent."""
+    by_hand = places.by_hand(cloud)
+    where = ", ".join(filter(None, (accelerator_type, by_hand.where(name))))  # of leavings the type may be unknown
+    bill = f") {by_hand.MAY} {format_usd_per_hour(usd_per_hour)}"
+    return (
+        f"!! NOT VERIFIED GONE: {name.node} ({where}{'; emulated, not billed)' if places.is_emulated(cloud) else bill}"
+    )
 
 
 def unproven_alert(released: Released, guardian: str | None = None, *, watchdog_by: float | None = None) -> str:
@@ -165,16 +171,12 @@ def unproven_alert(released: Released, guardian: str | None = None, *, watchdog_
     `guardian` describes the guardian process; `watchdog_by`: when its VM deletes the slice at the latest, unix seconds.
     """
     lease, verdict = released.lease, released.verdict
-    name = lease.name
-    emulated, cluster = lease.cloud == "emulated", lease.cloud == "gke"
-    price = format_usd_per_hour(lease.usd_per_hour)
-    where = f"{lease.accelerator_type}, {name.zone}, project {name.project}"
-    head = f"!! NOT VERIFIED GONE: {name.node} ({where}) may be billing {price}"
-    if emulated:
-        head = f"!! NOT VERIFIED GONE: {name.node} ({where}; emulated, not billed)"
-    if cluster:
-        place = f"{lease.accelerator_type}, namespace {name.zone}, {name.project}"
-        head = f"!! NOT VERIFIED GONE: JobSet {name.node} ({place}) may still ask for TPUs, {price}"
+    by_hand, traits, emulated = (
+        places.by_hand(lease.cloud),
+        places.traits_of(lease.cloud),
+        places.is_emulated(lease.cloud),
+    )
+    head = unproven_head(lease.cloud, lease.name, lease.accelerator_type, lease.usd_per_hour)
     seen = f"{verdict.last_seen} at {clock(released.checked_at)}" if released.checked_at else verdict.last_seen
     lines = [head, f"   last seen   {seen}; missing for the proof: {'; '.join(verdict.missing)}"]
     if released.answer:
@@ -186,16 +188,13 @@ def unproven_alert(released: Released, guardian: str | None = None, *, watchdog_
     lines.append(
         f"   still trying  {guardian or 'the guardian process, if one runs'}; every tpujob command continues this first"
     )
-    if cluster:
-        lines.append(f"   cluster     ends its pods by {day_clock(lease.deadline)} by itself")
+    if not traits.watched:
+        lines.append(f"   by itself   the {traits.noun} ends its {traits.awaited} by {day_clock(lease.deadline)}")
     elif watchdog_by is not None:
         lines.append(f"   watchdog    deletes it by {day_clock(watchdog_by)} if its VM is up and may")
-    if cluster:
-        lines.append(f"   do now      {kubectl.delete_command(name, lease_id=lease.id)}")
-        lines.append(f"   check       {kubectl.list_command(name, lease_id=lease.id)}")
-    elif not emulated:
-        lines.append(f"   do now      {gcloud.delete_command(name)}")
-        lines.append(f"   check       {gcloud.list_command(name, lease_id=lease.id)}")
+    if not emulated:
+        lines.append(f"   do now      {by_hand.delete_command(lease.name, lease.id)}")
+        lines.append(f"   check       {by_hand.look_commands(lease.name, lease.id)[-1]}")
     lines.append(f"   give up     `tpujob forget {lease.handle}` lists how to verify it, and records that you did")
     lines.append("   exit status 75 (teardown unverified)")
     return "\n".join(lines)

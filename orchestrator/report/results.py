@@ -15,12 +15,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator import places
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, end_text, job_file
 from orchestrator.core.lease.run_spec import NO_TRAINING, RunSpec
 from orchestrator.core.text.artifacts import takes_all
 from orchestrator.core.text.durations import format_duration
 from orchestrator.core.text.sizes import format_size
+from orchestrator.core.text.table import Table
+from orchestrator.core.text.times import day_clock
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import attempts, collected, costs, worker_ends
 from orchestrator.report.attempts import AttemptReport
@@ -31,7 +34,7 @@ from orchestrator.report.files import profiles
 from orchestrator.report.files.artifact_files import read_object, section, short_text
 from orchestrator.report.files.metrics import read as read_metrics
 from orchestrator.report.files.metrics import short
-from orchestrator.report.layout import Table, day_clock, format_cost
+from orchestrator.report.layout import format_cost
 from orchestrator.report.whole_run import whole_run
 from orchestrator.report.worker_ends import WorkerReport
 
@@ -247,7 +250,7 @@ def _lease_report(lease: Lease, now: float) -> LeaseReport:
         ready_at=lease.ready_at,
         gone_at=lease.gone_at,
         usd=costs.of_lease(lease, now),
-        emulated=lease.cloud == "emulated",
+        emulated=places.is_emulated(lease.cloud),
     )
 
 

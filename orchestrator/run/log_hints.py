@@ -11,9 +11,10 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from orchestrator.core.lease.run_and_attempt import LOCAL, RunRecord, job_file
+from orchestrator.core.lease.run_and_attempt import RunRecord, job_file
 from orchestrator.core.text.terminal import clean
 from orchestrator.errors import UserError
+from orchestrator.places import is_emulated, traits_of
 from orchestrator.remote.shipping.ignore import OWN, Rules
 from orchestrator.remote.shipping.links import reach_of
 from orchestrator.remote.shipping.tree import is_secret
@@ -79,6 +80,7 @@ class _Said:
 
     def __init__(self, run: RunRecord, lines: Sequence[str]) -> None:
         self.run, code = run, run.spec.values.get("code")
+        self.traits, self.emulated = traits_of(run.cloud), is_emulated(run.cloud)
         self.root = (Path(run.job_path).absolute().parent / code).resolve() if isinstance(code, str) else None
         self._rules: dict[Path, Rules] = {}
         # To what a path may be relative: where the job starts, where it goes, and where its scripts are.
@@ -90,9 +92,9 @@ class _Said:
         """Yield what this line says, each with what is said once of it."""
         if "EOFError: EOF when reading a line" in line:
             yield NO_KEYBOARD, NO_KEYBOARD
-        if self.run.cloud != LOCAL and _CUDA.search(line):
+        if self.traits.tpus and _CUDA.search(line):
             yield NO_CUDA, NO_CUDA
-        if self.run.cloud == "emulated" and re.search("EADDRINUSE|Address already in use", line):
+        if self.emulated and re.search("EADDRINUSE|Address already in use", line):
             yield ONE_MACHINE, ONE_MACHINE
         if found := _MODULE.search(line):
             yield self._of_module(found[1]) or ("", "")
@@ -174,5 +176,5 @@ class _Said:
 
     def _absent(self, name: str, package: str) -> tuple[str, str]:
         where = "requirements.txt" if job_file(self.run.job_path) is None else "`requirements:`"
-        lent = LEND if name in ("torch", "torch_xla") and self.run.cloud == "emulated" else ""
+        lent = LEND if name in ("torch", "torch_xla") and self.emulated else ""
         return name, f"`{name}` is not installed on the workers; name `{package}` in {where}{lent}"

@@ -81,7 +81,7 @@ async def monitor(
         now = await Now()
         if lease is not None:
             for text in silence.news(status.workers, now):
-                await Report(lease.channel, text)
+                await Report(stay.traits.reached, text)
         if extended_s != reported_s:
             reported_s, left_s = extended_s, end.at - end.spare_s + extended_s - now
             price = None if lease is None else lease.usd_per_hour

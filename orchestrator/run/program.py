@@ -59,9 +59,8 @@ from orchestrator.places.place import Ask, PeriodicTask, Phase, Standing
 from orchestrator.run import collection
 from orchestrator.run.chips import ChipWatch
 from orchestrator.run.finish import capture, check_canceled, finish
-from orchestrator.run.held import is_borrowed, leave_held, use_held
+from orchestrator.run.held import is_borrowed, leave_held, pass_on, take_over, use_held
 from orchestrator.run.job_run import JobRun
-from orchestrator.run.lane import pass_on, take_over
 from orchestrator.run.monitor import monitor, report_workers
 from orchestrator.run.ports import by_command, forward
 from orchestrator.run.progress import JobProgress, Loss, Outcome

@@ -16,14 +16,11 @@ import json
 import os
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any, BinaryIO
 from urllib.parse import quote, urlsplit
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from typing import Any, BinaryIO
 
 TRIES, FIRST_PAUSE_S = 7, 0.5  # pauses of half a minute in all
 PATIENCE_S = 120.0  # then there is no further try: tries that wait for an answer take longer

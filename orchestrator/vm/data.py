@@ -23,19 +23,15 @@ import shutil
 import sys
 import time
 from collections import deque
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from pathlib import Path
+from typing import Any
 
 from . import data_tree
 from .cloud_storage import split
 from .crc32c import combined
 from .data_objects import Changed, Failed, Source
 from .phase import boot_id
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-    from typing import Any
 
 PART_BYTES = 16 << 20
 PROCESSES, AHEAD = min(32, 4 * (os.cpu_count() or 1)), 4  # tasks that wait, for each process

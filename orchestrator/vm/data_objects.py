@@ -6,15 +6,10 @@ import errno
 import http.client
 import json
 import os
+from typing import Any
 
-from .cloud_storage import Storage, Transient, object_of, quoted
+from .cloud_storage import Storage, Transient, _Try, object_of, quoted
 from .crc32c import crc32c
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from .cloud_storage import _Try
 
 FIELDS = "name,size,generation,crc32c"
 # As stored: else an object with `Content-Encoding: gzip` arrives unpacked, with another size and CRC32C than it has.

@@ -14,16 +14,12 @@ import socket
 import subprocess
 import threading
 import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Tuple
+from urllib.parse import SplitResult
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from typing import Tuple
-    from urllib.parse import SplitResult
-
-    Place = Tuple[str, str, int]  # scheme, host, port
-
+Place = Tuple[str, str, int]  # scheme, host, port
 
 TRY_S = 5.0
 PIP_S = 20.0  # for what pip is configured to use: a busy worker takes seconds to start it

@@ -7,25 +7,24 @@ environment without its mark is half made, and is made again.
 
 from __future__ import annotations
 
+import configparser
 import contextlib
 import fcntl
 import json
 import os
+import re
+import shlex
 import shutil
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from . import environment_lent as lending
 from . import environment_pythons as pythons
 from . import environment_tools as tools
-from . import environment_torch as torches
-from .environment_tools import Failed, say
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
+from .environment_pythons import version_of
+from .environment_tools import Failed, Tool, ask, plain, say, site_packages
 
 KEPT = 3  # environments; one with torch takes 7 GB
 MARK = ".complete"
@@ -111,24 +110,24 @@ class Maker:
         if uv is None and request["install_uv"] and not request["needs_pip"]:
             uv = pythons.install_uv(self.root, base)
         python = self._interpreter(base, uv)
-        lent = lending.lent_to(base, python)
-        pins, requirements, constraints = torches.pins_of(lent), request["requirements"], request["constraints"]
+        lent = lent_to(base, python)
+        pins, requirements, constraints = pins_of(lent), request["requirements"], request["constraints"]
         tool = tools.Tool(uv, self.place, lock, self.what or "the environment", self.is_first)
         tool.create(python, with_pip=lent is None)
         if lent is not None:
-            lending.lend(lent, "pip", self.place)
+            lend(lent, "pip", self.place)
         # A training uses what is lent: on a TPU VM, too, it does not choose its torch.
         choice = "" if request["base"] else pins
-        other = torches.refusal_of(choice, requirements + constraints, base)
+        other = refusal_of(choice, requirements + constraints, base)
         if other or "torch-xla" not in pins:
-            constraints += torches.pair_of(tool, requirements, constraints)
-            other = other or torches.refusal_of(choice, constraints, base)
+            constraints += pair_of(tool, requirements, constraints)
+            other = other or refusal_of(choice, constraints, base)
         if other:
             pins = ""
             if self.is_first:
                 say(f"emulated: this machine's torch is not lent: {other} is asked for, and is installed instead")
         elif lent is not None:
-            lending.lend(lent, "torch", self.place)
+            lend(lent, "torch", self.place)
         tool.ensure_pip()
         before = tools.packages(self.place)
         if requirements:
@@ -199,3 +198,103 @@ def _delete_unused(path: Path) -> None:
         pass  # a job uses it, or makes it
     finally:
         os.close(lock)
+
+
+# torch: torch_xla does not name what it is built for in its metadata, so no resolver knows it.
+PACKAGE = re.compile(r"\s*(torch(?:[-_.](?:xla|tpu))?)\s*(?=[\[<>=!~;@(\s]|$)", re.I)
+# The first line that another version is asked for by. Every emulated worker has pip, which knows versions and markers.
+_REFUSED = """
+import re, sys
+from pip._vendor.packaging.requirements import Requirement
+pins = dict(line.split("==") for line in sys.argv[1].split())
+for line in sys.argv[2].splitlines():
+    asked = Requirement(line.split(" --")[0])
+    pin = pins.get(re.sub("[-_.]+", "-", asked.name).lower())
+    if pin and (asked.marker is None or asked.marker.evaluate({"extra": ""})):
+        if asked.url or not asked.specifier.contains(pin, prereleases=True):
+            sys.exit(print(line))
+"""
+
+
+def pins_of(lent: Path | None) -> str:
+    """Return what is lent of these packages, as lines of a constraints file."""
+    found = () if lent is None else sorted(path.name[: -len(".dist-info")] for path in lent.glob("*/*.dist-info"))
+    parts = (name.partition("-") for name in found)
+    return "".join(f"{plain(name)}=={version}\n" for name, _, version in parts if PACKAGE.fullmatch(name))
+
+
+def refusal_of(pins: str, asked: str, python: Path) -> str:
+    """Return the line of requirements that asks for another version than these; "" if none does."""
+    lines = "\n".join(line for line in asked.splitlines() if PACKAGE.match(line))
+    return ask([str(python), "-c", _REFUSED, pins, lines]).stdout.strip() if pins and lines else ""
+
+
+def pair_of(tool: Tool, requirements: str, constraints: str) -> str:
+    """Return the constraint by which torch and torch_xla are of one version; "" where none is needed, or possible."""
+    if not any(plain(match[1]) == "torch-xla" for match in map(PACKAGE.match, requirements.splitlines()) if match):
+        return ""
+    lines = [line for line in (requirements + constraints).splitlines() if PACKAGE.match(line)]
+    fixed = [re.fullmatch(r"\s*(torch(?:[-_.]xla)?)(?:\[.*\])?\s*==\s*(\d[\d.]*)\s*", line, re.I) for line in lines]
+    found = {plain(match[1]): match[2] for match in fixed if match}
+    if None in fixed or len(found) < 2:
+        found = tool.would_install(requirements, constraints)
+    torch, xla = (".".join(found.get(name, "").split(".")[:2]) for name in ("torch", "torch-xla"))
+    if not torch or not xla or torch == xla:
+        return ""
+    pins = (f"torch=={xla}.*", f"torch-xla=={torch}.*")
+    pin = next((each for each in pins if tool.would_install(requirements, f"{constraints}{each}\n")), "")
+    if tool.is_first:
+        what = f"torch_xla works with the torch of its own version only, not {xla} with {torch}"
+        say(f"{what}: {pin} is asked for, too" if pin else what)
+    return pin and f"{pin}\n"
+
+
+# What an emulated worker lends to the virtual environments of jobs: packages of the machine that it runs on.
+SCRIPT = """#!/bin/sh
+'''exec' {python} "$0" "$@"
+' '''
+import sys
+from {module} import {name}
+sys.exit({function}())
+"""
+
+
+def lent_to(base: Path, python: Path) -> Path | None:
+    """Return the directory of what an emulated worker lends to environments of this Python; None where that is nothing."""
+    lent = base.parent.parent / "tpujob-lent"  # emulator.vms.pythons writes it
+    if not lent.is_dir():
+        return None
+    version = version_of(python)
+    found = lent / f"python{version}"
+    if found.is_dir():
+        return found
+    if any(lent.glob("*/*/torch-*.dist-info")):
+        say(f"emulated: torch is not lent to Python {version}, only to the one that tpujob runs on")
+    return None
+
+
+def lend(lent: Path, what: str, place: Path) -> None:
+    """Add what names the lent packages to the environment: for Python a .pth file, for pip and uv their metadata. `what`:
+    pip or torch, with what they need.
+
+    The metadata list no files of the packages, so that replacing a package by another version deletes none of them.
+    """
+    site = site_packages(place)
+    for path in lent.glob(f"{what}/*"):
+        if path.is_dir():
+            shutil.copytree(str(path), str(site / path.name))
+            _write_scripts(path / "entry_points.txt", place)
+        else:
+            shutil.copy(str(path), str(site / path.name))
+
+
+def _write_scripts(entry_points: Path, place: Path) -> None:
+    python = shlex.quote(str(place / "bin" / "python"))
+    points = configparser.ConfigParser(delimiters=("=",), interpolation=None)
+    points.read(str(entry_points))
+    for name, entry in points.items("console_scripts") if points.has_section("console_scripts") else ():
+        module, _, function = entry.partition("[")[0].strip().partition(":")
+        path = place / "bin" / name
+        first = function.partition(".")[0]
+        path.write_text(SCRIPT.format(python=python, module=module, name=first, function=function))
+        path.chmod(0o755)

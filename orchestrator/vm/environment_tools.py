@@ -16,11 +16,8 @@ import shlex
 import shutil
 import subprocess
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 FIRST_LINE_S, NEXT_LINE_S = 5.0, 60.0  # a long installation says that it goes on
 LOOK_S = 0.05

@@ -51,6 +51,7 @@ import sys
 import time
 import zlib
 from itertools import islice
+from typing import Any, NoReturn
 
 from . import process_tree
 from .bounded_log import BoundedLog
@@ -63,10 +64,6 @@ from .pod_limits import Limits
 from .pod_output import CONTROL_BYTES, Output
 from .pod_peers import Place
 from .pod_results import Results
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, NoReturn
 
 SCHEMA = 1
 CODES = {"deadline": 124, "stopped": 143, "stalled": 71, "failed": 71, "lost": 71}

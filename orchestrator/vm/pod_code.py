@@ -13,14 +13,9 @@ import os
 import posixpath
 import shutil
 import tarfile
+from typing import Any
 
-from .cloud_storage import split
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from .cloud_storage import Storage
+from .cloud_storage import Storage, split
 
 PIECE_BYTES = 1 << 20
 

@@ -8,11 +8,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+from collections.abc import Callable
+from typing import Any
 
 LOOK_S = 0.1
 STOP_GRACE_S, LEAST_GRACE_S = 10.0, 0.5

@@ -19,10 +19,7 @@ from __future__ import annotations
 import json
 import os
 import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 WORD = b"::tpujob"
 LINE_BYTES = 8192  # of the text of a line

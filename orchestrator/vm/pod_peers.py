@@ -15,10 +15,7 @@ from __future__ import annotations
 import re
 import socket
 import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping
 
 FIRST = re.compile(r"^(?P<before>.+)-0-0(?P<after>(?:\..*)?)$")
 LOOK_S, LOOK_MOST_S = 0.2, 2.0

@@ -10,18 +10,13 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from . import pack, upload
-from .pod_output import CONTROL_BYTES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from .cloud_storage import Storage
-    from .pod_output import Output
+from .cloud_storage import Storage
+from .pod_output import CONTROL_BYTES, Output
 
 PIECE_BYTES = 6144  # of packed content in a line, before base64
 INDEX_BYTES = 2 << 20  # of rows

@@ -15,10 +15,7 @@ import os
 import resource
 import signal
 import time
-
-TYPE_CHECKING = False  # typing itself takes 5 ms to import, on each of many short calls
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 NAME = "tpu-metrics.jsonl"
 SCHEMA = 1

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from .cloud_storage import Storage, split
 from .pack import place_of, rows
 from .phase import PhaseFiles
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
-
 
 MOST_FAILURES = 3  # of files, one after the other, for a reason that might have passed
 

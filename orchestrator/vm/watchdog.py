@@ -13,13 +13,11 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Generator
+from typing import Any, NoReturn
 
-TYPE_CHECKING = False  # typing itself takes 5 ms to import
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from typing import Any, NoReturn
+Effects = Generator[tuple[Any, ...], Any, Any]
 
-    Effects = Generator[tuple[Any, ...], Any, Any]
 
 RUN, HOLD, DETACHED = MODES = ("run", "hold", "detached")
 BOOTING_STATES = ("CREATING", "STARTING")  # states in which no client can have logged in yet

@@ -45,13 +45,9 @@ def jobset(
         **_given(activeDeadlineSeconds=pod_limit_s),
     }
     job = {
-        "parallelism": hosts,
-        "completions": hosts,
-        "completionMode": "Indexed",
-        "backoffLimit": 0,
-        "template": {"spec": pod},
-        **_given(activeDeadlineSeconds=job_limit_s),
-    }
+        "parallelism": hosts, "completions": hosts, "completionMode": "Indexed", "backoffLimit": 0,
+        "template": {"spec": pod}, **_given(activeDeadlineSeconds=job_limit_s),
+    }  # fmt: skip
     return {
         "apiVersion": API,
         "kind": "JobSet",

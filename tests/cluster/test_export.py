@@ -11,7 +11,7 @@ from orchestrator.places.gke.objects.manifest import documents
 from orchestrator.places.gke.objects.yaml_text import to_yaml
 from tests.cluster.fixture import Cluster
 from tests.cluster.jobsets import ended, pods
-from tests.unit.client.cluster.test_exporting import World, world
+from tests.unit.client.jobs.test_exporting import World, world
 from tests.unit.places.gke.objects.jobs import CAPACITIES, job
 from tests.waiting import until
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from orchestrator.remote.ssh.keys import create_key
 from tests.cli_fixture import Tpujob
+from tests.contract.remote.fixture import through_bastion
 from tests.waiting import until
 
 JOB = """
@@ -33,32 +32,12 @@ EXPECTED = [str(number) for number in range(1, 3001)]
 PROFILE = "/v1/users/developer@emulated.example/loginProfile"
 
 
-@dataclass
-class Bastion:
-    """The emulator's bastion, for the real OpenSSH. `command`: the ProxyCommand through it."""
-
-    command: str
-
-
 @pytest.fixture
-def bastion(tpujob: Tpujob, tmp_path: Path) -> Bastion:
+def bastion(tpujob: Tpujob, tmp_path: Path) -> str:
+    """The ProxyCommand through the emulator's bastion."""
     if shutil.which("ssh") is None:
         pytest.skip("OpenSSH is not installed")
-    key = create_key(tmp_path / "bastion")
-    made = tpujob.admin("POST", "bastion", {"keys": [key.public_line], "max_startups": 10})
-    known = tmp_path / "bastion" / "known_hosts"
-    known.write_text(f"[127.0.0.1]:{made['port']} {made['host_key']}\n")
-    options = ["-F", "/dev/null", "-o", f"UserKnownHostsFile={known}", "-o", "StrictHostKeyChecking=yes"]
-    options += [
-        "-o",
-        "IdentitiesOnly=yes",
-        "-o",
-        "IdentityAgent=none",
-        "-o",
-        "BatchMode=yes",
-    ]  # nothing of the developer
-    words = ["ssh", *options, "-i", str(key.private_path), "-p", str(made["port"]), "me@127.0.0.1"]
-    return Bastion(shlex.join(words) + " -W %h:%p")
+    return through_bastion(tpujob.emulator, create_key(tmp_path / "bastion"), tmp_path / "bastion", max_startups=10)
 
 
 @pytest.fixture
@@ -112,25 +91,14 @@ def test_an_external_address_that_the_job_asks_for_is_refused_with_the_policy_an
     assert "`via: iap` or `via: internal` in `access:`" in done.stderr
 
 
-def test_a_job_runs_by_internal_addresses_through_a_bastion(
-    tpujob: Tpujob, no_external: None, bastion: Bastion
-) -> None:
-    job = tpujob.job(JOB + f"access: {{ssh_proxy_command: {json.dumps(bastion.command)}}}\n")
+def test_a_job_runs_by_internal_addresses_through_a_bastion(tpujob: Tpujob, no_external: None, bastion: str) -> None:
+    job = tpujob.job(JOB + f"access: {{ssh_proxy_command: {json.dumps(bastion)}}}\n")
     planned = tpujob("plan", job)
-    assert f"by their internal addresses, through `{bastion.command}`" in planned.text
+    assert f"by their internal addresses, through `{bastion}`" in planned.text
     done = tpujob("run", job)
     assert done.returncode == 0, done.text
     assert_ran(tpujob, run_directory(tpujob))
     assert tpujob.admin("GET", "bastion")["dropped"] == 0
-
-
-def test_tunnels_that_are_cut_twice_in_a_run_cost_nothing_of_its_log(tpujob: Tpujob, no_external: None) -> None:
-    tpujob.admin("POST", "faults", {"kind": "relay_cut", "after_bytes": 9_000, "when": {"first": 8}})
-    done = tpujob("run", tpujob.job(JOB + "access: {via: iap}\n"))
-    assert done.returncode == 0, done.text
-    assert_ran(tpujob, run_directory(tpujob))
-    (fault,) = tpujob.admin("GET", "faults")["faults"]
-    assert fault["hits"] >= 8, "two cuts for each of four workers"
 
 
 def test_where_os_login_is_required_the_key_of_the_slice_is_in_the_profile_as_long_as_the_slice(tpujob: Tpujob) -> None:
@@ -156,8 +124,7 @@ def way(request: pytest.FixtureRequest, tpujob: Tpujob) -> Iterator[str]:
     tpujob.settings(forbid_external_ips=True, require_os_login=request.param == "os-login")
     access = {"refused": "{}", "iap": "{via: iap}", "os-login": "{}"}.get(request.param)
     if access is None:
-        found: Bastion = request.getfixturevalue("bastion")
-        access = f"{{via: internal, ssh_proxy_command: {json.dumps(found.command)}}}"
+        access = f"{{via: internal, ssh_proxy_command: {json.dumps(request.getfixturevalue('bastion'))}}}"
     yield access
 
 

@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import re
-import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,20 +12,6 @@ import pytest
 from tests.cli_fixture import Cli, Tpujob
 from tests.waiting import until
 
-ANYWHERE = """
-name: anywhere
-tpu:
-  provisioning: spot
-  any_of:
-    - accelerator: v5litepod-8
-      zone: [us-central1-a, us-east1-c]
-    - accelerator: v6e-8
-      zone: [us-east4-a, us-east5-b]
-    - accelerator: v5litepod-4
-      zone: us-west4-a
-  wait: 1h
-max_restarts: 5
-"""
 ONE_ZONE = """
 name: spot
 tpu: {accelerator: v5litepod-4, zone: us-west4-a, provisioning: spot}
@@ -80,8 +65,6 @@ tpu:
   race: true
 command: echo here
 """
-FULL = ["us-central1-a", "us-east1-c", "us-east4-a", "us-east5-b"]
-HERE = "us-west4-a"
 
 
 def losses(cli: Cli, run: dict[str, Any]) -> str:
@@ -152,31 +135,6 @@ def test_a_training_that_is_preempted_goes_on_elsewhere_with_the_same_losses(cli
     assert cli.alive() == []
 
 
-@pytest.mark.exhaustive
-@pytest.mark.torch
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs the `local` extra")
-def test_a_training_survives_stockouts_a_lost_reply_and_three_preemptions_with_the_same_losses(cli: Cli) -> None:
-    undisturbed = cli("run", training(cli, ANYWHERE, "cpu", 12, []))
-    assert undisturbed.returncode == 0, undisturbed.stderr
-    expected = losses(cli, cli.only_run())
-
-    fault = {"operation": "nodes.create", "kind": "lost_reply", "match": {"zone": HERE}, "when": {"calls": [1]}}
-    rehearse(cli, capacity=[{"zone": zone} for zone in FULL], faults=[fault])
-    taken, said = preempted(cli, training(cli, ANYWHERE, "cpu", 12, [2, 5, 8]), [2, 5, 8])
-    assert len(set(taken)) == 3, "a name is never used twice"
-    for zone in FULL:
-        assert re.search(rf"create +v\S+ {zone} spot +no capacity \(released: absent\) → next", said)
-    shown = newest_run(cli)
-    assert losses(cli, shown) == expected
-    assert [row["cause"] for row in shown["attempts"]] == ["preempted"] * 3 + [None]
-    assert all({no["where"].split()[1] for no in row["tried"]} == set(FULL) for row in shown["attempts"])
-    assert cli.alive() == []
-    billed = {row["name"].rpartition("/")[2]: row["until"] - row["since"] for row in cli.bills()}
-    for row in shown["attempts"]:
-        hours = row["usd"] / 2.10144
-        assert hours * 3600 == pytest.approx(billed[row["node"]], abs=30), "the bill is the meter's"
-
-
 def test_the_first_zone_with_capacity_wins_the_race_and_nothing_of_the_others_is_left(tpujob: Tpujob) -> None:
     rehearse(tpujob, capacity=[{"zone": "us-central1-a"}, {"zone": "us-east1-c"}])
     done = tpujob("run", tpujob.job(RACE))
@@ -185,16 +143,6 @@ def test_the_first_zone_with_capacity_wins_the_race_and_nothing_of_the_others_is
     assert tpujob.alive() == [] and queue_of(tpujob) == [] and tpujob.lived() == 1
     for zone in ("us-central1-a", "us-east1-c"):
         assert re.search(rf"race .* absent: out of the race, in {zone}", done.stderr)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("side", ["before", "after"])
-def test_a_kill_as_the_losers_are_told_leaves_neither_them_nor_the_winner(cli: Cli, side: str) -> None:
-    rehearse(cli, capacity=[{"zone": "us-central1-a"}])
-    killed = cli("run", cli.job(RACE), env={"TPUJOB_CRASH_AT": f"DeleteAll:1:{side}", "TPUJOB_GUARDIAN": "on"})
-    assert killed.returncode == -signal.SIGKILL
-    until(lambda: cli.alive() == [] and queue_of(cli) == [], "the guardian's work")
-    assert cli.lived() >= 1
 
 
 def test_up_stands_in_the_queue_and_holds_what_it_got(tpujob: Tpujob) -> None:
@@ -209,18 +157,6 @@ def test_up_stands_in_the_queue_and_holds_what_it_got(tpujob: Tpujob) -> None:
     assert other.returncode == 64 and "exists with provisioning queued, not spot" in other.stderr
     assert tpujob("down", "mine").returncode == 0
     assert queue_of(tpujob) == [] and tpujob.alive() == [] and tpujob.lived() == 1
-
-
-@pytest.mark.exhaustive
-def test_who_waits_in_the_queue_when_its_command_is_killed_is_taken_out_of_it(cli: Cli) -> None:
-    """Capacity comes hours later, when no local process is left."""
-    rehearse(cli, capacity=[{"zone": "*"}])
-    process = cli.start("run", cli.job(RACE), env={"TPUJOB_GUARDIAN": "on"})
-    until(lambda: len(queue_of(cli)) == 3, "three requests in the queue")
-    process.kill()
-    process.communicate()
-    until(lambda: queue_of(cli) == [], "the guardian's work")
-    assert cli.lived() == 0
 
 
 def test_who_may_wait_gets_the_capacity_when_the_stockout_ends(tpujob: Tpujob) -> None:

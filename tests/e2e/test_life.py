@@ -4,8 +4,6 @@ import json
 import os
 import re
 import signal
-import stat
-from pathlib import Path
 
 import pytest
 
@@ -50,17 +48,13 @@ def test_up_run_down_in_that_order_uses_one_slice(tpujob: Tpujob) -> None:
     run = tpujob("run", tpujob.job(HELLO))
     assert run.returncode == 0 and "alice is kept until" in run.stdout
     assert len(tpujob.alive()) == 1
+    typo = tpujob("down", "alcie")
+    assert typo.returncode == 64 and "alive: alice" in typo.stderr
     down = tpujob("down", "alice")
     assert down.returncode == 0 and "absent (checked" in down.stdout
     assert tpujob.alive() == [] and tpujob.lived() == 1
-    assert tpujob("down", "alice").stdout == "nothing to release named alice\n"
-
-
-def test_up_says_when_the_slice_really_ends_whatever_ttl_is_asked_of_one_that_exists(tpujob: Tpujob) -> None:
-    first, again = (tpujob("up", "alice", "--zone", "us-central1-a", "--ttl", ttl).stderr for ttl in ("6m", "5h"))
-    ends = [line.partition("`tpujob down alice`, ")[2] for text in (first, again) for line in text.splitlines()[-1:]]
-    assert ends[0].endswith("Z at the latest") and ends[1] == ends[0]
-    assert tpujob("down", "alice").returncode == 0
+    again = tpujob("down", "alice")
+    assert (again.returncode, again.stdout) == (0, "nothing to release named alice\n")
 
 
 @pytest.mark.exhaustive
@@ -89,6 +83,9 @@ def test_stop_start_and_ssh_on_a_held_slice(tpujob: Tpujob) -> None:
     assert tpujob("ssh", "alice", "--", "false").returncode == 1
     assert "STOPPED" in tpujob("stop", "alice").stdout
     assert json.loads(tpujob("status", "--json").stdout)["slices"][0]["state"] == "STOPPED"
+    refused = tpujob("ssh", "alice")
+    assert refused.returncode == 64 and "alice is STOPPED" in refused.stderr
+    assert "hint: `tpujob up alice`" in refused.stderr
     assert "started" in tpujob("up", "alice").stderr
     assert tpujob("ssh", "alice", "--", "cat answer").stdout == "42\n"
     assert tpujob("down", "--all").returncode == 0
@@ -104,11 +101,13 @@ def test_four_workers_run_the_same_command_and_the_artifacts_of_each_are_collect
     assert len(list(tpujob.directory.glob("runs/*/worker3/artifacts/result.txt"))) == 1
 
 
-def test_when_every_zone_is_full_nothing_is_left_and_the_code_says_so(tpujob: Tpujob) -> None:
-    tpujob.settings(no_capacity=["*/*"])
-    done = tpujob("up", "--zone", "us-east1")
-    assert done.returncode == 69 and "no capacity in any zone" in done.stderr and "hint: " in done.stderr
+@pytest.mark.parametrize(("code", "passed_on"), [(7, 7), (75, 63), (2, 2)])  # 75 is ours; 2 is no mistake of the user's
+def test_a_job_that_fails_passes_its_code_on_and_is_released(tpujob: Tpujob, code: int, passed_on: int) -> None:
+    done = tpujob("run", tpujob.job(f"name: bad\ntpu: {{zone: us-central1-a}}\ncommand: 'echo broken; exit {code}'\n"))
+    assert done.returncode == passed_on
+    assert "worker0 | broken" in done.stdout and f"the job failed on worker0 with code {code}" in done.stderr
     assert tpujob.alive() == []
+    assert tpujob.only_run()["state"] == "failed"
 
 
 @pytest.mark.exhaustive
@@ -124,10 +123,6 @@ def test_logs_that_follow_end_once_nothing_reads_them(tpujob: Tpujob) -> None:
     assert run.wait() == 130 and tpujob.alive() == []
 
 
-def test_a_code_that_means_something_of_ours_is_passed_on_as_63(tpujob: Tpujob) -> None:
-    assert tpujob("run", tpujob.job("tpu: {zone: us-central1-a}\ncommand: exit 75\n")).returncode == 63
-
-
 def test_one_worker_that_fails_stops_all(tpujob: Tpujob) -> None:
     job = "tpu: {accelerator: v5litepod-16, zone: us-central1-a}\ncommand: 'test $TPUJOB_WORKER != 2 || exit 9; sleep 300'\n"
     done = tpujob("run", tpujob.job(job))
@@ -138,7 +133,6 @@ def test_one_worker_that_fails_stops_all(tpujob: Tpujob) -> None:
 @pytest.mark.parametrize(("number", "code"), [
     (signal.SIGINT, 130),
     pytest.param(signal.SIGTERM, 143, marks=pytest.mark.exhaustive),
-    pytest.param(signal.SIGHUP, 129, marks=pytest.mark.exhaustive),
 ])  # fmt: skip
 def test_a_signal_while_the_job_runs_releases_the_slice(tpujob: Tpujob, number: int, code: int) -> None:
     process = tpujob.start("run", tpujob.job(SLEEP))
@@ -158,16 +152,6 @@ def test_a_kept_slice_serves_the_next_run(tpujob: Tpujob) -> None:
     assert tpujob("run", tpujob.job(HELLO)).returncode == 0
     assert tpujob.lived() == 1
     assert tpujob("down", "--all").returncode == 0
-
-
-def test_state_and_keys_are_private(cli: Cli) -> None:
-    assert cli("up", "--zone", "us-central1-a").returncode == 0
-    state = cli.directory / "state"
-    assert stat.S_IMODE(state.stat().st_mode) == 0o700
-    (key,) = state.glob("leases/*/id_ed25519")
-    assert stat.S_IMODE(key.stat().st_mode) == 0o600
-    assert cli("down").returncode == 0
-    assert list(state.glob("leases/*")) == []
 
 
 @pytest.mark.exhaustive
@@ -192,14 +176,6 @@ def test_down_without_a_name_and_stop_leave_the_slice_of_a_running_job_alone(tpu
     assert tpujob.alive() == []
 
 
-def test_a_name_that_never_was_is_a_mistake_but_one_that_is_gone_is_not(tpujob: Tpujob) -> None:
-    assert tpujob("up", "alice", "--zone", "us-central1-a").returncode == 0
-    typo = tpujob("down", "alcie")
-    assert typo.returncode == 64 and "alive: alice" in typo.stderr
-    assert tpujob("down", "alice").returncode == 0
-    assert tpujob("down", "alice").returncode == 0
-
-
 @pytest.mark.exhaustive
 def test_a_run_survives_a_restart_of_the_emulator_and_still_releases_on_ctrl_c(cli: Cli) -> None:
     process = cli.start("run", cli.job(SLEEP))
@@ -214,27 +190,11 @@ def test_a_run_survives_a_restart_of_the_emulator_and_still_releases_on_ctrl_c(c
     assert "absent (checked" in out and cli.alive() == []
 
 
-def test_a_job_may_end_with_2_which_is_not_a_mistake_on_the_command_line(tpujob: Tpujob) -> None:
-    assert tpujob("run", tpujob.job("tpu: {zone: us-central1-a}\ncommand: exit 2\n")).returncode == 2
-
-
 @pytest.mark.exhaustive
 def test_a_letter_that_stdout_cannot_show_silences_nothing(tpujob: Tpujob) -> None:
     job = tpujob.job("tpu: {zone: us-central1-a}\ncommand: 'echo grüß; echo after'\n")
     done = tpujob.as_process("run", job, env={"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0 and "worker0 | gr\\xfc\\xdf" in done.stdout and "released " in done.stdout
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("stream", [">/dev/full", ">&-", "2>&-", "2>/dev/full"])
-def test_streams_that_cannot_be_written_end_no_run(tpujob: Tpujob, stream: str) -> None:
-    if "full" in stream and not Path("/dev/full").exists():
-        pytest.skip("no /dev/full here")
-    process = tpujob.start("run", tpujob.job(HELLO), before=("sh", "-c", f'exec "$@" {stream}', "sh"))
-    _, err = process.communicate()
-    assert process.returncode == 0, err
-    assert "Traceback" not in err
-    assert tpujob.alive() == [] and tpujob.only_run()["state"] == "succeeded"
 
 
 @pytest.mark.exhaustive
@@ -249,16 +209,6 @@ def test_ctrl_c_while_an_old_teardown_is_finished_starts_nothing_new(tpujob: Tpu
     tpujob.settings(unreachable=[])
     process.communicate()
     assert process.returncode == 130 and tpujob.lived() == 1
-
-
-@pytest.mark.exhaustive
-def test_ssh_to_a_stopped_slice_says_what_to_do(tpujob: Tpujob) -> None:
-    assert tpujob("up", "alice", "--zone", "us-central1-a").returncode == 0
-    assert tpujob("stop", "alice").returncode == 0
-    refused = tpujob("ssh", "alice")
-    assert refused.returncode == 64 and "alice is STOPPED" in refused.stderr
-    assert "hint: `tpujob up alice`" in refused.stderr
-    assert tpujob("down", "alice").returncode == 0
 
 
 def test_options_that_an_existing_slice_does_not_have_are_not_passed_over(tpujob: Tpujob) -> None:

@@ -105,7 +105,7 @@ def test_the_training_is_the_same_by_every_way_and_its_log_is_that_of_the_worker
 def test_a_proxy_command_that_dies_in_mid_run_costs_nothing_of_the_log(
     tpujob: Tpujob, mnist: Path, request: pytest.FixtureRequest
 ) -> None:
-    command = request.getfixturevalue("bastion").command
+    command = request.getfixturevalue("bastion")
     access = f"{{via: internal, ssh_proxy_command: {json.dumps(command)}}}"
     process = tpujob.start("run", by(mnist, access), *FEW, "--keep", "30m")
     tpujob.until(BEGUN, process)

@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +16,8 @@ import pytest
 from orchestrator.client.client import Client
 from orchestrator.client.slices import relay
 from tests.cli_fixture import Tpujob, press
-from tests.e2e.test_access import Bastion, bastion
-from tests.ports import held_port
+from tests.e2e.test_access import bastion
+from tests.ports import echo, held_port, read_all, serving
 from tests.waiting import HANG_S, until
 
 __all__ = ["bastion"]
@@ -36,33 +35,15 @@ def mine(request: pytest.FixtureRequest, tpujob: Tpujob) -> Iterator[Path]:
     """A slice `mine` of four workers that is reached by one way; the directory of its lease."""
     tpujob.settings(forbid_external_ips=request.param != "external", require_os_login="OS" in request.param)
     if request.param == "bastion":
-        found: Bastion = request.getfixturevalue("bastion")
         settings = tpujob.directory / "home" / ".config" / "tpujob" / "settings.yaml"
         settings.parent.mkdir(parents=True)
-        settings.write_text(f"access: {{ssh_proxy_command: {json.dumps(found.command)}}}\n")
+        settings.write_text(f"access: {{ssh_proxy_command: {json.dumps(request.getfixturevalue('bastion'))}}}\n")
     done = tpujob("up", "mine", "--accelerator", "v5litepod-16", "--zone", "us-central1-a")
     assert done.returncode == 0, done.text
     (lease,) = (each for each in tpujob.leases() if each.open)
     yield tpujob.own_state / "leases" / lease.id
     assert tpujob("down", "mine").returncode == 0
     assert not (tpujob.own_state / "leases" / lease.id).exists(), "the configuration goes with the slice"
-
-
-@contextlib.contextmanager
-def echoing() -> Iterator[int]:
-    """A server on loopback, which emulated workers share, that sends back what it gets; its port."""
-
-    def serve() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                peer, _ = server.accept()
-                with peer:
-                    while piece := peer.recv(1 << 16):
-                        peer.sendall(piece)
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        threading.Thread(target=serve, daemon=True).start()
-        yield server.getsockname()[1]
 
 
 SERVER = """
@@ -127,12 +108,11 @@ def page(url: str) -> str:
         return str(reply.read().decode())
 
 
-def echo(sock: socket.socket, text: bytes) -> bytes:
+def echoed(sock: socket.socket, text: bytes) -> bytes:
     with sock:
-        sock.settimeout(HANG_S)
         sock.sendall(text)
         sock.shutdown(socket.SHUT_WR)
-        return b"".join(iter(lambda: sock.recv(1 << 16), b""))
+        return read_all(sock)
 
 
 @pytest.mark.ci
@@ -141,13 +121,13 @@ def test_ssh_is_the_real_one_with_its_exit_code_and_its_forwards(tpujob: Tpujob,
     assert done.returncode == 42, done.text
     assert done.stdout.endswith("/worker2/home\n") and done.stdout.count("\n") == 1
     assert tpujob("ssh", "mine", "--worker", "4", "--", "true").returncode == 64
-    with echoing() as port:
+    with serving(echo) as port:
         here = Path("here")  # the whole path could be longer than a socket's may be
         process = tpujob.start("ssh", "mine", "-N", "-L", f"./{here}:127.0.0.1:{port}")
         until(here.exists, "the forward")
         with socket.socket(socket.AF_UNIX) as sock:
             sock.connect(str(here))
-            assert echo(sock, b"ping" * 10_000) == b"ping" * 10_000
+            assert echoed(sock, b"ping" * 10_000) == b"ping" * 10_000
         press(process)
         process.communicate()
     until(lambda: not tpujob.local(), "the end of ssh and of what it began")
@@ -314,8 +294,8 @@ def test_a_forward_ends_with_its_slice_and_says_what_it_cannot(tpujob: Tpujob, m
 
 @pytest.mark.exhaustive
 def test_a_port_is_there_for_a_block_of_python(tpujob: Tpujob, mine: Path) -> None:
-    with echoing() as port, Client().forward("mine", port, worker=1) as ports:
-        assert echo(socket.create_connection(("127.0.0.1", ports[port])), b"ping") == b"ping"
+    with serving(echo) as port, Client().forward("mine", port, worker=1) as ports:
+        assert echoed(socket.create_connection(("127.0.0.1", ports[port])), b"ping") == b"ping"
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", ports[port]))
 

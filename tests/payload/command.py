@@ -35,12 +35,9 @@ HAS_XLA = importlib.util.find_spec("torch_xla") is not None
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 needs_xla = pytest.mark.skipif(not HAS_XLA, reason="needs torch_xla")
 IMPORTED = (
-    "tests.payload.command",
-    "payload.train",
-    "payload.data.sources",
-    "payload.backends.native",
+    "tests.payload.command", "payload.train", "payload.data.sources", "payload.backends.native",
     "payload.backends.xla",
-)
+)  # fmt: skip
 XLA = ("torch_xla.core.xla_model", "torch_xla.distributed.xla_multiprocessing", "torch_xla.distributed.parallel_loader")
 
 _forks = multiprocessing.get_context("forkserver")
@@ -132,6 +129,13 @@ def start(
 def play(directory: Path, config: dict[str, Any], *arguments: str, **more: Any) -> Run:
     """From its start to its end."""
     return start(directory, config, *arguments, **more).end()
+
+
+def succeeds(directory: Path, config: dict[str, Any], *arguments: str, **more: Any) -> Run:
+    """From its start to its end, which is a success."""
+    run = play(directory, config, *arguments, **more)
+    assert run.code == 0, run.stdout + run.stderr
+    return run
 
 
 def _command(

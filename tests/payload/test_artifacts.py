@@ -64,13 +64,9 @@ def test_only_an_unfinished_training_leaves_files_to_resume_from(tmp_path: Path)
         return sorted(path.name for path in tmp_path.iterdir())
 
     goes_on = [
-        "checkpoint-000000010.pt",
-        "checkpoint.json",
-        "checkpoint.pt",
-        "losses.jsonl",
-        "metrics.jsonl",
+        "checkpoint-000000010.pt", "checkpoint.json", "checkpoint.pt", "losses.jsonl", "metrics.jsonl",
         "timing.jsonl",
-    ]
+    ]  # fmt: skip
     assert left(manifest=False, resume=True) == goes_on
     assert left(manifest=True, resume=True) == left(manifest=False, resume=False) == []
 

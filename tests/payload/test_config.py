@@ -17,12 +17,9 @@ def test_an_empty_configuration_is_the_defaults() -> None:
 def test_every_key_can_be_given() -> None:
     assert parse(asdict(Config())) == Config()
     given = {
-        "options": {"width": 3},
-        "dataset": "fashion-mnist",
-        "data_dir": "data",
-        "fallback": "synthetic",
+        "options": {"width": 3}, "dataset": "fashion-mnist", "data_dir": "data", "fallback": "synthetic",
         "cores": 1,
-    }
+    }  # fmt: skip
     numbers = {"lr": 1, "momentum": 0, "seed": 0, "image_size": 64, "examples": 100, "keep_checkpoints": 3}
     others = {"eval": False, "checkpoint_every": "200 steps", "timing": "drained", "precision": "bf16"}
     within = {"profile": {"start": 1, "steps": 3}, "emulated": {"cores": 2, "examples": None, "epochs": 1}}

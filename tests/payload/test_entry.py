@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.payload.command import HAS_XLA, ROOT, needs_torch, needs_xla, play, start
+from tests.payload.command import HAS_XLA, ROOT, needs_torch, needs_xla, play, start, succeeds
 
 pytestmark = [pytest.mark.torch, needs_torch]
 
@@ -16,8 +16,7 @@ EXAMPLE = {"entry": "my_training:main", "options": {"width": 32, "batch_size": 1
 def test_the_shipped_example_learns_the_same_on_every_backend_and_number_of_processes(tmp_path: Path) -> None:
     losses = {}
     for backend, cores in (("cpu", 1), ("cpu", 2), *([("xla", 2)] if HAS_XLA else [])):
-        done = play(tmp_path, {**EXAMPLE, "cores": cores, "num_workers": 0}, "--backend", backend, code=CODE)
-        assert done.code == 0, done.stdout + done.stderr
+        done = succeeds(tmp_path, {**EXAMPLE, "cores": cores, "num_workers": 0}, "--backend", backend, code=CODE)
         name = {"cpu": "cpu", "xla": "xla:cpu"}[backend]
         assert done.stdout.startswith(f"{name} ×{cores} · my_training:main · fp32\nepoch 1/2  loss 0."), done.stdout
         found = done.read("metrics.json")
@@ -77,8 +76,7 @@ def test_the_hosts_of_an_emulated_slice_share_the_cores_of_the_one_machine_that_
 @pytest.mark.parametrize("processes", [0, 2])
 def test_examples_are_prepared_by_as_many_processes_as_are_asked_for(tmp_path: Path, processes: int) -> None:
     (tmp_path / "mine.py").write_text(LOADER)
-    run = play(tmp_path, {"entry": "mine:main", "num_workers": processes}, "--backend", "cpu", code=tmp_path)
-    assert run.code == 0, run.stdout + run.stderr
+    run = succeeds(tmp_path, {"entry": "mine:main", "num_workers": processes}, "--backend", "cpu", code=tmp_path)
     found = run.read("metrics.json")
     assert (found["numbers"], found["here"]) == (list(range(8)), processes == 0)
 
@@ -120,14 +118,12 @@ def test_dropout_is_the_same_after_a_resume(tmp_path: Path, backend: str) -> Non
     (code / "mine.py").write_text(DROPOUT)
     cores = {"cpu": 2, "xla": 1}[backend]
     config = {"entry": "mine:main", "cores": cores, "checkpoint_every": "3 steps"}
-    whole = play(tmp_path, config, "--backend", backend, code=code)
-    assert whole.code == 0, whole.stdout + whole.stderr
+    whole = succeeds(tmp_path, config, "--backend", backend, code=code)
     expected = whole.read("metrics.json")["losses"]
     assert len(expected) == 12
     # The run above succeeded, so this one starts from the beginning; it is killed, and the third resumes.
     assert play(tmp_path, config, "--backend", backend, code=code, DIE="1").code == 9
-    last = play(tmp_path, config, "--backend", backend, code=code)
-    assert last.code == 0, last.stdout + last.stderr
+    last = succeeds(tmp_path, config, "--backend", backend, code=code)
     assert last.read("metrics.json")["resumed_after_step"] == 6
     assert last.read("metrics.json")["losses"] == expected
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from payload.metrics import MetricsFile
-from tests.payload.command import HAS_XLA, needs_torch, play
+from tests.payload.command import HAS_XLA, needs_torch, succeeds
 
 
 def lines(path: Path) -> list[dict[str, float | None]]:
@@ -56,8 +56,7 @@ def test_a_resumed_training_repeats_no_step(tmp_path: Path, after: int | None, k
 @needs_torch
 def test_a_training_reports_its_steps_its_rate_and_its_test(tmp_path: Path, data: Path) -> None:
     backend = "xla" if HAS_XLA else "cpu"
-    done = play(tmp_path, {"epochs": 2, "batch_size": 32, "lr": 0.02}, "--backend", backend, data=data)
-    assert done.code == 0, done.stdout + done.stderr
+    done = succeeds(tmp_path, {"epochs": 2, "batch_size": 32, "lr": 0.02}, "--backend", backend, data=data)
     found = lines(done.artifacts / "metrics.jsonl")
     by_epoch = [json.loads(line)["losses"] for line in (done.artifacts / "losses.jsonl").read_text().splitlines()]
     losses = [loss for epoch in by_epoch for loss in epoch]
@@ -86,8 +85,7 @@ def test_an_entry_reports_its_own_once_for_all_processes(tmp_path: Path) -> None
     code = tmp_path / "code"
     code.mkdir()
     (code / "mine.py").write_text(ENTRY)
-    done = play(tmp_path, {"entry": "mine:main", "cores": 2}, "--backend", "cpu", code=code)
-    assert done.code == 0, done.stdout + done.stderr
+    done = succeeds(tmp_path, {"entry": "mine:main", "cores": 2}, "--backend", "cpu", code=code)
     assert lines(done.artifacts / "metrics.jsonl") == [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 0.5}]
 
 
@@ -95,6 +93,5 @@ def test_an_entry_without_pytorch_reports_too(tmp_path: Path) -> None:
     code = tmp_path / "code"
     code.mkdir()
     (code / "mine.py").write_text(ENTRY.replace("return {}", "return {'loss': 0.5}"))
-    done = play(tmp_path, {"entry": "mine:main", "backend": "none"}, code=code)
-    assert done.code == 0, done.stdout + done.stderr
+    done = succeeds(tmp_path, {"entry": "mine:main", "backend": "none"}, code=code)
     assert len(lines(done.artifacts / "metrics.jsonl")) == 2

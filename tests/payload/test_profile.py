@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 from payload.clock import Clock
 from payload.config import ProfileConfig
 from payload.profile import Profile
-from tests.payload.command import Run, needs_xla, play
+from tests.payload.command import Run, needs_xla, succeeds
 
 pytestmark = pytest.mark.torch
 CONFIG = {"dataset": "synthetic", "examples": 480, "test_examples": 20, "batch_size": 32, "epochs": 2, "model": "mlp"}
@@ -152,8 +152,7 @@ def test_a_profiler_that_writes_nothing_is_reported(tmp_path: Path) -> None:
 @pytest.mark.ci
 @needs_xla
 def test_torch_xla_writes_the_traced_steps_and_their_programs_as_xprof_reads_them(tmp_path: Path) -> None:
-    run = play(tmp_path, {**CONFIG, "profile": {"start": 13, "steps": 5}})
-    assert run.code == 0, run.stdout + run.stderr
+    run = succeeds(tmp_path, {**CONFIG, "profile": {"start": 13, "steps": 5}})
     assert "profile: steps 13 to 17, " in run.stdout
     found = list((run.artifacts / "profile").glob("plugins/profile/*/*.xplane.pb"))
     assert len(found) == 1, "the layout in which xprof looks for it"
@@ -165,8 +164,7 @@ def test_torch_xla_writes_the_traced_steps_and_their_programs_as_xprof_reads_the
 
 
 def test_the_profiler_of_pytorch_writes_the_traced_steps_as_trace_events(tmp_path: Path) -> None:
-    run = play(tmp_path, {**CONFIG, "profile": {"start": 4, "steps": 2}}, "--backend", "cpu")
-    assert run.code == 0, run.stdout + run.stderr
+    run = succeeds(tmp_path, {**CONFIG, "profile": {"start": 4, "steps": 2}}, "--backend", "cpu")
     (path,) = (run.artifacts / "profile").iterdir()
     assert path.name.endswith(".trace.json.gz")
     names = {event.get("name") for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]}

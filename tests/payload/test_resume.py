@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.payload.command import Run, needs_torch, needs_xla, play, start
+from tests.payload.command import Run, needs_torch, needs_xla, play, start, succeeds
 
 pytestmark = [pytest.mark.torch, needs_torch]
 
@@ -59,9 +59,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Undistu
     @functools.cache
     def run(backend: str, processes: int) -> Run:
         directory = tmp_path_factory.mktemp("undisturbed")
-        whole = play(directory, {**SMALL, "cores": processes}, "--backend", backend, data=data)
-        assert whole.code == 0, whole.stdout + whole.stderr
-        return whole
+        return succeeds(directory, {**SMALL, "cores": processes}, "--backend", backend, data=data)
 
     return run
 
@@ -149,17 +147,11 @@ def test_a_slice_of_two_hosts_resumes_from_the_checkpoint_of_the_first(tmp_path:
         place = {"TPUJOB_WORKERS": "2", "TPUJOB_COORDINATOR": f"127.0.0.1:{port}"}
         hosts = [
             start(
-                tmp_path / f"{name}{worker}",
-                SMALL,
-                "--backend",
-                "cpu",
-                data=data,
-                first=None if worker else first,
-                TPUJOB_WORKER=str(worker),
-                **place,
+                tmp_path / f"{name}{worker}", SMALL, "--backend", "cpu", data=data,
+                first=None if worker else first, TPUJOB_WORKER=str(worker), **place,
             )
             for worker in (0, 1)
-        ]
+        ]  # fmt: skip
         return [host.end() for host in hosts]
 
     whole, _ = slice_of_two("whole")

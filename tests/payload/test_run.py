@@ -16,7 +16,7 @@ pytest.importorskip("numpy")
 
 from payload import artifacts
 from payload.data import idx
-from tests.payload.command import HAS_XLA, ROOT, Command, Run, needs_torch, needs_xla, play, start
+from tests.payload.command import HAS_XLA, ROOT, Command, Run, needs_torch, needs_xla, play, start, succeeds
 from tests.waiting import HANG_S, until
 
 pytestmark = [pytest.mark.torch, needs_torch]
@@ -68,12 +68,8 @@ def test_metrics_and_provenance_agree_with_the_log(emulated: Run, data: Path) ->
     assert len(metrics["train_loss"]) == 2 and metrics["train_loss"][1] < metrics["train_loss"][0]
     assert metrics["world"]["emulated"] is True and len(metrics["world"]["notes"]) == 2
     assert metrics["dataset"] == {
-        "name": "mnist",
-        "requested": "mnist",
-        "synthetic": False,
-        "train_examples": 256,
-        "of": 256,
-    }
+        "name": "mnist", "requested": "mnist", "synthetic": False, "train_examples": 256, "of": 256,
+    }  # fmt: skip
     seconds = metrics["seconds"]
     assert set(seconds) == {
         f"{n}_s" for n in ("import", "data", "compile", "train", "profile", "eval", "checkpoint", "total")
@@ -116,8 +112,7 @@ def test_one_and_two_processes_have_the_same_loss_curve(tmp_path: Path, data: Pa
     for processes in (1, 2):
         config = {**SMALL, "cores": processes}
         # One of them as on a worker, where every process is a new program.
-        run = play(tmp_path / str(processes), config, "--backend", "cpu", data=data, real=processes == 2)
-        assert run.code == 0, run.stdout + run.stderr
+        run = succeeds(tmp_path / str(processes), config, "--backend", "cpu", data=data, real=processes == 2)
         curves[processes] = run.read("metrics.json")["train_loss"]
         losses = [json.loads(line)["losses"] for line in (run.artifacts / "losses.jsonl").read_text().splitlines()]
         assert [len(epoch) for epoch in losses] == [8, 8]

@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import json
 import os
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from orchestrator.errors import CloudError
-from orchestrator.places.google import error_translation
 from tests.cli_fixture import Tpujob
+from tests.unit.places.stub_api import StubApi, StubReply, service_account
 
 COMMAND = "command: ls\n"
 HERE = {"tpu": "tpu: {zone: us-central1-a}\n"}
-BAD_DURATION = "is not a duration: write numbers with units, such as 30m, 1h30m or 2d (6m to 7d)"
 
 FILES: list[tuple[str, str | bytes, str]] = [
     ("01-empty", "", "job.yaml:1: the job file is empty; `tpujob init` writes one"),
@@ -246,104 +241,34 @@ def test_20_a_code_directory_that_cannot_travel_is_refused_before_anything_is_cr
     assert words in said.stderr
 
 
-def test_20_the_home_directory_is_not_shipped(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tpujob.directory))
-    with tpujob.creating_nothing():
-        said = tpujob("run", tpujob.job(COMMAND + "code: .\n"))
-    assert said.returncode == 64 and "is the home directory; it is not shipped" in said.stderr
-
-
-def test_20_credentials_in_dot_git_stay_here(tpujob: Tpujob) -> None:
-    git = tpujob.directory / "code" / ".git"
-    git.mkdir(parents=True)
-    (git / "config").write_text("[remote]\nurl = https://me:ghp_0123456789abcdefghij@github.com/x/y\n")
-    (git.parent / "main.sh").write_text("find . -name config | wc -l\n")
-    job = HERE["tpu"] + "code: code\ncommand: bash main.sh\n"
-    said = tpujob("run", tpujob.job(job))
-    assert said.returncode == 0, said.stderr
-    assert "worker0 | 0\n" in said.stdout
-
-
 # -- who we are ------------------------------------------------------------------------------------------------------
 
 
-class _Refuses(BaseHTTPRequestHandler):
-    """The place where a service account changes its key for a token, on a day when Google does not want to."""
-
-    def do_POST(self) -> None:
-        body = json.dumps({"error": "invalid_grant", "error_subtype": "invalid_rapt"}).encode()
-        self.send_response(400)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def refusing_url() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), _Refuses) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/token"
-        server.shutdown()
-        thread.join()
-
-
-def _service_account(token_url: str) -> dict[str, str]:
-    from cryptography.hazmat.primitives import serialization as form
-    from cryptography.hazmat.primitives.asymmetric import rsa
-
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    pem = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()).decode()
-    return {
-        "type": "service_account",
-        "project_id": "acme-project",
-        "client_email": "x@acme-project.iam.gserviceaccount.com",
-        "token_uri": token_url,
-        "private_key_id": "1",
-        "private_key": pem,
-    }
-
-
-def test_25_without_a_login_the_way_to_log_in_is_said(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_GCE_CHECK", "true")
-    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS")
-    with tpujob.promising_nothing():
-        said = tpujob("run", tpujob.job(COMMAND), "--cloud", "google", "--project", "acme-project")
-    assert said.returncode == 77 and "gcloud auth application-default login" in said.stderr
-
-
-@pytest.mark.parametrize("content", [
-    pytest.param("", id="empty"),
-    pytest.param("not json", id="no-json"),
-    pytest.param("[]", id="a-list"),
-    pytest.param('{"type": "robot"}', id="wrong-type"),
-    pytest.param('{"type": "service_account"}', id="half-a-key"),
-    pytest.param('{"type": "authorized_user", "refresh_token": "x"}', id="half-a-user"),
-    pytest.param(None, id="no-file"),
-])  # fmt: skip
+@pytest.mark.parametrize("there", [None, "no file", "no credentials"])
 def test_25_credentials_that_are_none_end_before_anything_is_promised(
-    tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch, content: str | None
+    tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch, there: str | None
 ) -> None:
     path = tpujob.directory / "adc.json"
-    if content is not None:
-        path.write_text(content)
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+    if there == "no credentials":
+        path.write_text(there)
     monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+    if there is None:
+        monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS")
     with tpujob.promising_nothing():
         said = tpujob("run", tpujob.job(COMMAND), "--cloud", "google", "--project", "acme-project")
     assert said.returncode == 77, said.stderr
     assert "hint: " in said.stderr and "Traceback" not in said.stderr
+    assert there is not None or "gcloud auth application-default login" in said.stderr
 
 
 def test_25_a_login_that_ended_is_noticed_before_anything_is_promised(
-    tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch, refusing_url: str
+    tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch, stub: StubApi
 ) -> None:
+    """The place where a service account changes its key for a token, on a day when Google does not want to."""
+    stub.answers(StubReply(400, {"error": "invalid_grant", "error_subtype": "invalid_rapt"}))
     path = tpujob.directory / "adc.json"
-    account = _service_account(refusing_url)
+    account = service_account(f"{stub.url}/token")
     path.write_text(json.dumps(account))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
     with tpujob.promising_nothing():
@@ -351,41 +276,6 @@ def test_25_a_login_that_ended_is_noticed_before_anything_is_promised(
     assert said.returncode == 77, said.stderr
     assert "sign in again" in said.stderr and "gcloud auth application-default login" in said.stderr
     assert account["private_key"].splitlines()[1] not in said.text
-
-
-@pytest.mark.parametrize(("http", "status", "message", "code", "words"), [
-    pytest.param(
-        *(403, "PERMISSION_DENIED", "Cloud TPU API has not been used in project 1 before or it is disabled.", 77),
-        "gcloud services enable tpu.googleapis.com",
-        id="26-api-off",
-    ),
-    pytest.param(*(403, "PERMISSION_DENIED", "This API method requires billing to be enabled.", 77), "billing",
-                 id="26-billing"),
-    pytest.param(*(403, "PERMISSION_DENIED", "Permission 'tpu.nodes.create' denied on 'projects/p/locations/z'", 77),
-                 "tpu.nodes.create", id="26-permission"),
-    pytest.param(
-        *(403, "PERMISSION_DENIED", "Permission 'iam.serviceAccounts.actAs' denied on service account a@b.iam", 77),
-        "roles/iam.serviceAccountUser",
-        id="26-act-as",
-    ),
-    pytest.param(
-        *(
-            429,
-            "RESOURCE_EXHAUSTED",
-            "Quota limit 'TPUV5sLitepodPerProjectPerZoneForTPUAPI' has been exceeded.",
-            69,
-        ),
-        "quota",
-        id="26-quota",
-    ),
-])  # fmt: skip
-def test_26_what_a_person_must_put_right_comes_with_the_command(
-    http: int, status: str, message: str, code: int, words: str
-) -> None:
-    body = json.dumps({"error": {"code": http, "message": message, "status": status}})
-    error = error_translation.http_error(http, body, host="tpu.googleapis.com")
-    assert isinstance(error, CloudError) and error.exit_code == code
-    assert words in f"{error.message} {error.hint}"
 
 
 # -- SSH -------------------------------------------------------------------------------------------------------------

@@ -2,10 +2,8 @@
 
 import contextlib
 import itertools
-import json
 import os
 import pty
-import re
 import secrets
 import signal
 import time
@@ -16,8 +14,9 @@ import pytest
 
 from orchestrator.client.session import Session
 from orchestrator.core.text import names
-from orchestrator.emulator.daemon import control
 from tests.cli_fixture import Tpujob
+from tests.contract.commands.test_gc import NODES, make
+from tests.contract.commands.test_gc import names as names_of
 
 JOB = "tpu: {zone: us-central1-a}\ncommand: echo hello\n"
 
@@ -30,19 +29,6 @@ def others(*values: Any) -> list[Any]:
     ]
 
 
-NODES = "/v2/projects/emulated/locations/us-central1-a/nodes"
-
-
-def put_node(tpujob: Tpujob, name: str, labels: dict[str, str]) -> None:
-    """As another user would, by the API."""
-    body = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite", "labels": labels}
-    control.request(tpujob.emulator.endpoint, "POST", f"{NODES}?nodeId={name}", body)
-
-
-def alive(tpujob: Tpujob) -> set[str]:
-    return {name.rpartition("/")[2] for name in tpujob.alive()}
-
-
 # -- other people's slices --------------------------------------------------------------------------------------------
 
 
@@ -51,12 +37,12 @@ def test_38_a_slice_that_has_our_name_and_another_run_is_neither_adopted_nor_del
 ) -> None:
     monkeypatch.setattr(secrets, "randbits", lambda bits: 5)
     name = names.node_name(Session.open().owner, names.new_run_id(5))
-    put_node(tpujob, name, {"tpujob": "1", "tpujob-lease-id": "somebody-else"})
+    make(tpujob, name, **{"tpujob": "1", "tpujob-lease-id": "somebody-else"})
     with tpujob.creating_nothing():
         said = tpujob("run", tpujob.job(JOB))
     assert said.returncode == 70, said.text
     assert f"a slice named {name} exists that tpujob did not create; it is neither used nor deleted" in said.stderr
-    assert alive(tpujob) == {name}
+    assert names_of(tpujob) == {name}
     shown = tpujob("status").stdout
     assert f"(no owner label: {name}, v5litepod-4, us-central1-a, " in shown
     assert "not in this machine's ledger" in shown
@@ -80,19 +66,6 @@ def test_32_an_id_that_could_be_several_is_answered_with_their_list(
     assert tpujob("cancel", "zzzzzzzzzz").stderr.startswith("there is no run 'zzzzzzzzzz'")
 
 
-def test_33_an_extension_that_leads_beyond_the_longest_life_is_refused(tpujob: Tpujob) -> None:
-    assert tpujob("up", "alice", "--zone", "us-central1-a").returncode == 0
-    before = tpujob("status", "--json").stdout
-    for _ in range(8):
-        said = tpujob("extend", "alice", "--by", "6d")
-        if said.returncode != 0:
-            break
-    life = re.search(r"7 ?d", said.stderr)
-    assert said.returncode == 64 and life, said.text
-    assert json.loads(before)["slices"][0]["node"] in alive(tpujob)
-    assert tpujob("down", "alice").returncode == 0
-
-
 def test_14_a_job_is_submitted_with_an_end_and_a_worst_case_or_not_at_all(tpujob: Tpujob) -> None:
     """Every limit has a default, so none can be missing: what they amount to is said."""
     said = tpujob("submit", tpujob.job("tpu: {zone: us-central1-a}\nlimits: {max_duration: 6m}\ncommand: sleep 60\n"))
@@ -101,18 +74,7 @@ def test_14_a_job_is_submitted_with_an_end_and_a_worst_case_or_not_at_all(tpujob
     assert "the job goes on without this process, until" in said.stderr and "at the latest" in said.stderr
     assert "worst case if everything fails: $0.96 emulated" in said.stderr
     assert tpujob("cancel", run).returncode == 0
-    assert alive(tpujob) == set()
-
-
-@pytest.mark.exhaustive
-def test_36_two_runs_of_one_job_at_once_are_two_runs_with_names_of_their_own(tpujob: Tpujob) -> None:
-    """A run's slice is named by its id, never by its job: there is no name that could be taken."""
-    job = tpujob.job(JOB)
-    both = [tpujob.start("run", job) for _ in range(2)]
-    for process in both:
-        _, err = process.communicate()
-        assert process.returncode == 0, err
-    assert tpujob.lived() == 2 and alive(tpujob) == set()
+    assert names_of(tpujob) == set()
 
 
 # -- clocks -----------------------------------------------------------------------------------------------------------
@@ -130,12 +92,12 @@ def test_34_a_machine_in_the_wrong_year_is_warned_and_claims_by_the_clouds_clock
     said = tpujob("run", tpujob.job(JOB))
     assert said.returncode == 0 and words in said.stderr, said.text
     assert tpujob("up", "alice", "--zone", "us-central1-a").returncode == 0
-    (node,) = control.request(tpujob.emulator.endpoint, "GET", NODES)["nodes"]
+    (node,) = tpujob.emulator.request("GET", NODES)["nodes"]
     deadline = int(node["labels"]["tpujob-deadline"])
     assert right() < deadline < right() + 25 * 3600
     assert tpujob("gc", "--zone", "us-central1-a").stdout.count("claimed") >= 1
-    assert len(alive(tpujob)) == 1, "gc from here does not take it for abandoned"
-    assert tpujob("down", "alice").returncode == 0 and alive(tpujob) == set()
+    assert len(names_of(tpujob)) == 1, "gc from here does not take it for abandoned"
+    assert tpujob("down", "alice").returncode == 0 and names_of(tpujob) == set()
 
 
 # -- terminals --------------------------------------------------------------------------------------------------------
@@ -157,15 +119,15 @@ def test_35_an_odd_terminal_costs_no_run(tpujob: Tpujob, odd: str) -> None:
     out, err = process.communicate()
     assert process.returncode == 0, err
     assert b"worker0 | gr" in out and b"absent (checked" in out
-    assert alive(tpujob) == set()
+    assert names_of(tpujob) == set()
 
 
-@pytest.mark.parametrize("closed", ["0<&- 1>&- 2>&-", *others("0<&-", "1>&-", "2>&-")])
-def test_35_closed_streams_cost_no_run(tpujob: Tpujob, closed: str) -> None:
+@pytest.mark.parametrize("closed", ["0<&- 1>&- 2>&-", *others("0<&-", "1>&-", "2>&-", ">/dev/full", "2>/dev/full")])
+def test_35_streams_that_are_closed_or_full_cost_no_run(tpujob: Tpujob, closed: str) -> None:
     process = tpujob.start("run", tpujob.job(JOB), before=("sh", "-c", f'exec "$@" {closed}', "sh"))
-    process.communicate()
-    assert process.returncode == 0
-    assert tpujob.lived() == 1 and alive(tpujob) == set()
+    _, err = process.communicate()
+    assert process.returncode == 0 and "Traceback" not in err
+    assert tpujob.only_run()["state"] == "succeeded" and tpujob.lived() == 1 and names_of(tpujob) == set()
 
 
 @pytest.mark.exhaustive
@@ -181,7 +143,7 @@ def test_35_on_a_terminal_one_column_wide_a_run_ends_well(tpujob: Tpujob, monkey
             shown += piece
     os.close(leader)
     assert process.wait() == 0, shown
-    assert b"hello" in shown and alive(tpujob) == set()
+    assert b"hello" in shown and names_of(tpujob) == set()
 
 
 # -- signals ----------------------------------------------------------------------------------------------------------

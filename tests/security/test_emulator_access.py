@@ -63,34 +63,13 @@ def test_30_a_port_in_use_is_reported(tmp_path: Path) -> None:
     assert ended.returncode == 1 and "in use" in ended.stderr.splitlines()[-1]
 
 
+TOKEN = {"Authorization": "Bearer {token}"}
 DOORS = [
-    pytest.param({}, 401, id="no-token"),
-    pytest.param({"Authorization": "Bearer wrong"}, 401, id="wrong-token"),
-    pytest.param({"Authorization": "Bearer {token}", "Host": "evil.example"}, 403, id="rebound-name"),
-    pytest.param({"Authorization": "Bearer {token}", "Host": "127.0.0.1.evil.example"}, 403, id="rebound-look-alike"),
-    *(
-        pytest.param(
-            {"Authorization": "Bearer {token}", "Host": host},
-            403,
-            id=f"rebound-{host}",
-            marks=[] if host == "[::1].evil.example" else pytest.mark.exhaustive,
-        )
-        for host in (
-            "[::1].evil.example",
-            "127.0.0.1:80.evil.example",
-            "[::1]evil",
-            "::1",
-            "[::1",
-            "localhost.evil.example",
-        )
-    ),
-    pytest.param({"Authorization": "Bearer {token}", "Origin": "http://evil.example"}, 403, id="web-page"),
-    pytest.param({"Authorization": "Bearer {token}", "Origin": "http://127.0.0.1"}, 403, id="local-web-page"),
-    pytest.param({"Authorization": "Bearer {token}", "Origin": "null"}, 403, id="web-page-without-a-place"),
-    pytest.param({"Authorization": "Bearer guess", "Origin": "bot:iap-tunneler"}, 401, id="tunneler-without-the-token"),
+    *(({}, 401), ({"Authorization": "Bearer wrong"}, 401)),
+    *((TOKEN | {"Host": host}, 403) for host in ("evil.example", "127.0.0.1.evil.example", "[::1].evil.example")),
+    *((TOKEN | {"Origin": origin}, 403) for origin in ("http://evil.example", "http://127.0.0.1", "null", "")),
+    ({"Authorization": "Bearer guess", "Origin": "bot:iap-tunneler"}, 401),
 ]
-
-
 PATHS = [
     *(("POST", f"{NODES}?nodeId=intruder"), ("DELETE", f"{NODES}/x"), ("GET", NODES)),
     *(("POST", "/_emulator/shutdown"), ("PATCH", "/_emulator/settings"), ("GET", "/_emulator/billing")),
@@ -133,7 +112,7 @@ def test_no_process_of_it_listens_beyond_loopback(tpujob: Tpujob, node: str) -> 
 def test_everything_that_it_writes_is_readable_by_its_user_only(tpujob: Tpujob, node: str) -> None:
     directory = tpujob.state_dir
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-    assert stat.S_IMODE((directory / "token").stat().st_mode) == 0o600
+    assert {stat.S_IMODE((directory / name).stat().st_mode) for name in ("token", "state.json")} == {0o600}
     assert len(tpujob.emulator.token) >= 43, "256 bits"
     host_keys = [path for path in directory.rglob("host_key*") if not path.name.endswith(".pub")]
     assert host_keys and all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in host_keys)

@@ -17,19 +17,18 @@ from .frames import PREFIX, reply, write
 
 FILES = []
 
-def add(name, content=b"evil", size=None, sent=None):
-    FILES.append((name, content, size, content if sent is None else sent))
+def add(name, content=b"evil", sent=None):
+    FILES.append((name, content, content if sent is None else sent))
 
 def pack():
     request = json.loads(sys.stdin.buffer.readline())
     setting()
-    for name, content, size, _ in FILES:
-        size = len(content) if size is None else size
-        reply({"path": name, "size_bytes": size, "sha256": hashlib.sha256(content).hexdigest()})
+    for name, content, _ in FILES:
+        reply({"path": name, "size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()})
     reply({"end": len(FILES)})
     wanted = json.loads(sys.stdin.buffer.readline())
     for first, after in wanted:
-        for _, _, _, sent in FILES[first:after]:
+        for _, _, sent in FILES[first:after]:
             write(sent)
 """
 
@@ -41,13 +40,6 @@ def setting():
                  "artifacts/" + "x" * 300, "/".join(["artifacts"] + ["d"] * 140)):
         add(name)
     add("artifacts/First.txt", b"other case")
-    add("artifacts/last.txt", b"last")
-"""
-LIES = r"""
-def setting():
-    add("artifacts/first.txt", b"first")
-    add("artifacts/other", b"12345", sent=b"54321")
-    add("artifacts/negative", b"", size=-1)
     add("artifacts/last.txt", b"last")
 """
 SHIFTED = r"""
@@ -90,12 +82,13 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
 """
 
 
-def planted(tpujob: Tpujob, packer: str) -> Said:
+def planted(tpujob: Tpujob, text: str, module: str = "pack.py") -> Said:
+    """Run a job that puts the text in place of the module of the agent."""
     code = tpujob.directory / "code"
-    code.mkdir()
-    (code / "pack.py").write_text(packer)
+    code.mkdir(exist_ok=True)
+    (code / module).write_text(text)
     (code / "plant.py").write_text(PLANTER)
-    return tpujob("run", tpujob.job(JOB))
+    return tpujob("run", tpujob.job(JOB.replace("pack.py", module)))
 
 
 def run(tpujob: Tpujob, setting: str) -> tuple[int, str, dict[str, bytes]]:
@@ -135,23 +128,12 @@ def test_22_paths_that_attack_are_refused_by_name_and_the_others_kept(tpujob: Tp
     assert not Path("/tmp/escaped-absolute").exists()
 
 
-def collected(tpujob: Tpujob) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in tpujob.directory.glob("runs/*/worker0/artifacts/*")}
-
-
-@pytest.mark.exhaustive
-def test_23_contents_that_are_not_what_the_index_says_are_not_kept(tpujob: Tpujob) -> None:
-    said = planted(tpujob, PACKER + LIES)
-    assert said.returncode == 65 and "RESULTS NOT COLLECTED" in said.stderr, said.text
-    assert collected(tpujob) == {"first.txt": b"first", "last.txt": b"last"}
-    assert tpujob("down", "job").returncode == 0 and tpujob.alive() == []
-
-
 @pytest.mark.exhaustive
 def test_23_more_than_announced_costs_the_next_file_one_try(tpujob: Tpujob) -> None:
     said = planted(tpujob, PACKER + SHIFTED)
     assert said.returncode == 0, said.text
-    assert collected(tpujob) == {"first.txt": b"first", "larger": b"x", "next": b"next"}
+    came = {path.name: path.read_bytes() for path in tpujob.directory.glob("runs/*/worker0/artifacts/*")}
+    assert came == {"first.txt": b"first", "larger": b"x", "next": b"next"}
 
 
 def test_22_what_comes_after_the_last_file_is_left_alone(tpujob: Tpujob) -> None:
@@ -162,10 +144,6 @@ def test_22_what_comes_after_the_last_file_is_left_alone(tpujob: Tpujob) -> None
 @pytest.mark.parametrize("answer", [
     pytest.param('write(b"x" * (64 << 20))', id="noise-without-end"),
     pytest.param('write(PREFIX + b"[" * 100000 + b"\\n")', id="deep-json", marks=pytest.mark.exhaustive),
-    pytest.param('write(PREFIX + b"{\\"path\\": 7, \\"size_bytes\\": {}}\\n")', id="wrong-shape",
-                 marks=pytest.mark.exhaustive),
-    pytest.param('reply({"path": "a", "size_bytes": 1e999, "sha256": ""})', id="infinite",
-                 marks=pytest.mark.exhaustive),
 ])  # fmt: skip
 def test_23_an_answer_that_is_none_is_an_error_of_the_worker_and_the_slice_goes(tpujob: Tpujob, answer: str) -> None:
     setting = f"\ndef pack():\n    {answer}\n"
@@ -206,11 +184,6 @@ def receive(sha256):
         loot.write(sys.stdin.buffer.read())
     reply({"stored": 1})
 """
-PLANT = """
-tpu: {zone: us-central1-a}
-code: code
-command: python3 plant.py receive.py
-"""
 
 
 @pytest.mark.parametrize("asked", [
@@ -219,14 +192,10 @@ command: python3 plant.py receive.py
     pytest.param("[[-1, 0]]", id="before the first", marks=pytest.mark.exhaustive),
 ])  # fmt: skip
 def test_a_worker_is_sent_nothing_that_it_was_not_offered(tpujob: Tpujob, asked: str) -> None:
-    code = tpujob.directory / "code"
-    code.mkdir()
-    (code / "receive.py").write_text(RECEIVER % asked)
-    (code / "plant.py").write_text(PLANTER)
     assert tpujob("up", "mine", "--zone", "us-central1-a").returncode == 0
-    assert tpujob("run", tpujob.job(PLANT)).returncode == 0
-    (code / "precious").write_text("precious")
-    said = tpujob("run", tpujob.job(PLANT))
+    assert planted(tpujob, RECEIVER % asked, "receive.py").returncode == 0
+    (tpujob.directory / "code" / "precious").write_text("precious")
+    said = tpujob("run", "job.yaml")
     assert said.returncode != 0 and "a worker asks for" in said.stderr and "Traceback" not in said.text
     (loot,) = tpujob.disks()[1].glob("vms/*/worker0/home/loot")
     assert loot.read_bytes() == b""
@@ -238,13 +207,9 @@ def test_a_worker_is_sent_nothing_that_it_was_not_offered(tpujob: Tpujob, asked:
     "answer", ['{"address": "10.0.0.9"}', '{"address": [], "port": 8476}', '{"address": "a", "port": "b"}']
 )
 def test_facts_that_a_worker_makes_up_are_an_error_of_the_worker(tpujob: Tpujob, answer: str) -> None:
-    code = tpujob.directory / "code"
-    code.mkdir()
-    (code / "presence.py").write_text(f"from .frames import reply\n\ndef hello():\n    reply({answer})\n")
-    (code / "plant.py").write_text(PLANTER)
     assert tpujob("up", "mine", "--zone", "us-central1-a").returncode == 0
-    job = PLANT.replace("receive.py", "presence.py")
-    assert tpujob("run", tpujob.job(job)).returncode == 0
-    said = tpujob("run", tpujob.job(job))
+    module = f"from .frames import reply\n\ndef hello():\n    reply({answer})\n"
+    assert planted(tpujob, module, "presence.py").returncode == 0
+    said = tpujob("run", "job.yaml")
     assert said.returncode == 71 and "worker0: an answer without an address and a port" in said.stderr, said.text
     assert tpujob("down", "mine").returncode == 0

@@ -231,7 +231,7 @@ def test_a_job_that_prints_its_secrets_prints_them_neither_here_nor_into_the_run
 
 
 def test_the_traceback_of_a_bug_holds_no_secret(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
-    from orchestrator.run.preparation import checks
+    from orchestrator.places.preparation import checks
 
     def broken(*args: object) -> None:
         raise ValueError(f"cannot read {os.environ['MY_TOKEN']!r} or Bearer abcdefghijklmnop0123")

@@ -9,7 +9,7 @@ from orchestrator import promises
 from orchestrator.core.lease import timings as claim_timings
 from orchestrator.core.lease.timings import GOOGLE, Timings
 from orchestrator.core.text.durations import parse_duration
-from orchestrator.drill.bound_text import formula, symbolic
+from orchestrator.drill.runner import formula, symbolic
 from orchestrator.emulator.model.records import Settings
 from orchestrator.promises import EMULATED_SPEED, PROMISES, Bound, Part, PromisedBound, PromiseWorld, bound
 from orchestrator.vm.watchdog import FAST_FACTOR, SLOW_FACTOR
@@ -22,20 +22,12 @@ EVERY = [promise for promise in PROMISES.values() if promise.formula]
 def derived(timings: Timings) -> dict[str, float]:
     """Every period of the table, from the code."""
     return {
-        "heartbeat": timings.heartbeat_s,
-        "poll": timings.poll_s,
-        "rare poll": SLOW_FACTOR * timings.poll_s,
-        "ttl": timings.ttl_s,
-        "grace": timings.grace_s,
-        "boot": timings.boot_s,
-        "linger": timings.linger_s,
-        "margin": timings.margin_s,
-        "stagger": timings.stagger_s,
-        "renew": timings.renew_s,
-        "label": timings.label_ttl_s,
-        "provision": timings.provision_s,
+        "heartbeat": timings.heartbeat_s, "poll": timings.poll_s, "rare poll": SLOW_FACTOR * timings.poll_s,
+        "ttl": timings.ttl_s, "grace": timings.grace_s, "boot": timings.boot_s, "linger": timings.linger_s,
+        "margin": timings.margin_s, "stagger": timings.stagger_s, "renew": timings.renew_s,
+        "label": timings.label_ttl_s, "provision": timings.provision_s,
         "claimed": max(timings.label_ttl_s, timings.provision_s + timings.boot_s),
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", derived(GOOGLE))

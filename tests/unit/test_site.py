@@ -24,14 +24,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.ci  # the site is built once for all of these tests
 LOCATED = re.compile(rf"^{re.escape(str(ROOT))}/\S+?:.*(?:WARNING|ERROR): ", re.MULTILINE)
 LOADED = {
-    "script": "src",
-    "img": "src",
-    "link": "href",
-    "iframe": "src",
-    "source": "src",
-    "video": "src",
+    "script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "video": "src",
     "object": "data",
-}
+}  # fmt: skip
 
 
 @dataclass

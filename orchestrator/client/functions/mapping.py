@@ -5,19 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from orchestrator.client.events import SweepResult, VariantResult
 from orchestrator.client.functions import outcome
+from orchestrator.client.functions.grid import Call
 from orchestrator.client.job import Job, spec_of
 from orchestrator.core.jobfile import params
 from orchestrator.core.jobfile.rules.sweep import MAX_PARALLEL, MAX_VARIANTS
 from orchestrator.core.jobfile.sweep import Sweep, Variant, labels
 from orchestrator.core.text.names import MAX_JOB_NAME_CHARS
 from orchestrator.errors import ArtifactError, PayloadFailed, TpujobError, UserError
-
-if TYPE_CHECKING:
-    from orchestrator.client.events import SweepResult, VariantResult
-    from orchestrator.client.functions.grid import Call
 
 MAX_SHOWN = 5
 

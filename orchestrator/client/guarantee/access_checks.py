@@ -8,10 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from orchestrator import catalog
-from orchestrator.client.guarantee.health_checks import HealthCheck, SliceHealth
-from orchestrator.client.guarantee.login_check import login_check
-from orchestrator.client.plans import rules_of
-from orchestrator.client.reach import Reach
+from orchestrator.client.guarantee.health_checks import HealthCheck, SliceHealth, login_check
 from orchestrator.client.session import Session
 from orchestrator.core.lease import access, networks
 from orchestrator.core.lease import access_commands as commands
@@ -19,6 +16,8 @@ from orchestrator.core.lease.access import AccessWish, Route, Via
 from orchestrator.core.lease.networks import Entrance, NetworkPlace
 from orchestrator.errors import AuthError, CloudError, TpujobError, TunnelRefused
 from orchestrator.places.google import project_setup
+from orchestrator.places.tpu.plans import rules_of
+from orchestrator.places.tpu.reach import Reach
 from orchestrator.settings import Target
 
 TUNNEL_ROLE = "roles/iap.tunnelResourceAccessor"

@@ -3,19 +3,17 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from orchestrator import places
 from orchestrator.client import lookup
 from orchestrator.client.session import Session, unchecked
 from orchestrator.core.lease import absence
 from orchestrator.core.lease.cloud_api import SliceState
 from orchestrator.core.lease.lease import Forgotten, Lease, LeaseState
+from orchestrator.core.text.times import day_clock
 from orchestrator.engine.effects.cloud import Get
 from orchestrator.engine.leases.release import Released, release, remove_key, try_record
 from orchestrator.engine.runtime.retry import until
 from orchestrator.errors import Interrupted, TpujobError, UserError
-from orchestrator.places.gke.api import kubectl
-from orchestrator.places.tpu.api import gcloud
-from orchestrator.report.layout import day_clock
-from orchestrator.settings import EMULATED, GKE
 
 ONE_TRY_S = 3.0
 STUCK_S = 600.0  # a deletion that takes so long is not merely slow
@@ -113,21 +111,13 @@ def _too_early(session: Session, lease: Lease, released: Released) -> str | None
 
 def _how_to_verify(lease: Lease) -> tuple[str, ...]:
     again = f"tpujob forget {lease.handle} --verified-by-me --reason 'how you know'"
-    if lease.cloud == EMULATED:
+    if places.is_emulated(lease.cloud):
         return ("# it is emulated and not billed; `tpujob emulator status` shows what the emulator has", again)
-    if lease.cloud == GKE:
-        return (
-            "# look, and delete it if it is there; pods that are left may still ask for TPUs:",
-            kubectl.list_command(lease.name, lease_id=lease.id),
-            kubectl.delete_command(lease.name, lease_id=lease.id),
-            "# and when you have verified that it is gone:",
-            again,
-        )
+    by_hand = places.by_hand(lease.cloud)
     return (
-        "# look, and delete it if it is there:",
-        gcloud.describe_command(lease.name),
-        gcloud.list_command(lease.name, lease_id=lease.id),
-        gcloud.delete_command(lease.name),
+        f"# look, and delete it if it is there; it {by_hand.MAY.removesuffix(',')}:",
+        *by_hand.look_commands(lease.name, lease.id),
+        by_hand.delete_command(lease.name, lease.id),
         "# and when you have verified that it is gone:",
         again,
     )

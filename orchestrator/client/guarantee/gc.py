@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from orchestrator import boot_clock, catalog, settings
@@ -16,7 +17,6 @@ from orchestrator.core.jobfile.cluster import NAMESPACE, ClusterWish
 from orchestrator.core.lease.cloud_api import SliceView
 from orchestrator.core.planning.location_rules import places_near
 from orchestrator.core.text import names
-from orchestrator.core.text.durations import format_usd_per_hour
 from orchestrator.engine.effects.base import Report, World
 from orchestrator.engine.leases import gc as engine
 from orchestrator.engine.runtime.interpreter import Interpreter
@@ -24,9 +24,9 @@ from orchestrator.errors import ConfigError, UserError
 from orchestrator.exit_codes import NOT_PROVEN
 from orchestrator.ledger.file import LedgerIsNewer, LedgerUnavailable
 from orchestrator.ledger.rows import GcRun
-from orchestrator.places.gke.api import kubectl
-from orchestrator.places.tpu.api import gcloud
-from orchestrator.settings import EMULATED, GKE
+from orchestrator.places import by_hand, is_emulated
+from orchestrator.report.messages import unproven_head
+from orchestrator.settings import GKE
 
 if TYPE_CHECKING:
     from orchestrator.places.gke.api.client import ClusterCloud
@@ -116,17 +116,9 @@ def collect_garbage(
     """
     target = settings.resolve(cloud, project, os.environ)
     zones = _zones(places)
-    if not quiet:
-        reporter.notice("cloud", target.why)
-    collected = _run(reporter, teardown_client.connect(target, reporter.secrets), target.project, zones, dry_run)
-    code = 0 if collected.done else NOT_PROVEN
-    if not dry_run:
-        scope = "all" if zones is None else ",".join(zones)
-        code = _record(collected, scope, reporter, cloud, project, quiet=quiet) or code
-    emulated = target.kind == EMULATED
-    unproven = [each for each in collected.ended.values() if not (each.gone or dry_run)]
-    alerts = tuple(_alert(each, emulated=emulated) for each in unproven)
-    return _result(collected, target.kind, target.why, code, alerts)
+    connect = partial(teardown_client.connect, target, reporter.secrets)
+    at = _Cloud(target.kind, target.project, target.why, (cloud, project))
+    return _collect(reporter, at, connect, zones, dry_run=dry_run, quiet=quiet)
 
 
 def collect_garbage_on_cluster(
@@ -149,25 +141,53 @@ def collect_garbage_on_cluster(
     target = settings.resolve(None, None, os.environ)
     wish = ClusterWish(context, cluster).over(target.gke)
     project = clusters.identity(wish.context, wish.cluster, os.environ)
-    places = list(dict.fromkeys(namespaces)) or [wish.namespace or NAMESPACE]
-    why = f"cluster {clusters.short_name(project)}, namespace {', '.join(places)}"
+    asked = list(dict.fromkeys(namespaces)) or [wish.namespace or NAMESPACE]
+    at = _Cloud(GKE, project, f"cluster {clusters.short_name(project)}, namespace {', '.join(asked)}")
+    connect = partial(ClusterCloud, lambda identity: clusters.open_api(identity, os.environ))
+    return _collect(reporter, at, connect, asked, dry_run=dry_run, quiet=quiet)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cloud:
+    kind: str
+    project: str
+    why: str
+    options: tuple[str | None, str | None] = (None, None)  # that name it, for the session that records the run
+
+
+def _collect(
+    reporter: Reporter,
+    at: _Cloud,
+    connect: Callable[[], LightApi | ClusterCloud],
+    places: Sequence[str] | None,
+    *,
+    dry_run: bool,
+    quiet: bool,
+) -> GcResult:
     if not quiet:
-        reporter.notice("cloud", why)
-    cloud = ClusterCloud(lambda identity: clusters.open_api(identity, os.environ))
-    collected = _run(reporter, cloud, project, places, dry_run)
+        reporter.notice("cloud", at.why)
+    cloud = connect()
+    world = _World(cloud, reporter.report)
+    program = engine.collect_garbage(at.project, places, cloud.capabilities, dry_run=dry_run)
+    collected = Interpreter(cast("World", world)).run(program)
     code = 0 if collected.done else NOT_PROVEN
     if not dry_run:
-        code = _record(collected, ",".join(places), reporter, None, None, quiet=quiet, place=(GKE, project)) or code
-    unproven = [each for each in collected.ended.values() if not (each.gone or dry_run)]
-    return _result(collected, GKE, why, code, tuple(_cluster_alert(each) for each in unproven))
-
-
-def _run(
-    reporter: Reporter, cloud: LightApi | ClusterCloud, project: str, places: Sequence[str] | None, dry_run: bool
-) -> engine.Collected:
-    world = _World(cloud, reporter.report)
-    program = engine.collect_garbage(project, places, cloud.capabilities, dry_run=dry_run)
-    return Interpreter(cast("World", world)).run(program)
+        code = _record(collected, "all" if places is None else ",".join(places), reporter, at, quiet=quiet) or code
+    ended = collected.ended.values()
+    return GcResult(
+        cloud=at.kind,
+        project=at.project,
+        why=at.why,
+        dry_run=dry_run,
+        done=collected.done,
+        zones=tuple(collected.zones),
+        ended=tuple(_found(e.view, why=e.why, gone=e.gone, problem=e.problem, price=e.price) for e in ended),
+        claimed=tuple(_found(each.view, until=each.until) for each in collected.claimed.values()),
+        doubtful=tuple(_found(each.view, why=each.why) for each in collected.doubtful.values()),
+        incomplete=dict(collected.incomplete),
+        exit_code=code,
+        alerts=tuple(_alert(each, at.kind) for each in ended if not (each.gone or dry_run)),
+    )
 
 
 def finish_own(session: Session) -> LocalGcResult:
@@ -179,7 +199,8 @@ def finish_own(session: Session) -> LocalGcResult:
     session.recover(budget_s=LOCAL_S, look=True)
     still_open = {lease.id for lease in session.ledger.open_leases()}
     released, code = len(before - still_open), session.exit_code()
-    _record_run(session, "local", complete=code == 0, found=len(before), deleted=released)
+    target = session.target
+    _record_run(session, target.kind, target.project, "local", code == 0, len(before), released)
     return LocalGcResult(released, len(session.unproven), len(still_open - set(session.unproven)), code)
 
 
@@ -207,40 +228,12 @@ def _zones(places: Sequence[str]) -> list[str] | None:
     return list(dict.fromkeys(found)) or None
 
 
-def _result(collected: engine.Collected, cloud: str, why: str, code: int, alerts: tuple[str, ...]) -> GcResult:
-    return GcResult(
-        cloud=cloud,
-        project=collected.project,
-        why=why,
-        dry_run=collected.dry_run,
-        done=collected.done,
-        zones=tuple(collected.zones),
-        ended=tuple(
-            _found(e.view, why=e.why, gone=e.gone, problem=e.problem, price=e.price) for e in collected.ended.values()
-        ),
-        claimed=tuple(_found(each.view, until=each.until) for each in collected.claimed.values()),
-        doubtful=tuple(_found(each.view, why=each.why) for each in collected.doubtful.values()),
-        incomplete=dict(collected.incomplete),
-        exit_code=code,
-        alerts=alerts,
-    )
-
-
-def _record(
-    collected: engine.Collected,
-    scope: str,
-    reporter: Reporter,
-    cloud: str | None,
-    project: str | None,
-    *,
-    quiet: bool,
-    place: tuple[str, str] | None = None,
-) -> int:
+def _record(collected: engine.Collected, scope: str, reporter: Reporter, at: _Cloud, *, quiet: bool) -> int:
     """Record the run for `doctor`, and close the leases of what was deleted. Return 75 where a teardown is unproven."""
     try:
-        with closing(Session.open(cloud, project, reporter=reporter, quiet=True, light=True)) as session:
-            counts = {"found": collected.found, "deleted": collected.deleted}
-            _record_run(session, scope, complete=collected.done, **counts, place=place)
+        with closing(Session.open(*at.options, reporter=reporter, quiet=True, light=True)) as session:
+            found, deleted = collected.found, collected.deleted
+            _record_run(session, at.kind, at.project, scope, collected.done, found, deleted)
             session.recover(look=True)
             return session.exit_code()
     except (LedgerUnavailable, ConfigError) as error:
@@ -249,12 +242,9 @@ def _record(
         return 0
 
 
-def _record_run(
-    session: Session, scope: str, *, complete: bool, found: int, deleted: int, place: tuple[str, str] | None = None
-) -> None:
-    cloud, project = place or (session.target.kind, session.target.project)
+def _record_run(session: Session, cloud: str, *run: Any) -> None:
     with suppress(LedgerIsNewer):  # what is owed is ended all the same
-        session.ledger.record_gc(GcRun(session.now(cloud), cloud, project, scope, complete, found, deleted))
+        session.ledger.record_gc(GcRun(session.now(cloud), cloud, *run))
 
 
 def _found(view: SliceView, **fields: Any) -> FoundSlice:
@@ -270,15 +260,7 @@ def _found(view: SliceView, **fields: Any) -> FoundSlice:
     )
 
 
-def _alert(ended: engine.Expired, *, emulated: bool) -> str:
-    name, price = ended.view.name, format_usd_per_hour(ended.usd_per_hour)
-    bill = "emulated, not billed" if emulated else f"may be billing {price}"
-    head = f"!! NOT VERIFIED GONE: {name.node} ({name.zone}, project {name.project}; {bill}): {ended.problem}"
-    return head if emulated else f"{head}\n   do now      {gcloud.delete_command(name)}"
-
-
-def _cluster_alert(ended: engine.Expired) -> str:
-    name = ended.view.name
-    head = f"!! NOT VERIFIED GONE: JobSet {name.node} (namespace {name.zone}, {name.project}): {ended.problem}"
-    lease_id = name.node.rpartition("-")[2]  # also where only its leavings were found
-    return f"{head}\n   do now      {kubectl.delete_command(name, lease_id=lease_id)}"
+def _alert(ended: engine.Expired, cloud: str) -> str:
+    view = ended.view
+    head = f"{unproven_head(cloud, view.name, view.accelerator_type, ended.usd_per_hour)}: {ended.problem}"
+    return head if is_emulated(cloud) else f"{head}\n   do now      {by_hand(cloud).delete_command(view.name)}"

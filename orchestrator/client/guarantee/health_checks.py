@@ -10,19 +10,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator import places
 from orchestrator.client.guarantee import teardown_client, timers
-from orchestrator.core.lease import watchdog_report
+from orchestrator.client.session import Session
+from orchestrator.core.lease import access, watchdog_report
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.watchdog_report import WatchdogStatus
 from orchestrator.core.text.durations import format_duration
 from orchestrator.core.text.redaction import Redactor
+from orchestrator.engine.effects.cloud import Workers
 from orchestrator.engine.guardian import process as guardians
+from orchestrator.engine.runtime.retry import until
 from orchestrator.errors import TpujobError
 from orchestrator.ledger.clocks import Clocks
 from orchestrator.ledger.file import LedgerUnavailable
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import costs
-from orchestrator.settings import EMULATED, Target
+from orchestrator.settings import Target
 
 WATCHDOGS, GC = "watchdog", "gc"
 NOT_KNOWN = "not known"
@@ -66,7 +70,7 @@ def failed(name: str, error: TpujobError) -> HealthCheck:
 def cloud(target: Target) -> HealthCheck:
     """Return which cloud is the target, and why."""
     fix = None
-    if target.kind == EMULATED and target.endpoint is None:
+    if places.is_emulated(target.kind) and target.endpoint is None:
         fix = "for Google Cloud: `gcloud config set project PROJECT`, or TPUJOB_PROJECT, or --project"
     return HealthCheck("cloud", True, target.why, fix)
 
@@ -179,3 +183,43 @@ def _age(ledger: Ledger | None, target: Target, *, local: bool) -> tuple[bool, f
 
 def _ago(seconds: float) -> str:
     return f"{format_duration(max(seconds, 0.0))} ago"
+
+
+# Log in to every worker of the open slices, each by the way that it was created for.
+
+SSH = "ssh"
+READY = "READY"
+ASK_S, LOGIN_S = 10.0, 15.0
+
+
+def login_check(session: Session, slices: Sequence[SliceHealth]) -> HealthCheck:
+    """Return whether the logins work. It is for the slices that are READY."""
+    ready = [each.lease for each in slices if each.state == READY]
+    if not ready:
+        return HealthCheck(
+            SSH, None, "no open slice is READY, so no login was tried; what follows was asked of the APIs"
+        )
+    done = []
+    for lease in ready:
+        began = time.monotonic()
+        try:
+            count = _log_in(session, lease)
+        except TpujobError as error:
+            where = f"{lease.handle}, {access.describe(lease.route)}"
+            return HealthCheck(SSH, False, f"{where}: {error.message}", error.hint, error.exit_code)
+        workers = "its worker" if count == 1 else f"all {count} workers"
+        took_s = time.monotonic() - began
+        done.append(f"{lease.handle}: logged in to {workers} {access.describe(lease.route, count)}, in {took_s:.1f} s")
+    return HealthCheck(SSH, True, "; ".join(done))
+
+
+def _log_in(session: Session, lease: Lease) -> int:
+    """Return how many workers there are. Raises TpujobError."""
+    workers = session.run(until(session.now(lease.cloud) + ASK_S, Workers(lease.name)), lease.cloud)
+    notice = lambda text: session.reporter.notice("ssh", text)  # noqa: E731
+    fleet = session.world(lease.cloud).reach.fleet(lease, workers, notice, session.now)
+    try:
+        fleet.connect(LOGIN_S)
+    finally:
+        fleet.cancel()
+    return len(workers)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from orchestrator import settings
+from orchestrator import places, settings
+from orchestrator.core.text.redaction import Redactor
 from orchestrator.emulator.daemon import control
 from orchestrator.errors import CloudUnavailable
 from orchestrator.places.tpu.api.connect import connect_light, read_token
-
-if TYPE_CHECKING:
-    from orchestrator.core.text.redaction import Redactor
-    from orchestrator.places.tpu.api.light_client import LightApi
-    from orchestrator.settings import Target
+from orchestrator.places.tpu.api.light_client import LightApi
+from orchestrator.settings import Target
 
 
 def connect(target: Target, secrets: Redactor) -> LightApi:
@@ -23,7 +20,7 @@ def connect(target: Target, secrets: Redactor) -> LightApi:
     `secrets` learns the emulator's token. Raises AuthError without credentials, CloudUnavailable when the emulator does not
     start, ConfigError for an unusable state directory.
     """
-    if target.kind == settings.GOOGLE:
+    if not places.is_emulated(target.kind):
         return connect_light(target)
     if target.endpoint is not None:
         secrets.add(read_token(target.token_file))

@@ -7,9 +7,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator import places
 from orchestrator.client import lookup, shown_logs
-from orchestrator.client.cluster import bucket
-from orchestrator.client.cluster.runs import run_bucket, watch_nodes
 from orchestrator.client.events import RunResult, Workers, relative
 from orchestrator.client.jobs import results
 from orchestrator.client.jobs.log_output import JobOutput
@@ -17,9 +16,6 @@ from orchestrator.client.results.logs import stored_lines, worker_count
 from orchestrator.client.session import LOCK_POLL_S, RECOVERY_S
 from orchestrator.core.lease.lease import LeaseState
 from orchestrator.errors import UserError
-from orchestrator.places.gke.stay import ClusterStay
-from orchestrator.places.place import STATES, Phase, Stay
-from orchestrator.places.tpu.stay import SliceStay
 from orchestrator.report import worker_ends
 from orchestrator.report.files.log_files import log_directory
 from orchestrator.report.messages import lease_outcome
@@ -27,13 +23,13 @@ from orchestrator.report.results import describe
 from orchestrator.run.job_run import JobRun
 from orchestrator.run.ports import by_command
 from orchestrator.run.program import run_job
-from orchestrator.settings import GKE
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
     from orchestrator.client.shown_logs import Choice
     from orchestrator.core.lease.lease import Lease
     from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
+    from orchestrator.places.place import Stay
     from orchestrator.run.progress import Outcome
 
 
@@ -65,25 +61,22 @@ def attach(session: Session, run: str, *, logs: Choice = None) -> RunResult:
     if outcome.detached:
         return results.left_again(session, outcome)
     result = results.finish(session, outcome, [outcome.lease.id] if outcome.lease else [])
-    if isinstance(stay, ClusterStay):
-        watch_nodes(session, outcome, stay.seen.nodes)
+    results.watch_rest(session, outcome, stay)
     return result
 
 
 def _follow(session: Session, found: RunRecord, attempt: Attempt, lease: Lease) -> tuple[Outcome, Stay]:
     """Follow the job to its end. This process has the lock of the attempt."""
     session.know_secrets(found)
+    place = places.place_of(lease.cloud)
     spec, directory = found.spec, Path(found.directory)
     with closing(JobOutput(directory, session.reporter, spec, anew=True)) as output:
-        stay: Stay = SliceStay()
-        phases: tuple[str, ...] = ("main",)
-        if lease.cloud == GKE:
-            stay, phases = ClusterStay(bucket=run_bucket(found)), spec.cluster.phases
+        stay, phases = place.attached(found, lease)
         to = JobRun(
             run=found,
             attempt=attempt,
             stay=stay,
-            phases=tuple(Phase(name, STATES[name]) for name in phases),
+            phases=phases,
             artifacts=tuple(spec.artifacts),
             directory=directory,
             sink=output,
@@ -94,8 +87,8 @@ def _follow(session: Session, found: RunRecord, attempt: Attempt, lease: Lease) 
             most_bytes=spec.limits.max_results,
         )
         outcome = session.on_cloud(lambda capabilities: run_job(to, capabilities), lease.cloud)
-    if isinstance(stay, ClusterStay) and not outcome.detached:
-        bucket.remove_code(session.reporter, found)
+    if not outcome.detached:
+        place.tidy(session, found)
     return outcome, stay
 
 

@@ -10,23 +10,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator import places
 from orchestrator.client import lookup
-from orchestrator.client.cluster import bucket
 from orchestrator.client.events import RunResult, relative
 from orchestrator.client.jobs import results
 from orchestrator.client.jobs.log_output import make_directory
 from orchestrator.client.results import pages
 from orchestrator.client.slices.down import SliceRelease
 from orchestrator.core.lease.lease import CANCEL, HeldFor, Lease, LeaseState
-from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, AttemptState, RunRecord, has_uncollected_results
-from orchestrator.engine.leases.cancellation import record_cancel
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, has_uncollected_results
+from orchestrator.core.text.times import clock
 from orchestrator.engine.slices import up_and_down
 from orchestrator.errors import ArtifactError, TpujobError, UserError
 from orchestrator.places.leased import STOP_GRACE_S
-from orchestrator.places.local.crew import ask_to_end
 from orchestrator.remote.transfer.collect import Beside, CollectRequest
 from orchestrator.report import collected
-from orchestrator.report.layout import clock
 from orchestrator.report.messages import lease_outcome
 from orchestrator.report.results import describe
 from orchestrator.run.collection import UncollectedRun, collect_again
@@ -64,7 +62,7 @@ def cancel(session: Session, found: RunRecord, attempt: Attempt) -> Canceled:
     if attempt.state.ended:
         return _had_ended(session, found, attempt)
     lease = record_end(session, found, attempt)
-    if found.cloud == LOCAL:
+    if not places.traits_of(found.cloud).billed:
         wait_for_process(session, attempt.id, found.id)
         return _canceled(session, found, "none of its processes runs any more")
     if lease is not None and not is_its_own(lease, found):
@@ -81,11 +79,8 @@ def cancel(session: Session, found: RunRecord, attempt: Attempt) -> Canceled:
 
 def record_end(session: Session, found: RunRecord, attempt: Attempt) -> Lease | None:
     """Tell the run that it has been ended, in the ledger or as its supervisor looks for it; return the slice that it has."""
-    if found.cloud == LOCAL:
-        ask_to_end(session.directory / "local", attempt.id)
-        return None
     lease = lookup.lease_of_run(session, found.id)
-    session.run(record_cancel(found.id), found.cloud)
+    places.place_of(found.cloud).end_run(session, found, attempt)
     return lease
 
 
@@ -110,7 +105,7 @@ def _canceled(session: Session, found: RunRecord, what: str, releases: Sequence[
     _, attempt = session.ledger.run(found.id)
     if attempt.state.ended:
         pages.run_ended(session, found.id, Path(found.directory))
-        bucket.remove_code(session.reporter, found)
+        places.place_of(found.cloud).tidy(session, found)
     line = f"{found.id} {attempt.state if attempt.state.ended else 'ends'}; {what}"
     slices = tuple(map(SliceRelease.of, releases))
     return Canceled(found.id, False, True, session.exit_code(), str(attempt.state), slices, line)
@@ -213,7 +208,8 @@ def _run_with_results(session: Session, run: str) -> tuple[RunRecord, Attempt]:
 def _lock(session: Session, found: RunRecord, attempt: Attempt) -> None:
     """One process collects, and only after the end."""
     if not attempt.state.ended:
-        hint = "wait for its end" if found.cloud == LOCAL else f"`tpujob attach {found.id}` follows a detached one"
+        billed = places.traits_of(found.cloud).billed
+        hint = f"`tpujob attach {found.id}` follows a detached one" if billed else "wait for its end"
         raise UserError(f"{found.id} has not ended; its results are collected when it ends", hint=hint)
     if not session.locks.lock(attempt.id):
         raise UserError(f"another process is collecting the results of {found.id}", hint="wait for its end")

@@ -12,20 +12,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator import private_files
+from orchestrator import places, private_files
 from orchestrator.client.connections import OFF
 from orchestrator.client.events import RunResult, relative
 from orchestrator.client.results import pages
 from orchestrator.client.session import Session
 from orchestrator.core.lease.lease import HeldFor
-from orchestrator.core.lease.run_and_attempt import LOCAL, Attempt, RunRecord, recorded_error
+from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord, recorded_error
 from orchestrator.core.text.durations import format_duration
+from orchestrator.core.text.times import day_clock
 from orchestrator.errors import PayloadFailed, TpujobError
 from orchestrator.exit_codes import exit_code
 from orchestrator.remote.transfer.collect import EVERYTHING, CollectResult, Problem
 from orchestrator.remote.transfer.places import DRAFT
 from orchestrator.report import collected, costs, worker_ends
-from orchestrator.report.layout import day_clock, format_cost
+from orchestrator.report.layout import format_cost
 from orchestrator.report.messages import (
     held_after_failure,
     lease_outcome,
@@ -36,10 +37,10 @@ from orchestrator.report.messages import (
 )
 from orchestrator.report.results import describe, metrics, payload_spans, saved_text
 from orchestrator.report.whole_run import WholeRun, whole_run
-from orchestrator.settings import EMULATED, GKE
 
 if TYPE_CHECKING:
     from orchestrator.core.lease.lease import Lease
+    from orchestrator.places.place import Stay
     from orchestrator.run.progress import Outcome
 
 
@@ -74,6 +75,16 @@ def finish(session: Session, outcome: Outcome, drafted: Iterable[str] = ()) -> R
     return _ended(session, replace(_result(session, outcome, whole, lines=lines), workers=workers))
 
 
+def watch_rest(session: Session, outcome: Outcome, stay: Stay) -> None:
+    """Watch what the end of the run leaves billed at its place, for a bounded time. Ctrl-C ends that."""
+    if outcome.lease is None or outcome.unproven or outcome.detached or outcome.passed_on:
+        return
+    try:
+        session.run(stay.watch_rest(outcome.lease), outcome.lease.cloud)
+    except TpujobError as error:  # nothing depends on the watch
+        session.reporter.notice("nodes", f"not watched any more: {error.message}")
+
+
 def left_running(session: Session, outcome: Outcome, drafted: Iterable[str]) -> RunResult:
     """Report that a detached job has started, start its collector, and return where it is."""
     lease, run = outcome.lease, outcome.run.id
@@ -83,12 +94,13 @@ def left_running(session: Session, outcome: Outcome, drafted: Iterable[str]) -> 
     worst = format_cost(costs.between(lease.usd_per_hour, lease.created_at, lease.deadline), lease.cloud)
     say = session.reporter.notice
     ends = f"until {day_clock(lease.deadline)} at the latest"
-    if lease.cloud == GKE:
+    traits = places.traits_of(lease.cloud)
+    if not traits.watched:
         ends = f"and what it leaves in the cluster is deleted by {day_clock(lease.deadline)} at the latest"
     say("detach", f"the job goes on without this process, {ends}")
     say("cost", f"worst case if everything fails: {worst}")
     say("bounds", _bounds(session, lease))
-    extend = "" if lease.cloud == GKE else f" · tpujob extend {run} --by 1h"
+    extend = f" · tpujob extend {run} --by 1h" if traits.vms else ""
     say("next", f"tpujob attach {run} · tpujob logs -f {run} · tpujob cancel {run}{extend}")
     return _left(session, outcome, lines=[run])
 
@@ -128,7 +140,7 @@ def recorded(
         ended_at=attempt.ended_at or run.created_at,
         attempt_count=_number(attempt),
         restarts=whole.restarts,
-        emulated=run.cloud == EMULATED,
+        emulated=places.is_emulated(run.cloud),
         job_s=whole.job_s,
         cost_usd=whole.cost_usd,
         metrics=metrics(Path(run.directory)),
@@ -154,14 +166,14 @@ def _result(session: Session, outcome: Outcome, whole: WholeRun, *, lines: Itera
         ended_at=outcome.ended_at,
         attempt_count=_number(outcome.attempt),
         restarts=whole.restarts,
-        emulated=outcome.run.cloud == EMULATED,
+        emulated=places.is_emulated(outcome.run.cloud),
         job_s=whole.job_s,
         cost_usd=whole.cost_usd,
         metrics=metrics(directory),
         artifacts=_artifacts(directory),
         results=collected.read(directory, outcome.lease),
         released=_is_released(outcome),
-        release="it ran on this machine" if outcome.run.cloud == LOCAL else release_outcome(outcome),
+        release=release_outcome(outcome) if places.traits_of(outcome.run.cloud).billed else "it ran on this machine",
         detached=outcome.detached,
         error=outcome.error,
         lines=tuple(lines),
@@ -297,7 +309,7 @@ def _start_collector(session: Session, run: str) -> None:
 
 def _bounds(session: Session, lease: Lease) -> str:
     """Return what ends the slice, or the job on a cluster, if this machine does not."""
-    if lease.cloud == GKE:
+    if not places.traits_of(lease.cloud).watched:
         return "the cluster ends Job and pods by itself ✓ · a job that still waits in a queue is not ended by it"
     ran_here = [ran for ran in session.ledger.gc_runs(lease.cloud, lease.name.project) if ran.scope != "local"]
     gc = f"gc ran {format_duration(session.now() - ran_here[0].at)} ago" if ran_here else "no gc run was ever seen here"

@@ -1,5 +1,7 @@
 """Inhibit suspend while a run is attached, and say what it does all the same: a suspended machine sends no heartbeat."""
 
+from __future__ import annotations
+
 import select
 import shutil
 import subprocess
@@ -7,9 +9,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from orchestrator import fork
+from orchestrator import fork, places
 from orchestrator.core.text.durations import format_duration
+
+if TYPE_CHECKING:
+    from orchestrator.client.session import Session
 
 POWER = Path("/sys/class/power_supply")
 ANSWER_S = 5.0
@@ -18,6 +24,18 @@ GRANTED = (
     "-c",
     "echo; exec cat",
 )  # runs once suspend is inhibited; `cat` ends with the pipe, so with this process
+
+
+@contextmanager
+def awake(session: Session, why: str, *, else_do: str = "") -> Iterator[None]:
+    """Inhibit suspend within the block, and say what a sleep does all the same, where it would delete a slice that is real."""
+    if places.is_emulated(session.target.kind):
+        yield
+        return
+    with inhibit_sleep(why) as inhibited:
+        if text := about_sleep(inhibited=inhibited, ttl_s=session.target.timings.ttl_s, else_do=else_do):
+            session.reporter.notice("note", text)
+        yield
 
 
 @contextmanager

@@ -1,17 +1,22 @@
 """What this machine's slices and runs cost in a period, from its ledger: `cost`."""
 
 import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import get_args
 
-from orchestrator import catalog
+from orchestrator import catalog, places
 from orchestrator.client.session import Session
+from orchestrator.core.lease.lease import Lease, Purpose
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
 from orchestrator.core.text.durations import parse_duration
 from orchestrator.errors import UserError
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.report import costs
 from orchestrator.report.money import spending
-from orchestrator.report.money.bills import bills
-from orchestrator.report.money.spending import By, CostReport
-from orchestrator.report.money.stretches import Period
+from orchestrator.report.money.spending import HERE, By, CostReport
+from orchestrator.report.money.stretches import Bill, Paid, Period, Work
 
 NOTE = f"an estimate by {catalog.PRICES_AS_OF}, of what this machine ran; not an invoice"
 Since = str | date | timedelta
@@ -74,3 +79,94 @@ def _read(since: str) -> date | timedelta:
         return timedelta(seconds=parse_duration(since))
     except (ValueError, OverflowError):
         raise UserError(f"since {since}: write a day, such as 2026-11-01, or for how long, such as 30d") from None
+
+
+# The ledger as bills: every slice that existed and every attempt on this machine, with who pays and what it was used for.
+#
+# Who pays for what is decided in `report.costs`, so that `tpujob cost` has the dollars of `tpujob show`.
+
+
+def bills(ledger: Ledger, now: Callable[[str], float]) -> Iterator[Bill]:
+    """Yield the bills of every cloud. `now`: the ledger's time of a cloud, in unix seconds."""
+    paid: dict[str, list[Paid]] = defaultdict(list)
+    work: dict[str, list[Work]] = defaultdict(list)
+    for run, _ in ledger.runs():
+        at = now(run.cloud)
+        if not places.traits_of(run.cloud).billed:
+            yield from _local(ledger, run, at)
+            continue
+        for share in costs.shares(ledger, run, at):
+            paid[share.lease.id].append(Paid(run.id, _job(run), share.since, share.until))
+        for attempt in ledger.attempts_of(run.id):
+            if attempt.lease_id is not None:
+                work[attempt.lease_id].append(_work(attempt, costs.began_at(ledger, run, attempt), at))
+    for lease in ledger.leases():
+        since = lease.billed_from
+        if since is not None and not costs.came_to_nothing(ledger, lease):
+            yield _bill(ledger, lease, since, now(lease.cloud), tuple(paid[lease.id]), tuple(work[lease.id]))
+
+
+def _bill(
+    ledger: Ledger, lease: Lease, since: float, now: float, paid: tuple[Paid, ...], work: tuple[Work, ...]
+) -> Bill:
+    kind = catalog.lookup(lease.accelerator_type)
+    zone = lease.name.zone
+    held = [at for at, event, _ in ledger.events(lease.id) if event == "held"]
+    if lease.purpose is Purpose.HOLD and not held:
+        held = [since]  # of `tpujob up`, which has not come to its end
+    return Bill(
+        id=lease.id,
+        cloud=lease.cloud,
+        project=lease.name.project,
+        zone=zone,
+        name=lease.handle,
+        node=lease.name.node,
+        accelerator_type=lease.accelerator_type,
+        chips=kind.chips * lease.slices if kind else None,
+        state=str(lease.state),
+        since=since,
+        until=lease.gone_at,
+        now=now,
+        usd_per_hour=lease.usd_per_hour,
+        spot=lease.spot,
+        on_demand_usd_per_hour=catalog.usd_per_hour(lease.accelerator_type, zone, spot=False),
+        ready_at=lease.ready_at,
+        held_at=held[0] if held else None,
+        down_at=lease.down_at,
+        lent=lease.run is None and lease.purpose is Purpose.RUN,
+        paid=paid,
+        work=work,
+    )
+
+
+def _local(ledger: Ledger, run: RunRecord, now: float) -> Iterator[Bill]:
+    for attempt in ledger.attempts_of(run.id):
+        since = costs.began_at(ledger, run, attempt)
+        until = attempt.ended_at
+        yield Bill(
+            id=attempt.id,
+            cloud=run.cloud,
+            project=HERE,
+            zone="",
+            name=run.name,
+            node="",
+            accelerator_type=HERE,
+            chips=None,
+            state=str(attempt.state),
+            since=since,
+            until=until,
+            now=now,
+            ready_at=since,
+            paid=(Paid(run.id, _job(run), since, now if until is None else until),),
+            work=(_work(attempt, since, now),),
+        )
+
+
+def _work(attempt: Attempt, began_at: float, now: float) -> Work:
+    failed = attempt.state.ended and attempt.state is not AttemptState.SUCCEEDED
+    return Work(began_at, now if attempt.ended_at is None else attempt.ended_at, failed)
+
+
+def _job(run: RunRecord) -> str:
+    """Return the name of the job; a sweep is one job."""
+    return run.spec.sweep.name or run.name

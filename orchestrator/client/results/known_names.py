@@ -3,40 +3,21 @@
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 
 from orchestrator import settings
 from orchestrator.client.session import Session
+from orchestrator.core.lease.lease import Lease
+from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 
 
-@dataclass(frozen=True, slots=True)
-class KnownRun:
-    """A run, newest first, with the state of its last attempt."""
-
-    id: str
-    name: str
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
-class KnownSlice:
-    """A slice whose lease is open."""
-
-    name: str
-    node: str
-    accelerator_type: str
-    zone: str
-
-
-def runs(begin: str, most: int) -> list[KnownRun]:
-    """Return the newest runs whose name or id begins like that, `most` of them at most.
+def runs(begin: str, most: int) -> list[tuple[RunRecord, Attempt]]:
+    """Return the newest runs whose name or id begins like that, `most` of them at most, each with its last attempt.
 
     Raises TpujobError for a ledger that cannot be read.
     """
     with _session() as session:
         every = session.ledger.runs() if session is not None else []
-        found = [KnownRun(run.id, run.name, str(attempt.state)) for run, attempt in every]
-        return [each for each in found if each.name.startswith(begin) or each.id.startswith(begin)][:most]
+        return [each for each in every if each[0].name.startswith(begin) or each[0].id.startswith(begin)][:most]
 
 
 def sweeps() -> list[str]:
@@ -45,11 +26,10 @@ def sweeps() -> list[str]:
         return list(dict.fromkeys(sweep.name for sweep in session.ledger.sweeps())) if session is not None else []
 
 
-def slices() -> list[KnownSlice]:
-    """Return the slices that are not proven absent."""
+def slices() -> list[Lease]:
+    """Return the leases of the slices that are not proven absent."""
     with _session() as session:
-        found = session.ledger.open_leases() if session is not None else []
-        return [KnownSlice(each.handle, each.name.node, each.accelerator_type, each.name.zone) for each in found]
+        return session.ledger.open_leases() if session is not None else []
 
 
 @contextmanager

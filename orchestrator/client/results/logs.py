@@ -6,20 +6,16 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from orchestrator import catalog
+from orchestrator import catalog, places
 from orchestrator.client import lookup
 from orchestrator.client.events import Bar, LogLines
+from orchestrator.client.session import Session
 from orchestrator.client.shown_logs import Choice, announcement, check, is_shown
-from orchestrator.core.lease.run_and_attempt import LOCAL
+from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.core.text.terminal import LineSplitter
 from orchestrator.errors import UnknownRun
 from orchestrator.report.files.log_files import log_directory
-
-if TYPE_CHECKING:
-    from orchestrator.client.session import Session
-    from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 
 POLL_S = 0.2
 ALONE_POLLS = 50  # a collector that has just been started is there by then
@@ -56,7 +52,7 @@ def worker_count(session: Session, found: RunRecord, attempt: Attempt) -> int | 
     lease = session.ledger.lease(attempt.lease_id) if attempt.lease_id else None
     kind = catalog.lookup(lease.accelerator_type) if lease is not None else None
     counts = [index + 1 for index, _ in _files(found)] + ([kind.hosts] if kind is not None else [])
-    return max(counts, default=1 if found.cloud == LOCAL else None)
+    return max(counts, default=None if places.traits_of(found.cloud).billed else 1)
 
 
 def _some_lines(

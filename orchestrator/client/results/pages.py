@@ -12,19 +12,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orchestrator import private_files, whole_file
 from orchestrator.client import lookup
 from orchestrator.client.events import relative
+from orchestrator.client.session import Session
+from orchestrator.core.lease.run_and_attempt import RunRecord
+from orchestrator.core.text.names import PAGE
 from orchestrator.errors import ConfigError, TpujobError, UnknownRun, UserError
 from orchestrator.remote.shipping.ignore import mark_run
 
-if TYPE_CHECKING:
-    from orchestrator.client.session import Session
-    from orchestrator.core.lease.run_and_attempt import RunRecord
-
-NAME = "report.html"
 TRACE = "trace.json"
 NAMED = 4  # runs whose ids are in the name of a page; of more, the first ones and their number
 
@@ -74,9 +71,9 @@ def find(session: Session, names: Sequence[str]) -> Page:
     found = {run.id: Path(run.directory) for _, pairs in meant for run, _ in pairs}
     ids, sweep = tuple(found), meant[0][0]
     if len(names) == 1 and sweep is not None:
-        return Page(ids, runs / f"{sweep.name}-{sweep.id}" / NAME, sweep.name)
+        return Page(ids, runs / f"{sweep.name}-{sweep.id}" / PAGE, sweep.name)
     if len(ids) == 1:
-        return Page(ids, found[ids[0]] / NAME)
+        return Page(ids, found[ids[0]] / PAGE)
     begin = "-".join(each[:4] for each in ids[:NAMED])
     more = f"-and-{len(ids) - NAMED}" if len(ids) > NAMED else ""
     return Page(ids, runs / f"compare-{begin}{more}.html", f"{len(ids)} runs")
@@ -85,7 +82,7 @@ def find(session: Session, names: Sequence[str]) -> Page:
 def run_ended(session: Session, run: str, directory: Path) -> Path | None:
     """Write the page and the trace of a run that has ended or goes on, and return the path of the page; None without one."""
     with _only_a_warning(session):
-        path = (directory / NAME).absolute()
+        path = (directory / PAGE).absolute()
         with suppress(UnknownRun):  # it ended before anything was written down
             write(session, Page((run,), path), path)
             return path
@@ -137,7 +134,7 @@ def write(session: Session, page: Page, path: Path, *, make_directory: bool = Fa
     with _refused(path):
         if make_directory:
             private_files.make_directory(path.parent)
-            if path.name == NAME:  # of a sweep
+            if path.name == PAGE:  # of a sweep
                 mark_run(path.parent)
         if page.title is not None:
             links = [_page_link(Path(data.report.directory), path.parent) for data in runs]
@@ -160,5 +157,5 @@ def _link(to: Path, seen_from: Path) -> str:
 
 
 def _page_link(directory: Path, seen_from: Path) -> str:
-    page = directory / NAME
+    page = directory / PAGE
     return _link(page, seen_from) if page.exists() else ""

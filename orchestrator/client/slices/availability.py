@@ -10,9 +10,9 @@ import time
 from typing import TYPE_CHECKING
 
 from orchestrator import whole_file
-from orchestrator.core.planning import availability
 from orchestrator.core.planning.availability import Availability
 from orchestrator.errors import CloudError
+from orchestrator.places.tpu.plans import AVAILABILITY, asked_project
 
 if TYPE_CHECKING:
     from orchestrator.client.events import Reporter
@@ -20,16 +20,6 @@ if TYPE_CHECKING:
     from orchestrator.places.tpu.api.light_client import LightApi
 
 AT_ONCE = 8  # zones that are asked at the same time
-FILE = "availability.json"
-
-
-def known(session: Session) -> Availability | None:
-    """Return the kept answer about the session's project; None when it was never asked or the file is unreadable."""
-    try:
-        kept = json.loads((session.directory / FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return availability.from_dict(kept, _project(session))
 
 
 def refresh(session: Session) -> Availability:
@@ -38,8 +28,8 @@ def refresh(session: Session) -> Availability:
 
     cloud = teardown_client.connect(session.target, session.reporter.secrets)
     zones = cloud.zones(session.target.project).rows
-    found = _ask(cloud, session.target.project, zones, _project(session), session.reporter)
-    whole_file.replace(session.directory / FILE, json.dumps(found.to_dict(), indent=1))
+    found = _ask(cloud, session.target.project, zones, asked_project(session), session.reporter)
+    whole_file.replace(session.directory / AVAILABILITY, json.dumps(found.to_dict(), indent=1))
     return found
 
 
@@ -60,7 +50,3 @@ def _ask(cloud: LightApi, project: str, zones: tuple[str, ...], full_name: str, 
         raise next(iter(errors.values()))
     silent = {zone: error.message for zone, error in errors.items()}
     return Availability(full_name, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), answers, silent)
-
-
-def _project(session: Session) -> str:
-    return f"{session.target.kind}:{session.target.project}"

@@ -9,20 +9,61 @@ import re
 import stat
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import PIPE, STDOUT
+from subprocess import PIPE, STDOUT, Popen
 
 from orchestrator import fork
 from orchestrator.client.arguments import worker_or_all
 from orchestrator.client.session import Session
-from orchestrator.client.slices.copy_output import Said, Show, lines_of
 from orchestrator.client.slices.on_all_workers import failures
 from orchestrator.client.slices.shell import Shell, open_shell, require_program
+from orchestrator.core.lease.cloud_api import WorkerAddress
+from orchestrator.core.text.terminal import LineSplitter
 from orchestrator.errors import UserError
 from orchestrator.remote.fleet.side_by_side import UNKNOWN, Ended
-from orchestrator.remote.ssh.openssh import scp_argv
+from orchestrator.remote.ssh.openssh import host, scp_argv
+
+# What several programs say of their workers, shown once where they say the same: `tpujob scp --worker all`.
+
+MOST_LINES = 1000  # of one program
+Show = Callable[[int, list[str]], None]  # the worker, and clean lines
+
+
+class Said:
+    """Shows what scp said of a worker, unless it said the same of another one, but for the names of the two."""
+
+    def __init__(self, node: str, workers: Sequence[WorkerAddress]) -> None:
+        self._names = {
+            each.index: (host(node, each.index), each.instance, each.host, each.internal, f"port {each.port}")
+            for each in workers
+        }
+        self._shown: set[tuple[int, tuple[str, ...]]] = set()
+
+    def __call__(self, worker: int, code: int, lines: list[str], show: Show) -> None:
+        alike = code, tuple(self._without_names(worker, line) for line in lines)
+        if lines and alike not in self._shown:
+            self._shown.add(alike)
+            show(worker, lines)
+
+    def _without_names(self, worker: int, line: str) -> str:
+        for name in (f"/worker{worker}/", *sorted(filter(None, self._names[worker]), key=len, reverse=True)):
+            line = line.replace(name, "#")
+        return line
+
+
+def lines_of(process: Popen[bytes]) -> list[str]:
+    """Return what a program says until it ends: clean lines, of very many the first."""
+    assert process.stdout is not None, "it is a pipe"
+    splitter, lines, left = LineSplitter(), list[str](), 0
+    while piece := process.stdout.read1():  # type: ignore[attr-defined]
+        lines += splitter.feed(piece)
+        left += len(lines[MOST_LINES:])
+        del lines[MOST_LINES:]
+    lines += splitter.flush()
+    return [*lines, f"(and {left:,} more lines)"] if left else lines
+
 
 AT_ONCE = 8  # as logins through a bastion: with 10, sshd refuses some of the next
 REMOTE = re.compile(r"(?P<slice>[^:/]+):(?:(?P<worker>\d+):)?(?P<path>.*)", re.DOTALL)

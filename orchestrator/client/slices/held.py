@@ -7,8 +7,8 @@ from orchestrator.client import lookup
 from orchestrator.client.session import Session
 from orchestrator.client.slices.shell import write_down
 from orchestrator.core.lease.lease import Lease
-from orchestrator.engine.slices import extend as extension
 from orchestrator.engine.slices import up_and_down
+from orchestrator.engine.slices import up_and_down as extension
 from orchestrator.errors import UnknownRun, UserError
 
 

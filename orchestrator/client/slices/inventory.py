@@ -11,20 +11,18 @@ import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from orchestrator import places
+from orchestrator.client.session import Session
 from orchestrator.core.jobfile.cluster import NAMESPACE
-from orchestrator.core.lease.cloud_api import EVERYWHERE
+from orchestrator.core.lease.cloud_api import EVERYWHERE, Cloud, SliceName, SliceView
+from orchestrator.core.lease.lease import Lease
 from orchestrator.core.text import names
+from orchestrator.core.text.times import clock
 from orchestrator.errors import AuthError, CloudError, CloudUnavailable, ConfigError
 from orchestrator.exit_codes import NOT_PROVEN
-from orchestrator.report.layout import clock
-from orchestrator.settings import EMULATED, GKE
-
-if TYPE_CHECKING:
-    from orchestrator.client.session import Session
-    from orchestrator.core.lease.cloud_api import Cloud, SliceName, SliceView
-    from orchestrator.core.lease.lease import Lease
+from orchestrator.settings import GKE
 
 ASK_S = 20.0  # for all questions of a command together
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 5.0
@@ -63,14 +61,15 @@ class ProjectInventory:
     @property
     def summary(self) -> str:
         """One line: which cloud was asked, when, and how completely."""
-        place = f"project {self.project}" if self.cloud != EMULATED else "emulated cloud"
-        if self.cloud == GKE:
-            place = f"cluster {self.project.partition('@')[0]}, namespace {', '.join(self.namespaces)}"
+        traits = places.traits_of(self.cloud)
+        place = "emulated cloud" if places.is_emulated(self.cloud) else f"project {self.project}"
+        if not traits.one_list:
+            place = f"cluster {self.project.partition('@')[0]}, {traits.area} {', '.join(self.namespaces)}"
         if not self.running:
             return f"{place} · its emulator is not running, so nothing runs there"
         asked = "NOT ASKED" if self.at is None else f"asked the API at {clock(self.at)}"
         if self.complete:
-            return f"{place} · {asked} · {'complete' if self.cloud == GKE else 'all zones, complete'}"
+            return f"{place} · {asked} · {'all zones, ' if traits.one_list else ''}complete"
         return f"{place} · {asked}{'' if self.at is None else ' · NOT COMPLETE'}: {self.why}"
 
     @property
@@ -109,16 +108,16 @@ def ask(session: Session, leases: list[Lease]) -> list[ProjectInventory]:
 
     Raises no CloudError: it is in the inventory.
     """
-    places: dict[tuple[str, str], list[Lease]] = {(session.target.kind, session.target.project): []}
+    by_place: dict[tuple[str, str], list[Lease]] = {(session.target.kind, session.target.project): []}
     for lease in leases:
-        places.setdefault((lease.cloud, lease.name.project), []).append(lease)
+        by_place.setdefault((lease.cloud, lease.name.project), []).append(lease)
     give_up_at = time.monotonic() + ASK_S
     namespaces = _configured(session)
     for project in namespaces:
-        places.setdefault((GKE, project), [])
+        by_place.setdefault((GKE, project), [])
     asking = [
         _begin(session, *place, of_place, give_up_at, namespaces.get(place[1], ()))
-        for place, of_place in places.items()
+        for place, of_place in by_place.items()
     ]
     return [_wait(session, asked, thread, give_up_at) if thread else asked for asked, thread in asking]
 
@@ -140,8 +139,8 @@ def _configured(session: Session) -> dict[str, tuple[str, ...]]:
 def _begin(
     session: Session, kind: str, project: str, leases: list[Lease], give_up_at: float, configured: tuple[str, ...] = ()
 ) -> tuple[ProjectInventory, threading.Thread | None]:
-    namespaces = tuple(dict.fromkeys((*configured, *(lease.name.zone for lease in leases)))) if kind == GKE else ()
-    asked = ProjectInventory(kind, project, namespaces)
+    namespaces = dict.fromkeys((*configured, *(lease.name.zone for lease in leases)))
+    asked = ProjectInventory(kind, project, () if places.traits_of(kind).one_list else tuple(namespaces))
     if not leases and _has_no_emulator(session, kind):
         asked.running = False
         return asked, None
@@ -166,7 +165,7 @@ def _has_no_emulator(session: Session, kind: str) -> bool:
     """An emulator that does not run has no slices, and is not started to be asked."""
     from orchestrator.emulator.daemon import control
 
-    own = kind == EMULATED and session.target.endpoint is None
+    own = places.is_emulated(kind) and session.target.endpoint is None
     return own and control.running(session.emulator_directory) is None
 
 

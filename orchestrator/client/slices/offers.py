@@ -11,6 +11,7 @@ from orchestrator.core.planning.availability import Availability
 from orchestrator.core.planning.location_rules import accelerator_problem, places_near, split_places
 from orchestrator.core.text.names import shown
 from orchestrator.errors import UserError
+from orchestrator.places.tpu.plans import known_availability
 from orchestrator.report.offers import MANY_HOSTS, Offered, chosen, offered
 
 
@@ -52,7 +53,7 @@ def offers(
     when no zone answers.
     """
     session.recover()
-    known = availability.refresh(session) if refresh else availability.known(session)
+    known = availability.refresh(session) if refresh else known_availability(session)
     rows = list(offered(known, session.target.grants))
     types = _types(accelerator, rows_of={row.accelerator for row in rows})
     zones = _zones(zone, rows_of={row.zone for row in rows})

@@ -14,19 +14,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.client.reach import Emulator, relay_of
 from orchestrator.core.text.terminal import printable
 from orchestrator.errors import TpujobError
+from orchestrator.places.desk import Emulator
+from orchestrator.places.tpu.reach import EMULATOR, relay_of
 
 PIECE_BYTES = 1 << 16
 DRAIN_S = 2.0  # for what is under way, once stdin has ended
-MODULE, EMULATOR = "orchestrator.client.slices.relay", "--emulator"
-
-
-def argv(project: str, zone: str, emulator: Emulator | None) -> list[str]:
-    """Return the command line but for the instance. The emulator's token stays in its file."""
-    place = [] if emulator is None else [EMULATOR, emulator.url, str(emulator.token_file)]
-    return [sys.executable, "-P", "-m", MODULE, *place, project, zone]
 
 
 def main(words: Sequence[str]) -> int:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator import catalog, settings
+from orchestrator import catalog, places, settings
 from orchestrator.client import lookup
 from orchestrator.client.session import Session
 from orchestrator.client.slices import inventory
@@ -18,13 +18,12 @@ from orchestrator.core.lease import chip_report, claim_labels
 from orchestrator.core.lease.absence import is_ours
 from orchestrator.core.lease.cloud_api import SliceState, SliceView
 from orchestrator.core.lease.lease import HeldFor, Lease, LeaseState, Mode
-from orchestrator.core.lease.run_and_attempt import LOCAL, AttemptState
+from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.core.text import names
 from orchestrator.core.text.durations import format_usd
+from orchestrator.core.text.times import day_clock
 from orchestrator.errors import CloudError, TpujobError
 from orchestrator.report import collected, costs
-from orchestrator.report.layout import day_clock
-from orchestrator.settings import EMULATED, GOOGLE
 
 _STOPPED_STATES = ("STOPPING", "STOPPED")  # the API's words
 _STOPPED = (
@@ -93,9 +92,6 @@ class WaitingRun:
     accelerator_type: str | None
     zone: str | None
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Status:
@@ -125,7 +121,7 @@ class Status:
             "asked": [each.as_json() for each in self.projects],
             "not_asked": [{"cloud": "google", "why": self.google_not_asked}] if self.google_not_asked else [],
             "slices": [row.as_json() for row in self.slices],
-            "waiting": [run.as_json() for run in self.waiting],
+            "waiting": [asdict(run) for run in self.waiting],
             "sweeps": [sweep.as_json() for sweep in self.sweeps],
         }
 
@@ -177,13 +173,13 @@ def _waiting(session: Session) -> tuple[WaitingRun, ...]:
     return tuple(
         WaitingRun(run.name, run.id, run.cloud, *run.spec.tpu.place)
         for run, attempt in session.ledger.runs()
-        if attempt.state is AttemptState.PENDING and run.cloud != LOCAL and run.id not in with_slice
+        if attempt.state is AttemptState.PENDING and places.traits_of(run.cloud).billed and run.id not in with_slice
     )
 
 
 def _google_not_asked(session: Session, asked: list[ProjectInventory]) -> str | None:
     """A slice of an earlier day may be billed there, so the reason is worth a line."""
-    if any(each.cloud == GOOGLE for each in asked):
+    if any(places.traits_of(each.cloud).by_target and not places.is_emulated(each.cloud) for each in asked):
         return None
     source = session.target.source
     return "no project is configured" if source == "default" else f"{source} names an emulator"
@@ -191,9 +187,9 @@ def _google_not_asked(session: Session, asked: list[ProjectInventory]) -> str | 
 
 def _rows(session: Session, asked: list[ProjectInventory], before: set[str]) -> list[SliceRow]:
     """The open leases, and every other slice that the API showed. `before`: the leases that were open when it was asked."""
-    places = {(each.cloud, each.project): each for each in asked}
+    by_place = {(each.cloud, each.project): each for each in asked}
     known = session.ledger.leases()
-    rows = [_leased(session, lease, places.get((lease.cloud, lease.name.project))) for lease in known if lease.open]
+    rows = [_leased(session, lease, by_place.get((lease.cloud, lease.name.project))) for lease in known if lease.open]
     accounted = {lease.name.node for lease in known if lease.open or lease.id in before}
     closed = {lease.name.node: lease for lease in known if not lease.open}
     for each in asked:
@@ -242,7 +238,7 @@ def _leased(session: Session, lease: Lease, asked: ProjectInventory | None) -> S
         usd_at_most=costs.at_most(lease),
         budget_usd=lease.budget_usd,
         mode=str(lease.mode),
-        emulated=lease.cloud == EMULATED,
+        emulated=places.is_emulated(lease.cloud),
         run=lease.run,
         owner=lease.owner,
         yours=True,
@@ -322,7 +318,7 @@ def _unleased(session: Session, asked: ProjectInventory, view: SliceView, remark
         usd_so_far=usd(now),
         usd_at_most=usd(ends_at),
         mode=view.labels.get(names.MODE),
-        emulated=asked.cloud == EMULATED,
+        emulated=places.is_emulated(asked.cloud),
         owner=owner,
         yours=owner == session.owner,
         remark=remark,

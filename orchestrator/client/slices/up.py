@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from orchestrator import catalog
-from orchestrator.client import lookup, plans
+from orchestrator.client import lookup
 from orchestrator.client.session import Session, default_handle
 from orchestrator.client.slices.shell import write_down
 from orchestrator.core.lease.access import AccessWish, Via
@@ -22,6 +22,7 @@ from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.provision.drafts import PlanDrafter
 from orchestrator.engine.slices import up_and_down
 from orchestrator.errors import TeardownUnproven, TpujobError, UserError
+from orchestrator.places.tpu import plans
 
 DEFAULT_ACCELERATOR = "v5litepod-8"
 DEFAULT_IDLE_S = 3600.0
@@ -95,11 +96,13 @@ def preview_up(session: Session, options: UpOptions) -> dict[str, Any]:
 
     Raises what `bring_up` raises before its first request.
     """
+    from orchestrator.places.tpu.api.client import preview
+
     drafter = _drafter(session, options, _handle(options), report_always=True)
     _, request = drafter.make()[0]
-    preview = session.preview(request)
+    made = preview(request)
     session.forget_drafts(drafter.made)
-    return preview
+    return made
 
 
 def _drafter(session: Session, options: UpOptions, handle: str, *, report_always: bool = False) -> PlanDrafter:

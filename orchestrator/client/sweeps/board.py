@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from orchestrator import places
 from orchestrator.client.events import VariantResult
 from orchestrator.client.sweeps.progress import counts_of
 from orchestrator.core.lease.run_and_attempt import AttemptState
@@ -43,11 +44,11 @@ class Board:
     def take(self, like: JobSpec | None = None) -> Variant | None:
         """Return the next variant, which now counts as running; rather one that the slice of `like` can run.
 
-        One job at a time runs on this machine (`on: local`): two would slow each other down, and spoil the figures.
+        One job at a time runs on this machine (`on: local`), and wherever else two would slow each other down.
         """
         with self._lock:
-            local = any(each.spec.on == "local" for each in self._running.values())
-            free = [each for each in self._waiting if not (local and each.spec.on == "local")]
+            alone = {each.spec.on for each in self._running.values() if places.traits_on(each.spec.on).alone}
+            free = [each for each in self._waiting if each.spec.on not in alone]
             if self.stopped or not free:
                 return None
             found = next((each for each in free if like is not None and may_follow(each.spec, like)), free[0])
@@ -142,7 +143,7 @@ class Board:
 
 def may_follow(spec: JobSpec, before: JobSpec) -> bool:
     """Return whether the slice of `before` can run `spec`, as far as the job files say."""
-    return spec.on == before.on == "tpu" and spec.tpu == before.tpu
+    return spec.on == before.on and places.traits_on(spec.on).held and spec.tpu == before.tpu
 
 
 def result_of(variant: Variant) -> VariantResult:

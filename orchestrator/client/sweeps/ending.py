@@ -8,25 +8,22 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from orchestrator import places
 from orchestrator.client import lookup
 from orchestrator.client.jobs import ending
 from orchestrator.client.jobs.ending import Canceled
 from orchestrator.client.jobs.results import tell_saved
+from orchestrator.client.session import Session
 from orchestrator.client.slices.down import SliceRelease
 from orchestrator.client.sweeps import progress
 from orchestrator.client.sweeps.progress import VariantState
+from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.errors import TpujobError
+from orchestrator.ledger.rows import SweepRecord
 from orchestrator.report.messages import lease_outcome
-from orchestrator.settings import GKE
-
-if TYPE_CHECKING:
-    from orchestrator.client.session import Session
-    from orchestrator.core.lease.lease import Lease
-    from orchestrator.ledger.rows import SweepRecord
-
 
 NOT_COLLECTED = "what the job wrote is not collected (`cancel` does not wait for that), and goes with its slice"
 
@@ -59,8 +56,7 @@ def cancel(session: Session, text: str) -> Canceled | CanceledSweep:
     if record is None:
         found, attempt = lookup.live_run(session, text)
         canceled = ending.cancel(session, found, attempt)
-        # The pods of a cluster may still send theirs to a bucket.
-        if canceled.slices and attempt.state is AttemptState.RUNNING and found.cloud != GKE:
+        if canceled.slices and attempt.state is AttemptState.RUNNING and not places.traits_of(found.cloud).results_stay:
             session.reporter.notice("lost", NOT_COLLECTED)
             tell_saved(session, Path(found.directory))
         return canceled
@@ -84,7 +80,8 @@ def _cancel(session: Session, record: SweepRecord, living: bool, before: list[Le
     owed |= {lease.id: lease for run, lease in had if lease is not None and ending.is_its_own(lease, run)}
     for lease in kept:
         session.reporter.notice("note", lease_outcome(lease))
-    if owed and any(attempt.state is AttemptState.RUNNING and run.cloud != GKE for run, attempt in live):
+    running = [run for run, attempt in live if attempt.state is AttemptState.RUNNING]
+    if owed and not all(places.traits_of(run.cloud).results_stay for run in running):
         session.reporter.notice("lost", NOT_COLLECTED)
     for cloud in {lease.cloud for lease in owed.values()}:
         ending.release(session, [lease for lease in owed.values() if lease.cloud == cloud])

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator import places
 from orchestrator.client.events import Reporter
 from orchestrator.client.jobs.job_files import environment
 from orchestrator.client.jobs.results import command_exit_code
@@ -123,13 +124,13 @@ class LaneThread:
 
     def _run(self, session: Session, variant: Variant) -> bool:
         """Run one variant; return whether this lane goes on. Its failure is its own."""
-        result, error = None, None
+        result, error, held = None, None, places.traits_on(variant.spec.on).held
         try:
             env = environment(variant.spec, self._reporter)
             options = RunOptions(sweep=self._work.records[variant.number], lane=self._lane)
             result = start_run(session, variant.spec, env, self._work.path, options)
             code, error = command_exit_code(session, result), result.error
-            if result.released and variant.spec.on == "tpu":
+            if result.released and held:
                 self._reporter.notice("released", result.release)
         except SweepEnded:  # a moment ago
             self._board.give_back(variant)
@@ -139,7 +140,7 @@ class LaneThread:
             self._reporter.fail(raised)
             code, error = session.exit_code(raised.exit_code), raised
         if isinstance(error, NO_SLICE) and not session.unproven and self._board.give_up_lane(variant):
-            self._reporter.notice("sweep", NO_ROOM if variant.spec.on == "gke" else NO_SLICE_NOW)
+            self._reporter.notice("sweep", NO_SLICE_NOW if held else NO_ROOM)
             return False
         self._board.ended(variant, result, code)
         self._tell()

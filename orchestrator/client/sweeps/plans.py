@@ -8,37 +8,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.client import plans, shown_logs
-from orchestrator.client.cluster import targets
+from orchestrator import places
+from orchestrator.client import shown_logs
 from orchestrator.client.events import VariantResult
-from orchestrator.client.jobs import data, tpu_use
-from orchestrator.client.jobs.code import ship_line, survey_of
-from orchestrator.client.jobs.planning import plan_of
 from orchestrator.core.lease.run_and_attempt import LOCAL
-from orchestrator.report.cluster_plan import cluster_plan_lines
-from orchestrator.report.layout import Table, format_cost
-from orchestrator.report.plan import candidate_shape
-from orchestrator.run.preparation import checks
-from orchestrator.settings import EMULATED, GKE
+from orchestrator.core.text.table import Table
+from orchestrator.places.place import Wish
+from orchestrator.places.preparation import checks, data, tpu_use
+from orchestrator.places.preparation.code import ship_line, survey_of
+from orchestrator.report.layout import format_cost
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
     from orchestrator.client.shown_logs import Choice
-    from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.core.jobfile.sweep import Sweep, Variant
     from orchestrator.core.planning.plan import Plan
 
 
 def sweep_plans(session: Session, variants: tuple[Variant, ...]) -> dict[int, Plan | None]:
     """Return the plan of each variant by its number; None: it runs on this machine. Raises UserError, CloudError."""
-    made: dict[str, Plan] = {}
+    made: dict[str, Plan | None] = {}
     found: dict[int, Plan | None] = {}
     for variant in variants:
         spec = variant.spec
         asked = spec.model_dump_json(include={"on", "gke", "tpu", "limits", "bucket", "data", "allow_egress", "train"})
-        if spec.on != "local" and asked not in made:
-            made[asked] = plan_of(session, spec)
-        found[variant.number] = None if spec.on == "local" else made[asked]
+        if asked not in made:
+            made[asked] = places.place_on(spec.on).capacity(session, spec, Wish())
+        found[variant.number] = made[asked]
     return found
 
 
@@ -82,7 +78,7 @@ def preview(session: Session, sweep: Sweep, path: Path) -> SweepPreview:
     ships = [survey_of(session, variant.spec, path) for variant in sweep.variants]
     shipped = dict.fromkeys(ship_line(found) for found in ships if found is not None)
     notes = (*_lines(session, sweep, made), *shipped, _summary(session, sweep, made, lanes))
-    head = ("RUN", "VARIANT", "TYPE", "NAMESPACE" if _cloud(session, sweep) == GKE else "ZONE", "AT MOST")
+    head = ("RUN", "VARIANT", "TYPE", places.traits_of(_cloud(session, sweep)).area.upper(), "AT MOST")
     cells = tuple((variant.name, variant.label, *_where(session, sweep, plan)) for variant, plan in rows)
     return SweepPreview(sweep, made, usd, shape, notes, Table(head, cells, right=(4,)))
 
@@ -100,17 +96,7 @@ def check(session: Session, sweep: Sweep, path: Path) -> None:
             data.lines_of(session, spec)
         checks.check_directories(spec, path)
         resolve_env(spec, os.environ)
-        if spec.on == "local":
-            if spec.train is not None:
-                checks.check_local_training(spec.train.backend, "a job with `on: local` trains")
-            continue
-        if spec.on == "gke":
-            targets.target_of(spec, session.target.gke)
-            continue
-        checks.check_bucket(spec, session.target.kind, os.environ)
-        checks.check_python(spec, session.target.kind)
-        if spec.train is not None and session.target.kind == EMULATED:
-            checks.check_local_training("none" if spec.train.backend == "none" else "xla")
+        places.place_on(spec.on).check(session, spec, path, Wish())
 
 
 def check_logs(session: Session, sweep: Sweep, chosen: Choice) -> None:
@@ -123,7 +109,7 @@ def check_logs(session: Session, sweep: Sweep, chosen: Choice) -> None:
 
 def _variant_shape(variant: Variant, plan: Plan | None) -> dict[str, Any]:
     own = {"number": variant.number, "variant": variant.label, "name": variant.name, "params": dict(variant.params)}
-    candidates = [] if plan is None else [candidate_shape(each) for each in plan.candidates]
+    candidates = [] if plan is None else [each.shape() for each in plan.candidates]
     return {**own, "candidates": candidates, "worst_case_usd": 0.0 if plan is None else plan.worst_case_usd}
 
 
@@ -158,25 +144,23 @@ def _lines(session: Session, sweep: Sweep, made: Mapping[int, Plan | None]) -> l
     lines = (
         line
         for number, plan in made.items()
-        for line in (_lines_of(session, specs[number], plan) if plan is not None else ())
+        for line in (
+            places.place_on(specs[number].on).describe(session, specs[number], plan) if plan is not None else ()
+        )
     )
     return list(dict.fromkeys(lines))
 
 
-def _lines_of(session: Session, spec: JobSpec, plan: Plan) -> list[str]:
-    if spec.on == "gke":
-        return cluster_plan_lines(targets.shape_of(spec, session.target.gke))
-    return plans.lines_of(session, plan, spec=spec)
-
-
 def on_slices(sweep: Sweep) -> bool:
     """Whether any variant of the sweep runs on a slice of this session's cloud."""
-    return any(variant.spec.on == "tpu" for variant in sweep.variants)
+    return any(places.traits_on(variant.spec.on).by_target for variant in sweep.variants)
 
 
 def _cloud(session: Session, sweep: Sweep) -> str:
-    on_clusters = any(variant.spec.on == "gke" for variant in sweep.variants)
-    return GKE if on_clusters and not on_slices(sweep) else session.target.kind
+    """Return the cloud whose dollars its plans are in: that of the session, if a variant runs there."""
+    traits = [places.traits_on(variant.spec.on) for variant in sweep.variants]
+    elsewhere = [each.clouds[0] for each in traits if each.billed and not each.by_target]
+    return elsewhere[0] if elsewhere and not on_slices(sweep) else session.target.kind
 
 
 def _summary(session: Session, sweep: Sweep, made: Mapping[int, Plan | None], lanes: int) -> str:

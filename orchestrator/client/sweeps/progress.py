@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from orchestrator.core.lease.run_and_attempt import AttemptState, job_file
-
-if TYPE_CHECKING:
-    from orchestrator.client.session import Session
-    from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
-    from orchestrator.ledger.rows import SweepRecord
+from orchestrator.client.session import Session
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, job_file
+from orchestrator.ledger.rows import SweepRecord
 
 QUEUED = "queued"
 _STOPPED = (AttemptState.INTERRUPTED, AttemptState.CANCELED)  # before they were done; to be run again

@@ -11,27 +11,40 @@ What succeeded before with the same job, code and cloud is not run again, so the
 
 from __future__ import annotations
 
+import hashlib
+import json
 import queue
+import secrets
 import signal
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from orchestrator.client.events import Reporter, SweepResult
-from orchestrator.client.jobs.sleep_inhibitor import about_sleep, inhibit_sleep
+from orchestrator import places
+from orchestrator.client.events import Reporter, SweepResult, VariantResult
+from orchestrator.client.jobs import results
+from orchestrator.client.jobs.sleep_inhibitor import awake
 from orchestrator.client.results import pages
-from orchestrator.client.sweeps import plans, records
-from orchestrator.client.sweeps.board import Board
+from orchestrator.client.sweeps import plans
+from orchestrator.client.sweeps.board import Board, result_of
 from orchestrator.client.sweeps.lanes import LaneThread, LaneWork, OpenSession
+from orchestrator.client.sweeps.progress import living_records, lock_of
 from orchestrator.core.lease.lease import CANCEL
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
+from orchestrator.core.text import names
 from orchestrator.engine.runtime.interpreter import HEARD_WITHIN_S, signals_to
-from orchestrator.errors import Canceled, Interrupted, TpujobError
-from orchestrator.settings import EMULATED
+from orchestrator.errors import Canceled, Interrupted, TpujobError, UserError
+from orchestrator.ledger.rows import SweepRecord, VariantRecord
+from orchestrator.places.preparation import records as runs
+from orchestrator.places.preparation import requirements
+from orchestrator.places.preparation.code import shipment_of, survey_of
 
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
     from orchestrator.client.shown_logs import Choice
+    from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.core.jobfile.sweep import Sweep
 
 
@@ -57,19 +70,19 @@ def run_sweep(session: Session, open_session: OpenSession, request: SweepRequest
     sweep, reporter = request.sweep, session.reporter
     plans.check(session, sweep, request.path)
     plans.check_logs(session, sweep, request.logs)
-    work_keys = {variant.number: records.work_key(session, variant.spec, request.path) for variant in sweep.variants}
+    work_keys = {variant.number: work_key(session, variant.spec, request.path) for variant in sweep.variants}
     session.recover(look=True)
-    done = {} if request.again else records.done_before(session, sweep, work_keys)
+    done = {} if request.again else done_before(session, sweep, work_keys)
     board = Board(sweep.variants, done)
     lanes = min(sweep.parallel, len(sweep.variants) - len(done))
     plans.show(session, sweep, done, lanes)
     with ExitStack() as stack:
-        record = stack.enter_context(records.recorded(session, request, work_keys, done))
-        if lanes and session.target.kind != EMULATED and any(variant.spec.on != "local" for variant in sweep.variants):
-            _inhibit_sleep(session, stack)
+        record = stack.enter_context(recorded(session, request, work_keys, done))
+        if lanes and any(places.traits_on(variant.spec.on).billed for variant in sweep.variants):
+            stack.enter_context(awake(session, "a sweep is attached to this machine"))
         inbox: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         shared = {"id": record.id, "name": sweep.name}
-        by_number = {each.number: {**shared, **records.of_run(each)} for each in record.variants}
+        by_number = {each.number: {**shared, **of_run(each)} for each in record.variants}
         work = LaneWork(
             board,
             open_session,
@@ -137,7 +150,7 @@ def _listen(work: LaneWork, lanes: list[LaneThread], inbox: queue.SimpleQueue[in
     work.board.stop(Interrupted.BASE + number)
     for lane in lanes:
         lane.interrupt(number)
-    on_slices = any(variant.spec.on == "tpu" for variant in work.board.variants)
+    on_slices = any(places.traits_on(variant.spec.on).by_target for variant in work.board.variants)
     _tell(work.reporter, number, len(signals), f"{running} run{'s'[: running != 1]}", on_slices=on_slices)
 
 
@@ -160,7 +173,83 @@ def _end(work: LaneWork, lanes: list[LaneThread]) -> None:
             lane.thread.join()
 
 
-def _inhibit_sleep(session: Session, stack: ExitStack) -> None:
-    inhibited = stack.enter_context(inhibit_sleep("a sweep is attached to this machine"))
-    if text := about_sleep(inhibited=inhibited, ttl_s=session.target.timings.ttl_s):
-        session.reporter.notice("note", text)
+# Sweeps in the ledger: which variants one has, and what became of each, by the runs of this machine.
+#
+# A sweep is alive while its process holds its lock. The key of a variant stands for its work: the job as resolved, its code and
+# data, and the cloud. A run with that key that succeeded counts in every later sweep.
+
+STARTING = "sweeps"  # the lock of a sweep that looks whether another one does the same
+
+
+def work_key(session: Session, spec: JobSpec, path: Path) -> str:
+    """Return the same key for the same work: the job as resolved (secrets by name only), its code and data, the cloud."""
+    with ExitStack() as stack:
+        shipment = shipment_of(session, survey_of(session, spec, path), stack)
+        code = shipment.id if shipment else None
+        asked = requirements.read(spec, path, code_sha256=code)
+    cloud = f"{session.target.kind} {session.target.project}" if places.traits_on(spec.on).billed else spec.on
+    job = spec.model_dump(mode="json", exclude={"name", *runs.OF_A_SWEEP})
+    work = {"job": job, "code": code, "environment": asdict(asked), "cloud": cloud}
+    return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()
+
+
+def done_before(session: Session, sweep: Sweep, work_keys: Mapping[int, str]) -> dict[int, VariantResult]:
+    """Return the variants of which a run succeeded before, and its files are still there."""
+    succeeded: dict[str, tuple[RunRecord, Attempt]] = {}
+    for run, attempt in session.ledger.runs():
+        key = run.spec.sweep.key
+        if key and attempt.state is AttemptState.SUCCEEDED and Path(run.directory, "worker0").is_dir():
+            succeeded.setdefault(key, (run, attempt))
+    found = {}
+    for variant in sweep.variants:
+        if pair := succeeded.get(work_keys[variant.number]):
+            run, attempt = pair
+            lease = session.ledger.lease(attempt.lease_id) if attempt.lease_id else None
+            result = replace(results.recorded(session, run, attempt, lease), variant=variant.label)
+            made = replace(result_of(variant), state=result.state, run=run.id, exit_code=0, done_before=True)
+            found[variant.number] = replace(made, result=result)
+    return found
+
+
+@contextmanager
+def recorded(
+    session: Session, request: SweepRequest, work_keys: Mapping[int, str], done: Mapping[int, VariantResult]
+) -> Iterator[SweepRecord]:
+    """Record the sweep, for `status` and `compare`. It is alive while its lock is held: within this block, and this process.
+
+    Raises UserError if another process runs a variant of it already.
+    """
+    sweep = request.sweep
+    rows = tuple(
+        VariantRecord(
+            variant.number,
+            variant.name,
+            variant.label,
+            dict(variant.params),
+            work_keys[variant.number],
+            done[variant.number].run if variant.number in done else None,
+        )
+        for variant in sweep.variants
+    )
+    identity = names.new_run_id(secrets.randbits(names.RUN_BITS))
+    record = SweepRecord(identity, sweep.name, str(request.path), session.now(), rows)
+    session.lock(STARTING)
+    try:
+        mine = {key for number, key in work_keys.items() if number not in done}
+        for other in living_records(session):
+            if mine & {each.key for each in other.variants}:
+                hint = "`tpujob status` shows how far it is"
+                raise UserError(f"{other.name} is being run already, by another process", hint=hint)
+        session.ledger.record_sweep(record)
+        session.locks.lock(lock_of(record))
+    finally:
+        session.locks.unlock(STARTING)
+    try:
+        yield record
+    finally:
+        session.locks.unlock(lock_of(record))
+
+
+def of_run(row: VariantRecord) -> dict[str, Any]:
+    """Return what a run's record has about its variant."""
+    return {key: getattr(row, key) for key in ("number", "variant", "params", "key")}

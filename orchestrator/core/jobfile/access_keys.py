@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 from pydantic import WithJsonSchema as Shape
 
+from orchestrator.core.jobfile.gke_keys import read_section
 from orchestrator.core.jobfile.json_schema import OR_NULL, TEXT_OR_NULL, Section
-from orchestrator.core.jobfile.rules import access as rules
-from orchestrator.core.jobfile.settings_section import read_section
+from orchestrator.core.jobfile.rules import several_values as rules
 from orchestrator.core.lease.access import AccessWish
 
 

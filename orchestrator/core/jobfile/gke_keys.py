@@ -1,16 +1,18 @@
 """The `gke:` section of a job file and of the settings: which cluster a job runs on, and as what."""
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, ValidationError
 from pydantic import WithJsonSchema as Shape
 
+from orchestrator.core.jobfile import yaml_source
 from orchestrator.core.jobfile.cluster import ClusterWish
 from orchestrator.core.jobfile.json_schema import TEXT_OR_NULL, Section
+from orchestrator.core.jobfile.mistakes import explain, messages
 from orchestrator.core.jobfile.rules import gke as rules
-from orchestrator.core.jobfile.settings_section import read_section
-from orchestrator.core.jobfile.yaml_source import Path
+from orchestrator.core.jobfile.yaml_source import Mistake, Path
+from orchestrator.errors import JobSpecError
 
 
 class GkeSection(Section):
@@ -75,3 +77,28 @@ def _problems_of_settings(section: Mapping[str, Any]) -> Iterator[tuple[Path, st
     yield from rules.section_problems(section)
     if section.get("machine_type") is not None:
         yield ("gke", "machine_type"), "belongs to the accelerator type of a job; write it in the job file"
+
+
+# Reads a section of the settings file that a job file has, too: the same model, rules and messages.
+
+S = TypeVar("S", bound=Section)
+Problems = Callable[[Mapping[str, Any]], Iterable[tuple[Path, str]]]
+
+
+def read_section(text: str, file: str, name: str, model: type[S], known: Iterable[str], problems: Problems) -> S:
+    """Return `model` with the section of this name, its only field, which the text has.
+
+    `known`: the keys of the section. `problems`: what is wrong with its values together. Raises JobSpecError.
+    """
+    source = yaml_source.read(text)
+    value = source.data.get(name)
+    found: S | None = None
+    try:
+        found = model.model_validate({name: {} if value is None else value})
+        mistakes = [Mistake(source.line(path), path, why) for path, why in problems(value or {})]
+    except ValidationError as error:
+        mistakes = list(explain(error, source, {(name,): list(known)}))
+    mistakes += [mistake for mistake in source.mistakes if mistake.path[:1] == (name,)]
+    if mistakes or found is None:
+        raise JobSpecError(messages(file, source, mistakes))
+    return found

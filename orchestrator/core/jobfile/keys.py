@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError
 from pydantic import WithJsonSchema as Shape
 
+from orchestrator import places
 from orchestrator.core.jobfile import json_schema as shapes
 from orchestrator.core.jobfile import values, yaml_source
 from orchestrator.core.jobfile.access_keys import AccessSection
@@ -34,9 +35,6 @@ from orchestrator.errors import JobSpecError
 
 MAX_BYTES = yaml_source.MAX_BYTES  # no need to read more of a file than one byte beyond
 NAMELESS = "job"  # the name of a job that has neither a name nor a file
-
-_OF_A_CLOUD = ("tpu", "gke", "access", "tpu_metrics", "allow_egress", "keep_on_failure", "on_preemption",
-    "max_restarts", "copy_while_running")  # fmt: skip
 
 _OF_A_SWEEP = ("matrix", "variants", "parallel")
 _A_SWEEP = "makes this a sweep, where one job is expected; `tpujob run` (in Python `Client.sweep`) runs its variants"
@@ -241,9 +239,8 @@ class JobSpec(Section):
     def warnings(self) -> list[str]:
         """Return messages about what is allowed and rarely intended."""
         found = list(env_rules.env_warnings(self.env))
-        if self.on == "local":
-            unused = [key for key in _OF_A_CLOUD if key in self.model_fields_set]
-            found += [((key,), "has no effect with `on: local`") for key in unused]
+        if unused := places.checks_on(self.on).UNUSED:
+            found += [((key,), f"has no effect with `on: {self.on}`") for key in unused if key in self.model_fields_set]
         else:
             found += tpu_rules.tpu_warnings(self.tpu.model_dump(exclude_unset=True))
         return [self.mistake(path, text) for path, text in found]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
+from orchestrator import places
 from orchestrator.core.jobfile import keys, params, values, yaml_source
 from orchestrator.core.jobfile.keys import JobSpec
 from orchestrator.core.jobfile.mistakes import messages, refusal
@@ -165,7 +166,7 @@ def _variant(source: YamlSource, change: str, chosen: Mapping[str, int]) -> Yaml
     own = (source.data.get(VARIANTS) or {}).get(change) or {}
     base = {key: value for key, value in source.data.items() if key not in (MATRIX, VARIANTS, PARALLEL)}
     data = merged(base, own)
-    if own.get("on") == "local" and "tpu" not in own:
+    if "tpu" in places.checks_on(own.get("on")).UNUSED and "tpu" not in own:
         data.pop("tpu", None)  # of the other variants; it has no effect there
     made = replace(source, data=data, lines={}, written={}, options={})
     _take(made, source, (), ())

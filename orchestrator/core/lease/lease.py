@@ -98,11 +98,6 @@ class Lease:
         return self.ready_at if self.name.queued else self.sent_at
 
     @property
-    def channel(self) -> str:
-        """How its workers are reached, as the stage of messages about that: `ssh`, or `pods` on a cluster."""
-        return "pods" if self.cloud == "gke" else "ssh"
-
-    @property
     def open(self) -> bool:
         """Whether the obligation still stands."""
         return self.state not in (LeaseState.GONE, LeaseState.FORGOTTEN)

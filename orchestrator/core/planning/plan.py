@@ -9,6 +9,7 @@ once.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from orchestrator import catalog
 from orchestrator.core.planning.capacity_request import UNPRICED, CapacityRequest, PlanInputs, Provisioning, zones
@@ -24,6 +25,12 @@ class CandidateOrder(StrEnum):
     AS_LISTED = "as-listed"
     CHEAPEST = "cheapest"  # granted candidates first, those without a known price last
     FASTEST = "fastest"  # least expected waiting: on-demand, reserved and granted, then spot, then queued
+
+
+_SHAPE = (
+    *("accelerator_type", "zone", "runtime_version", "provisioning", "queued", "spot", "workers", "cores"),
+    *("usd_per_hour", "list_usd_per_hour", "granted", "life_s", "worst_case_usd", "why"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,10 @@ class Candidate:
     def worst_case_usd(self) -> float | None:
         """Dollars from the create call to the deadline; None if the price is unknown."""
         return None if self.usd_per_hour is None else self.usd_per_hour * self.life_s / 3600
+
+    def shape(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return {key: getattr(self, key) for key in _SHAPE}
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,8 @@ _PROJECT = re.compile(r"([a-z0-9.-]{1,100}\.[a-z]{2,}:)?[a-z][a-z0-9-]{4,28}[a-z
 _ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
 _REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
 
+PAGE = "report.html"  # of a run, in its directory; its mark
+
 
 def new_run_id(random_bits: int) -> str:
     """Return ten characters for 50 random bits, which the caller draws (`secrets.randbits(RUN_BITS)`)."""

@@ -6,13 +6,21 @@ The CLI's `emulator` commands and tests use them.
 import asyncio
 import os
 from dataclasses import asdict
+from typing import Any
 
 import orchestrator
+from orchestrator.emulator import api_errors
 from orchestrator.emulator.admin import rehearsal
 from orchestrator.emulator.api.api_call import Api, ApiCall, Json, route
+from orchestrator.emulator.api.request_log import RequestLog
+from orchestrator.emulator.api_errors import ApiError, bad_field
 from orchestrator.emulator.model.records import Node, startup_script_of
+from orchestrator.emulator.plain_data import check_list, check_value
+from orchestrator.emulator.supply.supply import chips_used
 from orchestrator.emulator.vms import processes
 from orchestrator.emulator.vms.driver import SCRIPT_OFF, Driver
+from orchestrator.emulator.vms.worker_faults import CONDITIONS
+from orchestrator.emulator.wire.json_body import NUMBER
 from orchestrator.emulator.wire.node_json import timestamp
 
 
@@ -90,3 +98,150 @@ class Admin(Api):
     async def shut_down(self, call: ApiCall) -> Json:
         self.shutdown.set()
         return {}
+
+
+# The daemon's own paths for what the cloud has: whole rehearsals as data, and capacity alone.
+
+
+class SupplyAdmin(Api):
+    """The routes of rehearsals and capacity."""
+
+    @route("GET", "/_emulator/rehearsal")
+    async def get_rehearsal(self, call: ApiCall) -> Json:
+        return rehearsal.dump(self.state)
+
+    @route("PUT", "/_emulator/rehearsal")
+    async def put_rehearsal(self, call: ApiCall) -> Json:
+        """Replace the present rehearsal as a whole."""
+        return self._begin(await call.body())
+
+    @route("DELETE", "/_emulator/rehearsal")
+    async def end_rehearsal(self, call: ApiCall) -> Json:
+        """Make everything unlimited again, without faults. Settings stay."""
+        return self._begin({})
+
+    @route("GET", "/_emulator/capacity")
+    async def get_capacity(self, call: ApiCall) -> Json:
+        """List the rules, with whether each holds now and how many chips it counts as used."""
+        self.driver.advance()
+        now = self.driver.clock()
+        on = self.state.demands_on()
+        rows = [
+            asdict(rule) | {"holds": rule.open_at(now), "age_s": now - rule.added_at, "used": chips_used(rule, on)}
+            for rule in self.state.supply.capacity
+        ]
+        return {"capacity": rows, "no_capacity": self.state.settings.no_capacity}
+
+    @route("POST", "/_emulator/capacity")
+    async def add_capacity(self, call: ApiCall) -> Json:
+        """Add one rule, or `{"capacity": [...]}`: all of them or none."""
+        body = await call.body()
+        rows = body["capacity"] if list(body) == ["capacity"] else [body]
+        rehearsal.add_capacity(self.state, rows, self.driver.clock())
+        self.driver.changed()
+        return await self.get_capacity(call)
+
+    @route("DELETE", "/_emulator/capacity")
+    async def clear_capacity(self, call: ApiCall) -> Json:
+        self.state.supply.capacity = []
+        self.driver.changed()
+        return await self.get_capacity(call)
+
+    def _begin(self, data: Json) -> Json:
+        rehearsal.rehearse(self.state, data, self.driver.clock())
+        self.driver.changed()
+        return rehearsal.dump(self.state)
+
+
+# The daemon's own paths for faults, the request log, and for what happens to nodes and workers.
+
+
+class FaultAdmin(Api):
+    """The routes of faults, the request log and events of nodes."""
+
+    def __init__(self, driver: Driver, log: RequestLog) -> None:
+        super().__init__(driver)
+        self.log = log
+
+    # --- faults -------------------------------------------------------------------------------------------------------
+
+    @route("GET", "/_emulator/faults")
+    async def list_faults(self, call: ApiCall) -> Json:
+        return {"faults": self.state.faults.dump()}
+
+    @route("POST", "/_emulator/faults")
+    async def add_faults(self, call: ApiCall) -> Json:
+        """Add one fault, or `{"faults": [...]}`: all of them or none."""
+        data = await call.body()
+        rows = check_list("faults", data["faults"]) if list(data) == ["faults"] else [data]
+        added = self.state.faults.add_all(rows, self.driver.clock())
+        self.driver.changed()
+        return {"faults": [fault.as_json() for fault in added]}
+
+    @route("DELETE", "/_emulator/faults")
+    @route("DELETE", "/_emulator/faults/{id}")
+    async def clear_faults(self, call: ApiCall) -> Json:
+        name = call.parts.get("id")
+        count = self.state.faults.clear(None if name is None else [name])
+        if name is not None and not count:
+            raise ApiError("NOT_FOUND", f'There is no fault "{name}".')
+        self.driver.changed()
+        return {"cleared": count}
+
+    @route("GET", "/_emulator/requests")
+    async def requests(self, call: ApiCall) -> Json:
+        """List the calls after `?after=NUMBER` that concern `?node=ID` (or its full name); by default all."""
+        after = call.query.get("after", "0")
+        if not NUMBER.fullmatch(after):
+            raise bad_field(f"after must be the number of a request, not {after!r}.")
+        return {"requests": self.log.rows(int(after), call.query.get("node"))}
+
+    # --- nodes --------------------------------------------------------------------------------------------------------
+
+    @route("POST", "/_emulator/nodes/{node:[^:]+}:{action:preempt|maintain|vanish|put|worker}")
+    async def act(self, call: ApiCall) -> Json:
+        """Act on a node, and reply with its state after that.
+
+        preempt {"notice_s"}; maintain {"notice_s", "lasts_s", "kind"}; vanish; put {"state", "lasts_s"};
+        worker {"worker", "condition"}.
+        """
+        node, body, now = self._find(call.parts["node"]), await call.body(), self.driver.clock()
+        match call.parts["action"]:
+            case "preempt":
+                self.state.preempt(node.name, now, _seconds(body, "notice_s") or 0.0)
+            case "maintain":
+                notice_s, lasts_s = _seconds(body, "notice_s"), _seconds(body, "lasts_s")
+                notice_s = self.state.settings.notice_s if notice_s is None else notice_s
+                kind = "SCHEDULED" if body.get("kind") == "SCHEDULED" else "UNSCHEDULED"
+                self.state.maintain(node.name, now, notice_s=notice_s, lasts_s=lasts_s, kind=kind)
+            case "vanish":
+                self.state.vanish(node.name, now)
+            case "put":
+                self.state.set_state(node.name, str(body.get("state", "")), now, _seconds(body, "lasts_s"))
+            case "worker":
+                await self._worker(node, body.get("worker"), body.get("condition"))
+        self.driver.changed()
+        return {"name": node.name, "uid": node.uid, "state": node.state}
+
+    async def _worker(self, node: Node, index: Any, condition: Any) -> None:
+        check_value("condition", condition, str, choices=tuple(CONDITIONS))
+        hosts = self.driver.hosts.get(node.uid)
+        if node.state != "READY" or hosts is None:
+            raise api_errors.wrong_state("worker", node.state)
+        check_value("worker", index, int, most=node.workers - 1)
+        await self.driver.worker_faults.set(hosts, index, condition)
+
+    def _find(self, name: str) -> Node:
+        """Find a node by its full name, or by an id that only one node has. Raises ApiError."""
+        found = [node for node in self.state.nodes.values() if name in (node.name, node.node_id)]
+        if not found:
+            nodes = ", ".join(node.node_id for node in self.state.nodes.values()) or "no nodes"
+            raise ApiError("NOT_FOUND", f'There is no node "{name}"; there are {nodes}.')
+        if len(found) > 1:
+            raise bad_field(f'Several nodes are called "{name}": {", ".join(node.name for node in found)}.')
+        return found[0]
+
+
+def _seconds(body: Json, name: str) -> float | None:
+    value = body.get(name)
+    return None if value is None else float(check_value(name, value, float))

@@ -4,19 +4,19 @@ For `rest`, `rest_queue`, `admin` and the middlewares. Faults and the request lo
 """
 
 import base64
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 from aiohttp import web
 
 from orchestrator.emulator import api_errors
-from orchestrator.emulator.api_errors import ApiError
+from orchestrator.emulator.api_errors import ApiError, bad_field
 from orchestrator.emulator.faults.fault import Fault
 from orchestrator.emulator.model.records import OperationRecord, Settings, startup_script_of
 from orchestrator.emulator.model.resource import Resource
 from orchestrator.emulator.vms.driver import SCRIPT_OFF, Driver
-from orchestrator.emulator.wire import node_request, query
+from orchestrator.emulator.wire import node_request
 from orchestrator.emulator.wire.json_body import json_object
 from orchestrator.emulator.wire.node_schema import camel
 from orchestrator.emulator.wire.queue_json import operation_json
@@ -137,7 +137,7 @@ class Api:
         if self.service in self.state.settings.disabled_apis:
             raise api_errors.api_disabled(self.service, request.match_info.get("project", "emulated"))
         if (version := request.match_info.get("version")) is not None:  # of Cloud TPU
-            query.check(method_of(request), version, request.query)
+            check(method_of(request), version, request.query)
         reply = await handler(ApiCall(request))
         if isinstance(reply, OperationRecord):
             self.driver.changed()
@@ -166,3 +166,42 @@ def resource_of(request: web.Request) -> str:
     collection, _, verb = (method_of(request) or "").partition(".")
     given = ApiCall(request).query.get(NEW_IDS[collection]) if verb == "create" else None
     return f"{name}/{collection}/{given}" if given else name
+
+
+# The query parameters that each method of the Cloud TPU API has; any other is refused, as by Google.
+
+# Of every method, beside all that begin with $.
+SYSTEM = frozenset(("access_token", "alt", "callback", "fields", "key", "oauth_token", "prettyPrint", "quotaUser",
+    "uploadType", "upload_protocol"))  # fmt: skip
+_PAGES = {"pageSize", "pageToken"}
+QUERY = {
+    "locations.list": _PAGES | {"filter", "extraLocationTypes"},
+    "acceleratorTypes.list": _PAGES | {"filter", "orderBy"},
+    "runtimeVersions.list": _PAGES | {"filter", "orderBy"},
+    "nodes.create": {"nodeId"},
+    "nodes.list": _PAGES,
+    "nodes.patch": {"updateMask"},
+    "queuedResources.create": {"queuedResourceId", "requestId"},
+    "queuedResources.delete": {"force", "requestId"},
+    "queuedResources.list": _PAGES,
+    "operations.list": _PAGES | {"filter", "returnPartialSuccess"},
+    "reservations.list": _PAGES,
+}
+ALPHA_QUERY = {"nodes.create": {"nodeId", "requestId"}, "nodes.delete": {"requestId"}}
+
+
+def known(method: str | None, version: str) -> set[str]:
+    """Return the parameters of a method such as `nodes.create`, besides SYSTEM; of TPU Nodes (None), those of all methods."""
+    if method is None:
+        return set().union(*QUERY.values())
+    return ALPHA_QUERY.get(method, QUERY.get(method, set())) if version == "v2alpha1" else QUERY.get(method, set())
+
+
+def check(method: str | None, version: str, names: Iterable[str]) -> None:
+    """Raise ApiError for a parameter that the method does not have."""
+    for name in names:
+        if not name.startswith("$") and name not in SYSTEM and camel(name) not in known(method, version):
+            raise bad_field(
+                f'Unknown name "{name}": Cannot bind query parameter. '
+                f"Field '{name}' could not be found in request message."
+            )

@@ -14,21 +14,16 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from orchestrator.emulator import access
-from orchestrator.emulator.admin.admin import Admin
-from orchestrator.emulator.admin.admin_faults import FaultAdmin
-from orchestrator.emulator.admin.admin_supply import SupplyAdmin
+from orchestrator.emulator.admin.admin import Admin, FaultAdmin, SupplyAdmin
 from orchestrator.emulator.api import authentication, fault_middleware
-from orchestrator.emulator.api.compute import ComputeApi
+from orchestrator.emulator.api.compute import ComputeApi, PermissionsApi, ServicesApi
 from orchestrator.emulator.api.grpc_api import GrpcApi
 from orchestrator.emulator.api.os_login import OpenIdApi, OsLoginApi
-from orchestrator.emulator.api.project_services import PermissionsApi, ServicesApi
 from orchestrator.emulator.api.request_log import RequestLog
-from orchestrator.emulator.api.rest import RestApi
-from orchestrator.emulator.api.rest_queue import QueueApi
+from orchestrator.emulator.api.rest import QueueApi, RestApi
 from orchestrator.emulator.api.storage import StorageApi
 from orchestrator.emulator.relay.relay_api import RelayApi
-from orchestrator.emulator.state.steady_clock import steady_clock
-from orchestrator.emulator.state.store import ENVIRONMENT, Store
+from orchestrator.emulator.state.store import ENVIRONMENT, Store, steady_clock
 from orchestrator.emulator.vms.driver import Driver
 
 log = logging.getLogger(__name__)

@@ -7,8 +7,12 @@ or an HTTP status in place of the WebSocket, which a fault gives.
 from __future__ import annotations
 
 import asyncio
+import datetime
+import ipaddress
+import os
 import socket
 import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -20,13 +24,14 @@ from orchestrator.emulator.faults.fault import Fault
 from orchestrator.emulator.model import policies
 from orchestrator.emulator.model.records import Node
 from orchestrator.emulator.plain_data import check_list, check_value
-from orchestrator.emulator.relay import certificate, messages
+from orchestrator.emulator.relay import tunnels
 from orchestrator.emulator.relay.tunnels import SILENT, Link, RelayTunnel, Tunnels
 from orchestrator.emulator.vms.driver import Driver
 from orchestrator.emulator.vms.metadata_server import hostname
 
 if TYPE_CHECKING:
     from orchestrator.emulator.relay.bastion import Bastion
+
 
 SSH = "22"
 
@@ -109,7 +114,7 @@ class RelayApi(Api):
 
     async def _serve_tls(self, port: int) -> Json:
         assert self.runner is not None, "the daemon listens"
-        context, authorities = await asyncio.to_thread(certificate.make, self.driver.store.directory)
+        context, authorities = await asyncio.to_thread(make, self.driver.store.directory)
         return {"url": f"wss://localhost:{await self._listen(context, port)}/v4", "authorities": str(authorities)}
 
     async def _listen(self, context: ssl.SSLContext, port: int) -> int:
@@ -135,16 +140,16 @@ class RelayApi(Api):
             return refused
         websocket = await _upgrade(request)
         if not policies.may_tunnel(self.state.settings):
-            return await _closed(websocket, messages.NOT_AUTHORIZED)
+            return await _closed(websocket, tunnels.NOT_AUTHORIZED)
         if node is None:
-            return await _closed(websocket, messages.LOOKUP_FAILED)
+            return await _closed(websocket, tunnels.LOOKUP_FAILED)
         if not policies.lets_ssh_in(self.state.settings, policies.RELAY):
-            return await _closed(websocket, messages.NOT_REACHED)
+            return await _closed(websocket, tunnels.NOT_REACHED)
         port = query.get("port", "")
         try:
             tunnel = await self.tunnels.open(node.name, node.hosts[worker].ssh_port if port == SSH else int(port))
         except (OSError, ValueError, OverflowError):
-            return await _closed(websocket, messages.NOT_REACHED)
+            return await _closed(websocket, tunnels.NOT_REACHED)
         return await self._serve(request, tunnel, Link(websocket, fault), None)
 
     async def reconnect(self, request: web.Request) -> web.StreamResponse:
@@ -155,12 +160,12 @@ class RelayApi(Api):
             return refused
         websocket = await _upgrade(request)
         if tunnel is None:
-            return await _closed(websocket, messages.SID_UNKNOWN)
+            return await _closed(websocket, tunnels.SID_UNKNOWN)
         if tunnel.in_use:
-            return await _closed(websocket, messages.SID_IN_USE)
+            return await _closed(websocket, tunnels.SID_IN_USE)
         has = request.query.get("ack", "")
         if not has.isascii() or not has.isdigit():
-            return await _closed(websocket, messages.INVALID_ACK)
+            return await _closed(websocket, tunnels.INVALID_ACK)
         return await self._serve(request, tunnel, Link(websocket, fault), int(has))
 
     async def _serve(
@@ -207,11 +212,75 @@ class RelayApi(Api):
 
 
 async def _upgrade(request: web.Request) -> web.WebSocketResponse:
-    websocket = web.WebSocketResponse(protocols=(messages.SUBPROTOCOL,), compress=False, max_msg_size=1 << 17)
+    websocket = web.WebSocketResponse(protocols=(tunnels.SUBPROTOCOL,), compress=False, max_msg_size=1 << 17)
     await websocket.prepare(request)
     return websocket
 
 
 async def _closed(websocket: web.WebSocketResponse, code: int) -> web.WebSocketResponse:
-    await websocket.close(code=code, message=messages.REASONS.get(code, "").encode())
+    await websocket.close(code=code, message=tunnels.REASONS.get(code, "").encode())
     return websocket
+
+
+# The certificate of the relay's TLS port, by an authority that is made for it: gcloud connects over TLS only.
+#
+# The private keys stay in memory, but for the moment in which OpenSSL reads one from a file of the state directory.
+
+AUTHORITY = "relay-ca.pem"
+VALID = datetime.timedelta(days=3650)
+
+
+def make(directory: Path) -> tuple[ssl.SSLContext, Path]:
+    """Return a new server's context for localhost, and the file with the authority that clients must trust."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    def named(text: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+    def signed(subject: str, key: ec.EllipticCurvePrivateKey, *extensions: x509.ExtensionType) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC)
+        draft = x509.CertificateBuilder(named(AUTHORITY), named(subject), key.public_key(), x509.random_serial_number())
+        draft = draft.not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(now + VALID)
+        for extension in (
+            *extensions,
+            x509.SubjectKeyIdentifier.from_public_key(key.public_key()),
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()),
+        ):
+            draft = draft.add_extension(
+                extension, critical=isinstance(extension, x509.BasicConstraints | x509.KeyUsage)
+            )
+        return draft.sign(authority, hashes.SHA256())
+
+    authority, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    uses = {
+        name: name in ("key_cert_sign", "crl_sign")
+        for name in (
+            *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
+            *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+        )
+    }
+    top = signed(AUTHORITY, authority, x509.BasicConstraints(ca=True, path_length=0), x509.KeyUsage(**uses))
+    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    leaf = signed(
+        "localhost",
+        key,
+        x509.BasicConstraints(ca=False, path_length=None),
+        x509.SubjectAlternativeName(names),
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
+    )
+    trusted = directory / AUTHORITY
+    trusted.write_bytes(top.public_bytes(form.Encoding.PEM))
+    secret = directory / f".relay.{os.getpid()}"
+    with os.fdopen(os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(leaf.public_bytes(form.Encoding.PEM))
+        file.write(key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()))
+    try:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(secret)
+    finally:
+        secret.unlink()
+    return context, trusted

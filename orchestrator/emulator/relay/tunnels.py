@@ -12,12 +12,74 @@ from dataclasses import dataclass
 from aiohttp import WSMsgType, web
 
 from orchestrator.emulator.faults.fault import Fault
-from orchestrator.emulator.relay import inside, messages
-from orchestrator.emulator.relay.messages import Violation
+from orchestrator.emulator.relay import inside
 from orchestrator.emulator.vms.driver import Driver
 
+# The bytes of the relay's subprotocol, version 4, as the relay reads and writes them.
+#
+# A message is a big-endian tag of two bytes, then a length of four bytes and an array, or a count of eight bytes.
+
+SUBPROTOCOL = "relay.tunnel.cloudproxy.app"
+ORIGIN = "bot:iap-tunneler"  # no web page can send it
+MAX_ARRAY = 16384
+SUCCESS_SID, SUCCESS_ACK, DATA, ACK = 1, 2, 4, 7
+
+# Close codes, by the names that Google's IAP Desktop gives them.
+NORMAL, SID_UNKNOWN, SID_IN_USE, NOT_REACHED = 1000, 4001, 4002, 4003
+BAD_ACK, INVALID_ACK, INVALID_OPCODE, INVALID_TAG, READ_FAILED = 4005, 4006, 4007, 4008, 4010
+INVALID_DATA, NOT_AUTHORIZED, LOOKUP_FAILED, REWIND_FAILED = 4013, 4033, 4047, 4074
+REASONS = {
+    SID_UNKNOWN: "unknown session",
+    SID_IN_USE: "session in use",
+    NOT_REACHED: "failed to connect to backend",
+    4004: "reauthentication required",
+    BAD_ACK: "bad ack",
+    INVALID_ACK: "invalid ack",
+    INVALID_OPCODE: "invalid opcode",
+    INVALID_TAG: "invalid tag",
+    READ_FAILED: "destination read failed",
+    INVALID_DATA: "invalid data",
+    NOT_AUTHORIZED: "not authorized",
+    LOOKUP_FAILED: "Failed to lookup instance",
+    REWIND_FAILED: "failed to rewind",
+}
+
+
+class Violation(Exception):
+    """The client broke the protocol; the relay closes with this code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(REASONS[code])
+        self.code = code
+
+
+def with_array(tag: int, content: bytes) -> bytes:
+    """Return a message of SUCCESS_SID or DATA."""
+    return tag.to_bytes(2, "big") + len(content).to_bytes(4, "big") + content
+
+
+def with_count(tag: int, count: int) -> bytes:
+    """Return a message of SUCCESS_ACK or ACK."""
+    return tag.to_bytes(2, "big") + count.to_bytes(8, "big")
+
+
+def read(message: bytes) -> bytes | int:
+    """Return the array of a DATA message, or the count of an ACK: a client sends nothing else. Raises Violation."""
+    tag, rest = int.from_bytes(message[:2], "big"), message[2:]
+    if len(message) >= 2 and tag == ACK:
+        if len(rest) != 8:
+            raise Violation(INVALID_ACK)
+        return int.from_bytes(rest, "big")
+    if len(message) < 2 or tag != DATA:
+        raise Violation(INVALID_TAG)
+    content = rest[4:]
+    if not 0 < len(content) <= MAX_ARRAY or int.from_bytes(rest[:4], "big") != len(content):
+        raise Violation(INVALID_DATA)
+    return content
+
+
 WINDOW_BYTES = 256 << 10
-ACK_AFTER_BYTES = 2 * messages.MAX_ARRAY
+ACK_AFTER_BYTES = 2 * MAX_ARRAY
 RESUME_S = 60.0
 SILENT, CUT, CLOSE, SLOW = "relay_silent", "relay_cut", "relay_close", "relay_slow"
 
@@ -55,7 +117,7 @@ class Link:
 
     async def _send(self, content: bytes) -> None:
         self.sent += len(content)
-        await self.websocket.send_bytes(messages.with_array(messages.DATA, content))
+        await self.websocket.send_bytes(with_array(DATA, content))
 
 
 class RelayTunnel:
@@ -79,7 +141,7 @@ class RelayTunnel:
         self.in_use = True
         try:
             if client_has is None:
-                await link.websocket.send_bytes(messages.with_array(messages.SUCCESS_SID, self.sid.encode()))
+                await link.websocket.send_bytes(with_array(SUCCESS_SID, self.sid.encode()))
             else:
                 await self._rewind(link, client_has)
             return await self._carry(link)
@@ -96,10 +158,10 @@ class RelayTunnel:
 
     async def _rewind(self, link: Link, client_has: int) -> None:
         if not self._confirmed <= client_has <= self._sent:
-            raise Violation(messages.REWIND_FAILED)
+            raise Violation(REWIND_FAILED)
         self._confirm(client_has)
         self._acked = self._received
-        await link.websocket.send_bytes(messages.with_count(messages.SUCCESS_ACK, self._received))
+        await link.websocket.send_bytes(with_count(SUCCESS_ACK, self._received))
         for content in tuple(self._unconfirmed):
             await link.send_data(content)
 
@@ -120,12 +182,12 @@ class RelayTunnel:
                 self._confirmation.clear()
                 await self._confirmation.wait()
             try:
-                content = await self._reader.read(messages.MAX_ARRAY)
+                content = await self._reader.read(MAX_ARRAY)
             except ConnectionError:
                 content = b""
             if not content:
                 self.ended = True
-                return messages.READ_FAILED
+                return READ_FAILED
             self._unconfirmed.append(content)
             self._sent += len(content)
             await link.send_data(content)
@@ -133,8 +195,8 @@ class RelayTunnel:
     async def _from_client(self, link: Link) -> int | None:
         async for message in link.websocket:
             if message.type is not WSMsgType.BINARY:
-                raise Violation(messages.INVALID_OPCODE)
-            found = messages.read(message.data)
+                raise Violation(INVALID_OPCODE)
+            found = read(message.data)
             if isinstance(found, int):
                 self._confirm(found)
                 continue
@@ -144,18 +206,18 @@ class RelayTunnel:
                 await self.writer.drain()
             except ConnectionError:
                 self.ended = True
-                return messages.READ_FAILED
+                return READ_FAILED
             if self._received - self._acked > ACK_AFTER_BYTES:
                 self._acked = self._received
-                await link.websocket.send_bytes(messages.with_count(messages.ACK, self._received))
-        self.ended = link.websocket.close_code == messages.NORMAL
-        return messages.NORMAL if self.ended else None
+                await link.websocket.send_bytes(with_count(ACK, self._received))
+        self.ended = link.websocket.close_code == NORMAL
+        return NORMAL if self.ended else None
 
     def _confirm(self, count: int) -> None:
         if count < self._confirmed:
-            raise Violation(messages.BAD_ACK)
+            raise Violation(BAD_ACK)
         if count > self._sent:
-            raise Violation(messages.INVALID_ACK)
+            raise Violation(INVALID_ACK)
         left = count - self._confirmed
         self._confirmed = count
         while left:
@@ -176,7 +238,7 @@ class Tunnels:
     async def open(self, node: str, port: int) -> RelayTunnel:
         """Connect to a port of a worker of the node, on loopback. Raises OSError."""
         self._drop_old()
-        ends = await inside.open_connection(self._driver, port, limit=4 * messages.MAX_ARRAY)
+        ends = await inside.open_connection(self._driver, port, limit=4 * MAX_ARRAY)
         tunnel = RelayTunnel(node, *ends)
         self._by_sid[tunnel.sid] = tunnel
         return tunnel

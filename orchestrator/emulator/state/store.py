@@ -3,18 +3,23 @@
 A change is on disk before its reply leaves: written to a temporary file, then renamed over the old one.
 """
 
+import contextlib
 import fcntl
 import json
 import os
 import secrets
 import time
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import IO, Any
 
+from orchestrator import boot_clock
+from orchestrator.emulator.model import meter
 from orchestrator.emulator.model.cloud_state import CloudState
-from orchestrator.emulator.model.records import Settings
+from orchestrator.emulator.model.records import Settings, dump_operation
+from orchestrator.emulator.model.transitions import KEEP_OPERATIONS
 from orchestrator.emulator.plain_data import as_fields
-from orchestrator.emulator.state.archive import Archive, live_state, restored
 
 LOCK, STATE, ENDPOINT, PORT = "daemon.lock", "state.json", "daemon.json", "port"
 TOKEN, TPUJOB_TOKEN = "token", "tpujob-token"  # of all clients, and of tpujob's own, whose startup-scripts run here
@@ -145,3 +150,131 @@ def set_delays_from(environment: os._Environ[str] | dict[str, str], settings: Se
             if not 0 <= value < 1e6:
                 raise ValueError(f"{ENVIRONMENT}{name.upper()} must be a number of seconds, not {text!r}.")
             setattr(settings, name, value)
+
+
+# The archive: done operations and closed bills in a file that only grows, so that a save costs only what has changed.
+#
+# The state file names the archive and how many of its lines count, so that both are replaced in one step.
+
+MOST_LINES = 4 * (KEEP_OPERATIONS + meter.KEEP)  # then a new archive begins, without what the cloud has dropped
+Key = str | tuple[str, float]
+
+
+class Archive:
+    """The archive of one daemon. A daemon always begins a new one."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._file: IO[str] | None = None
+        self._name, self._lines = "", 0
+        self._known: set[Key] = set()
+        self._old: list[Path] = []
+
+    def append(self, state: CloudState) -> dict[str, Any]:
+        """Append what has ended since the last call. Return where it is, for the state file.
+
+        Raises OSError. The next call begins anew: this archive may end with half a line, which no state file counts.
+        """
+        new = list(_ended(state, self._known))
+        if begins := self._file is None or self._lines + len(new) > MOST_LINES:
+            self._begin()
+            new = list(_ended(state, self._known))
+        assert self._file is not None, "`_begin` opened it"
+        try:
+            self._file.write("".join(f"{json.dumps(row, separators=(',', ':'))}\n" for _, row in new))
+            self._file.flush()
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._file.close()  # tries to write again what is left
+            self._file = None
+            if begins:  # no state file names it
+                (self._directory / self._name).unlink()
+            raise
+        self._known.update(key for key, _ in new)
+        self._lines += len(new)
+        return {"file": self._name, "lines": self._lines}
+
+    def drop_old(self) -> None:
+        """Remove older archives. Call it once the state file names the present one."""
+        while self._old:
+            self._old.pop().unlink(missing_ok=True)
+
+    def _begin(self) -> None:
+        old = list(self._directory.glob("archive-*.jsonl"))
+        number = max((int(path.stem.rpartition("-")[2]) for path in old), default=0) + 1
+        name, flags = f"archive-{number}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+        opened = os.fdopen(os.open(self._directory / name, flags, 0o600), "w", encoding="utf-8")
+        if self._file is not None:  # on a full disk the present one goes on
+            self._file.close()
+        self._old, self._file, self._name, self._lines, self._known = old, opened, name, 0, set()
+
+
+def _ended(state: CloudState, known: set[Key]) -> Iterator[tuple[Key, dict[str, Any]]]:
+    for operation in state.operations.values():
+        if operation.ended_at is not None and operation.name not in known:
+            yield operation.name, {"operation": dump_operation(operation)}
+    for bill in state.meter.bills:
+        if bill.until is not None and (bill.uid, bill.since) not in known:
+            yield (bill.uid, bill.since), {"bill": asdict(bill)}
+
+
+def live_state(state: CloudState) -> dict[str, Any]:
+    """Return all that may still change, for the state file and `json.dumps(default=as_fields)`."""
+    operations = [dump_operation(operation) for operation in state.operations.values() if operation.ended_at is None]
+    bills = [bill for bill in state.meter.bills if bill.until is None]
+    return state.dump_rest() | {"operations": operations, "bills": bills}
+
+
+def restored(data: dict[str, Any], directory: Path) -> dict[str, Any]:
+    """Return what `CloudState.load` reads: the state file's `data` with the rows of its archive.
+
+    Raises ValueError, KeyError, TypeError or FileNotFoundError if they are damaged or of another version.
+    """
+    where = data.pop("archive")
+    with (directory / where["file"]).open(encoding="utf-8") as file:
+        rows = [json.loads(line) for _, line in zip(range(where["lines"]), file, strict=False)]
+    if len(rows) < where["lines"]:
+        raise ValueError(f"{where['file']} is too short")
+    operations = [row["operation"] for row in rows if "operation" in row][-KEEP_OPERATIONS:]
+    bills = [row["bill"] for row in rows if "bill" in row][-meter.KEEP :]
+    data["operations"] = _in_order(operations + data["operations"], "created_at")
+    data["bills"] = _in_order(bills + data["bills"], "since")
+    return data
+
+
+def _in_order(rows: Iterable[dict[str, Any]], when: str) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: float(row[when]))
+
+
+# The clock of the emulated cloud: steady, whatever is done to the wall clock of this machine.
+
+FILE = "clock.json"
+
+
+@dataclass(frozen=True)
+class SteadyClock:
+    """Returns Unix seconds. `zero` is its time at zero of this machine's boot clock."""
+
+    zero: float
+
+    def __call__(self) -> float:
+        return self.zero + boot_clock.boot_s()
+
+
+def steady_clock(directory: Path, not_before: float, wall: Callable[[], float] = time.time) -> SteadyClock:
+    """Return the clock of the last daemon, or, after a restart of this machine, one that begins with the wall clock's time.
+
+    It begins at `not_before` or later, so that recorded events stay in the past.
+    """
+    path, boot = directory / FILE, boot_clock.boot_id()
+    try:
+        saved = json.loads(path.read_text())
+        if saved["boot"] == boot:
+            return SteadyClock(float(saved["zero"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # missing or damaged: as after a restart
+    clock = SteadyClock(max(wall(), not_before) - boot_clock.boot_s())
+    draft = path.with_suffix(".new")
+    draft.write_text(json.dumps({"boot": boot, "zero": clock.zero}))
+    draft.replace(path)
+    return clock

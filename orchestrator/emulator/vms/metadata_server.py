@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import json
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -18,11 +18,33 @@ from orchestrator import catalog, peers
 from orchestrator.emulator import access
 from orchestrator.emulator.model.cloud_state import CloudState
 from orchestrator.emulator.model.records import Maintenance, Node
-from orchestrator.emulator.vms.attribute_rate import AttributeRate
 from orchestrator.emulator.vms.notifier import Notifier
 from orchestrator.emulator.wire.json_body import NUMBER, text_of
 from orchestrator.emulator.wire.node_json import maintenance_json
 from orchestrator.emulator.wire.node_request import project_number
+
+# The rate limit of a worker's guest attributes: beyond it, writes may be dropped.
+
+QUERIES, WITHIN_S = 10, 60.0  # the limits that Google documents
+BURST, BURST_S = 3, 1.0
+
+
+class AttributeRate:
+    """The queries of one worker. Times are seconds of a monotonic clock."""
+
+    def __init__(self) -> None:
+        self._queries: deque[float] = deque(maxlen=QUERIES)
+
+    def within(self, now: float, speed: float) -> bool:
+        """Count a query, and return whether it is within `speed` times the documented rate; `speed` 0: no limit."""
+        if not speed:
+            return True
+        queries = self._queries
+        many = len(queries) == QUERIES and now - queries[0] < WITHIN_S / speed
+        burst = len(queries) >= BURST and now - queries[-BURST] < BURST_S / speed
+        queries.append(now)
+        return not many and not burst
+
 
 FLAVOR = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM"}
 ROOT = "/computeMetadata/v1/"

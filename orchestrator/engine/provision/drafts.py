@@ -45,7 +45,7 @@ class Drafter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Site:
     """Where slices are created: cloud and project, the owner, and the directory for the private files of a lease."""
 
     cloud: str
@@ -65,7 +65,7 @@ class PlanDrafter:
     """The drafter of a plan. It creates the SSH key of every draft; `made` has the ids of all its leases."""
 
     plan: Plan
-    place: Place
+    site: Site
     handle: str
     purpose: Purpose
     linger_s: float | None = None  # how long a detached job's results wait, for the watchdog; None: the cloud's timings
@@ -77,8 +77,8 @@ class PlanDrafter:
         return tuple(self._draft(each, self._left_s(each, used_s, spent_usd)) for each in self.plan.candidates)
 
     def reroute(self, refused: Route, refusal: CloudError) -> Route | None:
-        self.place.learn(refusal)
-        found = access.route(self.place.access, self.place.rules())
+        self.site.learn(refusal)
+        found = access.route(self.site.access, self.site.rules())
         return None if found == refused else found
 
     def _left_s(self, candidate: Candidate, used_s: float, spent_usd: float) -> float:
@@ -86,7 +86,7 @@ class PlanDrafter:
         budget = self.plan.max_cost
         if spent_usd and budget is not None and candidate.usd_per_hour:
             affordable_s = (budget - spent_usd) / candidate.usd_per_hour * 3600
-            left_s = min(left_s, affordable_s - self.place.timings.absent_s)
+            left_s = min(left_s, affordable_s - self.site.timings.absent_s)
         if left_s < LEAST_LEFT_S:
             spent = f"{format_duration(max(used_s, 0.0))} and {format_usd(spent_usd)} went to slices that were lost"
             raise DeadlineExceeded(f"too little is left of the job's limits for another attempt: {spent}")
@@ -95,20 +95,20 @@ class PlanDrafter:
     def _draft(self, candidate: Candidate, life_s: float) -> Draft:
         from orchestrator.remote.ssh.keys import create_key
 
-        place, now = self.place, self.place.now()
-        timings = place.timings if self.linger_s is None else replace(place.timings, linger_s=self.linger_s)
+        site, now = self.site, self.site.now()
+        timings = site.timings if self.linger_s is None else replace(site.timings, linger_s=self.linger_s)
         lease_id = names.new_run_id(secrets.randbits(names.RUN_BITS))
-        name = SliceName(place.project, candidate.zone, names.node_name(place.owner, lease_id), candidate.queued)
+        name = SliceName(site.project, candidate.zone, names.node_name(site.owner, lease_id), candidate.queued)
         lease = Lease(
             id=lease_id,
             handle=self.handle,
             purpose=self.purpose,
-            cloud=place.cloud,
+            cloud=site.cloud,
             name=name,
             accelerator_type=candidate.accelerator_type,
             runtime_version=candidate.runtime_version,
             spot=candidate.spot,
-            owner=place.owner,
+            owner=site.owner,
             deadline=now + life_s,
             created_at=now,
             provisioning=str(candidate.provisioning),
@@ -116,11 +116,11 @@ class PlanDrafter:
             budget_usd=self.plan.max_cost,
             run=self.run,
             idle_s=self.idle_s,
-            route=access.route(place.access, place.rules()),
+            route=access.route(site.access, site.rules()),
         )
         self.made.append(lease_id)
         labels = claim_labels.labels(lease, now, timings)
-        key = create_key(place.lease_directory(lease_id))
+        key = create_key(site.lease_directory(lease_id))
         request = SliceRequest(
             name=name,
             accelerator_type=candidate.accelerator_type,
@@ -133,12 +133,12 @@ class PlanDrafter:
                 "enable-guest-attributes": "TRUE",  # workers publish their host keys there
                 "startup-script": startup_script(watchdog_config(lease, labels, timings, idle_s=self.idle_s)),
             },
-            network=place.access.network or "default",
-            subnetwork=place.access.subnetwork,
+            network=site.access.network or "default",
+            subnetwork=site.access.subnetwork,
             external_ips=lease.route.via is Via.EXTERNAL,
-            tags=place.access.tags or (),
-            service_account=place.service_account,
-            secure_boot=bool(place.access.secure_boot),
+            tags=site.access.tags or (),
+            service_account=site.service_account,
+            secure_boot=bool(site.access.secure_boot),
             queue=self._queue(candidate, life_s) if candidate.queued else None,
         )
         return Draft(lease, request)

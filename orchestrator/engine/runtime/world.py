@@ -6,16 +6,14 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from orchestrator.core.lease.cloud_api import Cloud, WorkerAddress
 from orchestrator.core.lease.lease import Lease
 from orchestrator.engine.effects.base import LedgerPort, Locks, Report
 from orchestrator.errors import TpujobError
-
-if TYPE_CHECKING:
-    from orchestrator.ledger.clocks import Clocks
-    from orchestrator.remote.fleet.port import Crew
+from orchestrator.ledger.clocks import Clocks
+from orchestrator.remote.fleet.port import Crew
 
 LOOK_S = 1.0  # between two looks at the ledger whether a connected slice is still claimed
 
@@ -58,6 +56,7 @@ class RealWorld:
     start_guardian: Callable[[], GuardianHandle] | None  # None: the user wants none
     open_cloud: Callable[[], Cloud]
     reach: ReachPort
+    channel: str  # how workers are reached, as the stage of messages about that
     still_there: Callable[[], bool] = lambda: True  # an emulator that was restarted answers at another address
     _cloud: Cloud | None = None
     _cloud_pid: int = 0  # the process that has opened it
@@ -113,7 +112,7 @@ class RealWorld:
         self.reach.revoke_login(lease)
 
     def connect(self, lease: Lease, workers: Sequence[WorkerAddress], deadline_s: float) -> Crew:
-        notice = lambda text: self.report(Report(lease.channel, text))  # noqa: E731
+        notice = lambda text: self.report(Report(self.channel, text))  # noqa: E731
         fleet = self.reach.fleet(lease, workers, notice, self.now)
         self._fleets.append(fleet)
         if self._closed:  # this effect was abandoned

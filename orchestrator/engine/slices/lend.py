@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.lease import Lease
@@ -22,9 +22,7 @@ from orchestrator.engine.leases.standing import LOOK_S, check_slice
 from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.runtime import retry
 from orchestrator.errors import DeadlineExceeded, SliceLost, TpujobError
-
-if TYPE_CHECKING:
-    from orchestrator.remote.fleet.fleet import Fleet
+from orchestrator.remote.fleet.fleet import Fleet
 
 CONNECT_S = 300.0  # sshd of a new VM may take minutes to come up
 TICK_S = 1.0

@@ -4,8 +4,10 @@ import contextlib
 from dataclasses import dataclass
 
 from orchestrator.core.lease.cloud_api import Capabilities, SliceState, SliceView
-from orchestrator.core.lease.lease import CANCEL, DOWN, Down, Held, HeldFor, Lease, NotAllowed
+from orchestrator.core.lease.lease import CANCEL, DOWN, Down, Extended, Held, HeldFor, Lease, LeaseState, NotAllowed
 from orchestrator.core.lease.run_and_attempt import AttemptEnded, AttemptState
+from orchestrator.core.lease.timings import Timings
+from orchestrator.core.text.durations import format_duration, format_usd
 from orchestrator.engine.effects.base import Lock, Now, OpenAttempts, ReadLease, Record, Report, Shield, Sleep, Unlock
 from orchestrator.engine.effects.cloud import Get, StartSlice, StopSlice
 from orchestrator.engine.leases.obligations import RELEASE_S, SliceOutcome, keep_slice, release_owed
@@ -16,7 +18,15 @@ from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.provision.drafts import Draft, Drafter
 from orchestrator.engine.provision.readiness import wait_until_ready
 from orchestrator.engine.runtime import retry
-from orchestrator.errors import Canceled, CloudUnavailable, NeedsConsent, TeardownUnproven, TpujobError, WrongState
+from orchestrator.errors import (
+    Canceled,
+    CloudUnavailable,
+    NeedsConsent,
+    TeardownUnproven,
+    TpujobError,
+    UserError,
+    WrongState,
+)
 
 STOP_S = 15 * 60.0
 LEAST_LEFT_S = 60.0  # with less than this left, a hold or a deadline counts as over
@@ -200,3 +210,34 @@ async def _wait_until_stopped(lease: Lease, give_up_at: float) -> SliceView:
         await Report("state", f"{lease.name.node} is {view.native_state}", passing=True)
         await Sleep(pause_s)
     raise AssertionError("pauses() never ends")
+
+
+# Extend a claim: the user moves the end of a slice, within its budget and at most 7 days from its creation.
+
+LONGEST_S = 7 * 86400.0
+
+
+async def extend(lease: Lease, by_s: float, capabilities: Capabilities) -> Lease:
+    """Move the end of the claim by `by_s` seconds, in labels and ledger. Return the lease.
+
+    Raises UserError if the slice cannot be extended that far, Vanished if it was released meanwhile.
+    """
+    now, timings = await Now(), capabilities.timings
+    return await move_claim(lease, lambda latest: Extended(lease.id, now, new_end(latest, by_s, timings)), capabilities)
+
+
+def new_end(lease: Lease, by_s: float, timings: Timings) -> float:
+    """Return the end that `extend` sets, in ledger time. Raises UserError with the reason if it is not allowed. Pure."""
+    if lease.state is not LeaseState.READY:
+        raise UserError(f"{lease.handle} is {lease.state}: only a slice that is READY can be extended")
+    until = lease.ends_at + by_s
+    if until - lease.created_at > LONGEST_S:
+        left = format_duration(max(lease.created_at + LONGEST_S - lease.ends_at, 0.0))
+        raise UserError(f"{lease.handle} would exist longer than 7 days", hint=f"it can be extended by {left} at most")
+    if lease.budget_usd is not None and lease.usd_per_hour is not None:
+        spent_then = lease.usd_per_hour * (until + timings.absent_s - lease.created_at) / 3600
+        if spent_then > lease.budget_usd:
+            cost = f"{format_usd(spent_then)} of {format_usd(lease.budget_usd)}"
+            hint = "the budget of a run is final: run the job again with a larger limits.max_cost"
+            raise UserError(f"by then {lease.handle} would have cost {cost}", hint=hint)
+    return until

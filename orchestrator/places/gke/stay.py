@@ -25,6 +25,7 @@ from orchestrator.engine.provision.acquire import create_slice
 from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.runtime import retry
 from orchestrator.places.gke import pod_ends
+from orchestrator.places.gke.nodes import report_nodes
 from orchestrator.places.gke.traits import TRAITS
 from orchestrator.places.leased import LeasedStay
 from orchestrator.places.place import Ask, End, Standing, Watch
@@ -207,6 +208,10 @@ class ClusterStay(LeasedStay):
             if status.failed or not status.silent_s(await Now()):
                 raise
             raise errors.CloudUnavailable("how the job ended is not known: its cluster does not answer") from error
+
+    async def watch_rest(self, lease: Lease) -> None:
+        """Watch the nodes that ran the job until the cluster has deleted them."""
+        await report_nodes(lease.name.project, self.seen.nodes)
 
     def goes_on(self, error: errors.TpujobError, collected: CollectResult | None) -> bool:
         """Results that could not be collected wait in the logs of the pods, until the cluster deletes them."""

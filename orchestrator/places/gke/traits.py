@@ -2,4 +2,6 @@
 
 from orchestrator.places.traits import Traits
 
-TRAITS = Traits("gke", ("gke",), "JobSet", billed=True, held=False, watched=False, made_with_job=True)
+TRAITS = Traits("gke", ("gke",), "JobSet", "namespace", "pods", "pods", billed=True, made_with_job=True, tpus=True,
+    results_stay=True, dollars="the pods of jobs by the prices of slices; what is billed is the nodes of the cluster",
+    unpriced="no price is known for it where the cluster is; what is billed is its nodes")  # fmt: skip

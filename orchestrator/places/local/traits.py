@@ -2,4 +2,6 @@
 
 from orchestrator.places.traits import Traits
 
-TRAITS = Traits("local", ("local",), "process", billed=False, held=False, watched=False, made_with_job=False)
+TRAITS = Traits(
+    "local", ("local",), "process", awaited="process", alone=True, dollars="runs on this machine, without a price"
+)

@@ -2,4 +2,5 @@
 
 from orchestrator.places.traits import Traits
 
-TRAITS = Traits("tpu", ("google", "emulated"), "slice", billed=True, held=True, watched=True, made_with_job=False)
+TRAITS = Traits("tpu", ("emulated", "google"), "slice", "zone", "VM", "ssh", billed=True, tpus=True, by_target=True,
+    one_list=True, held=True, watched=True, vms=True)  # fmt: skip

@@ -24,7 +24,7 @@ from orchestrator.errors import ConfigError, TpujobError, Unreachable
 from orchestrator.remote.iap import frames
 from orchestrator.remote.iap.relay_session import RelaySession, RelayTarget
 from orchestrator.remote.iap.tunnel import CLOSE_S, MESSAGE_BYTES, ORIGIN, Closed, Tunnel, receive
-from orchestrator.remote.ssh.socket_options import set_options
+from orchestrator.remote.ssh.dial import set_options
 
 if TYPE_CHECKING:
     import ssl

@@ -16,10 +16,8 @@ from orchestrator import fork
 from orchestrator.core.text.sizes import format_size
 from orchestrator.core.text.terminal import printable
 from orchestrator.errors import UserError
-from orchestrator.remote.shipping.hash_cache import HashCache, stamp_of
 from orchestrator.remote.shipping.ignore import OWN
-from orchestrator.remote.shipping.manifest import File, Manifest
-from orchestrator.remote.shipping.store import PIECE_BYTES, Store
+from orchestrator.remote.shipping.store import PIECE_BYTES, File, HashCache, Manifest, Store, stamp_of
 from orchestrator.remote.shipping.tree import Entry, LeftOut, Survey, check_content, secret_in
 
 HASHES = "hashes"

@@ -5,19 +5,23 @@ for local runs. The newest manifests, those of living processes and their conten
 lives: the kernel drops those of a killed process.
 """
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import hashlib
 import json
 import os
 import time
+import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
-from orchestrator import fork, private_files
+from orchestrator import fork, private_files, whole_file
 from orchestrator.errors import ConfigError, UserError
-from orchestrator.remote.shipping.manifest import Manifest
 
 KEEP = 8  # manifests
 PIECE_BYTES = 1 << 20
@@ -177,3 +181,108 @@ def _read(number: int) -> bytes:
     while len(pieces) < PIECE_BYTES and (more := os.read(number, PIECE_BYTES - len(pieces))):
         pieces = pieces + more if pieces else more
     return pieces
+
+
+# The hashes of the files of a directory, so that a file that has not changed is not read again.
+#
+# A file counts as unchanged if size, inode and both times are those of when it was read, as for git's index. A file that was
+# written in the last moments before it was read may be written again within the same tick of the clock, so it is read again.
+
+RACY_NS = 2_000_000_000  # the coarsest clock of a file system (FAT)
+
+Stamp = tuple[int, int, int, int]
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+@dataclass(slots=True)
+class HashCache:
+    """Of one root, in one file. A file that cannot be read or written costs time: what it should hold is read again."""
+
+    path: Path
+    known: dict[str, tuple[Stamp, str]]
+    used: dict[str, tuple[Stamp, str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, root: str, directory: Path) -> HashCache:
+        path = directory / f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:32]}.json"
+        try:
+            rows = json.loads(path.read_bytes())
+            known = {
+                str(name): ((size, mtime, ctime, inode), str(sha)) for name, size, mtime, ctime, inode, sha in rows
+            }
+        except (OSError, ValueError, TypeError):
+            known = {}
+        return cls(path, known)
+
+    def get(self, path: str, stamp: Stamp) -> str | None:
+        found = self.known.get(path)
+        if found is None or found[0] != stamp:
+            return None
+        self.used[path] = found
+        return found[1]
+
+    def put(self, path: str, stamp: Stamp, sha256: str, *, read_at_ns: int) -> None:
+        """Remember the hash of a file that had this stamp before it was read, at that time of the wall clock."""
+        if max(stamp[1], stamp[2]) < read_at_ns - RACY_NS:
+            self.used[path] = (stamp, sha256)
+
+    def save(self) -> None:
+        """Write what was used, if it differs from what is there."""
+        if self.used == self.known:
+            return
+        with suppress(OSError):
+            private_files.make_directory(self.path.parent)
+            rows = [(path, *stamp, sha256) for path, (stamp, sha256) in self.used.items()]
+            whole_file.replace(self.path, json.dumps(rows))
+
+
+# A tree as text: each file with its hash, each link, each empty directory. Its own hash names it.
+#
+# The same tree gives the same manifest on every machine, at any time, for any user. `vm/store.py` reads it on the workers.
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    path: str
+    sha256: str
+    size_bytes: int
+    executable: bool
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All three in the order of their paths."""
+
+    files: tuple[File, ...]
+    links: tuple[tuple[str, str], ...] = ()  # (path, relative target)
+    directories: tuple[str, ...] = ()
+
+    @cached_property
+    def text(self) -> bytes:
+        shape = {
+            "files": [[file.path, file.sha256, file.size_bytes, int(file.executable)] for file in self.files],
+            "links": self.links,
+            "directories": self.directories,
+        }
+        return json.dumps(shape, separators=(",", ":")).encode()  # ASCII: names that are not UTF-8 keep their bytes
+
+    @cached_property
+    def packed(self) -> bytes:
+        """The text as it travels."""
+        return zlib.compress(self.text, 1)
+
+    @cached_property
+    def id(self) -> str:
+        return hashlib.sha256(self.text).hexdigest()
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+    @cached_property
+    def contents(self) -> tuple[tuple[str, int], ...]:
+        """Each content once, with its size, in the order in which it is sent. Nothing is sent of an empty file."""
+        return tuple({file.sha256: file.size_bytes for file in self.files if file.size_bytes}.items())

@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import HostKeyMismatch, RemoteError, TunnelRefused, Unreachable
 from orchestrator.remote.ssh.agent_link import AgentLink
-from orchestrator.remote.ssh.dial import Dialer, Direct, GivenUp
+from orchestrator.remote.ssh.dial import SILENCE_S, Dialer, Direct, GivenUp
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned, Wakeup
 from orchestrator.remote.ssh.known_hosts import KnownHosts, alias
 from orchestrator.remote.ssh.piped import THROUGH_COMMAND, cannot_run, last_words
-from orchestrator.remote.ssh.socket_options import SILENCE_S
 
 if TYPE_CHECKING:
     import paramiko

@@ -24,8 +24,16 @@ from orchestrator.core.text.sizes import format_size
 from orchestrator.core.text.terminal import printable, spelled
 from orchestrator.errors import RemoteError
 from orchestrator.remote.transfer.disk_space import DiskSpace, too_much
-from orchestrator.remote.transfer.extract import Extracted, IndexEntry, Read, extract, is_there, link, open_root
-from orchestrator.remote.transfer.manifest import check_manifest
+from orchestrator.remote.transfer.extract import (
+    Extracted,
+    IndexEntry,
+    Read,
+    check_manifest,
+    extract,
+    is_there,
+    link,
+    open_root,
+)
 from orchestrator.remote.transfer.places import Places, RefusedFile
 
 INDEX_BYTES = 256 << 20  # of one worker: more than a million files

@@ -14,13 +14,13 @@ import time
 from collections.abc import Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orchestrator import private_files
 from orchestrator.core.lease.saved_state import SavedState
 from orchestrator.core.text import json_text
 from orchestrator.core.text.sizes import format_size
 from orchestrator.errors import ArtifactError
+from orchestrator.remote.fleet.port import Crew
 from orchestrator.remote.shipping.shipment import OnProgress, Shipment, shipment_in_place
 from orchestrator.remote.shipping.tree import Source, survey
 from orchestrator.remote.transfer.collect import (
@@ -33,11 +33,8 @@ from orchestrator.remote.transfer.collect import (
     CollectResult,
     Problem,
 )
+from orchestrator.remote.transfer.collection import Collection
 from orchestrator.remote.transfer.extract import IndexEntry
-
-if TYPE_CHECKING:
-    from orchestrator.remote.fleet.port import Crew
-    from orchestrator.remote.transfer.collection import Collection
 
 MAX_BYTES = 64 << 30
 CHECKPOINT = "checkpoint.json"  # {"step": 80, "file": "checkpoint.pt", "sha256": "…"}; the last two are not required

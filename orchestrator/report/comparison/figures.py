@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator import catalog
+from orchestrator import catalog, places
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.core.lease.run_spec import NO_TRAINING, TrainRecord
@@ -118,7 +118,7 @@ def figures(run: RunRecord, attempt: Attempt, lease: Lease | None, whole: WholeR
         restarts=whole.restarts,
         params=run.spec.params,
         cloud=run.cloud,
-        emulated=run.cloud == "emulated",
+        emulated=places.is_emulated(run.cloud),
         accelerator_type=accelerator_type,
         **_work(run, metrics, timing),
         **_times(metrics, timing),
@@ -205,7 +205,7 @@ def _per_chip(run: RunRecord, images_per_s: float | None, accelerator_type: str 
     """
     kind = catalog.lookup(accelerator_type) if accelerator_type else None
     asked = (run.spec.train or NO_TRAINING).cores
-    if images_per_s is None or kind is None or run.cloud == "emulated":  # there a few processes stand for all chips
+    if images_per_s is None or kind is None or places.is_emulated(run.cloud):  # a few processes stand for all chips
         return None
     if asked == "all":
         return images_per_s / kind.chips

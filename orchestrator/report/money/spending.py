@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from orchestrator import places
 from orchestrator.core.lease.lease import LeaseState
-from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.report import costs
 from orchestrator.report.money.stretches import Bill, Period, Stretch, Use, clipped, stretches
 
 By = Literal["run", "job", "project", "accelerator"]
-CLOUDS = ("google", "gke", "emulated", LOCAL)  # in this order
 HERE = "this machine"  # project and accelerator of a local run
 FORGOTTEN = str(LeaseState.FORGOTTEN)
 
@@ -82,8 +81,13 @@ def clouds(bills: Iterable[Bill], period: Period, by: By) -> tuple[CloudCost, ..
         for stretch in stretches(bill):
             if (inside := clipped(stretch, period)) is not None:
                 found[bill.cloud].append(inside)
-    order = sorted(found, key=lambda cloud: (CLOUDS.index(cloud) if cloud in CLOUDS else len(CLOUDS), cloud))
-    return tuple(_cloud(cloud, found[cloud], by) for cloud in order)
+    return tuple(_cloud(cloud, found[cloud], by) for cloud in sorted(found, key=_order))
+
+
+def _order(cloud: str) -> tuple[bool, bool, int]:
+    """What is money comes first."""
+    traits = places.traits_of(cloud)
+    return not traits.billed, places.is_emulated(cloud), (*places.NAMES, "").index(traits.name)
 
 
 def _cloud(cloud: str, found: Sequence[Stretch], by: By) -> CloudCost:
@@ -98,16 +102,16 @@ def _cloud(cloud: str, found: Sequence[Stretch], by: By) -> CloudCost:
 
 def _row(name: str, job: str | None, found: Sequence[Stretch]) -> CostRow:
     def dollars(*uses: Use) -> float | None:
-        return None if is_local else costs.total(each.usd for each in found if each.use in uses)
+        return costs.total(each.usd for each in found if each.use in uses) if billed else None
 
-    is_local = any(each.bill.cloud == LOCAL for each in found)
+    billed = all(places.traits_of(each.bill.cloud).billed for each in found)
     known = [each.usd for each in found if each.usd is not None]
     chips = [None if each.bill.chips is None else each.bill.chips * each.hours for each in found]
     return CostRow(
         name=name,
         job=job,
         runs=len({each.payer.run for each in found if each.payer is not None}),
-        slices=len({each.bill.id for each in found if each.bill.cloud != LOCAL}),
+        slices=len({each.bill.id for each in found}) if billed else 0,
         hours=sum(each.hours for each in found),
         chip_hours=costs.total(chips),
         cost_usd=dollars(*Use),
@@ -118,7 +122,7 @@ def _row(name: str, job: str | None, found: Sequence[Stretch]) -> CostRow:
         idle_usd=dollars(Use.IDLE),
         lost_usd=dollars(Use.LOST),
         overhead_usd=dollars(Use.OVERHEAD),
-        spot_saved_usd=None if is_local else costs.total(_saved(each) for each in found if each.bill.spot),
+        spot_saved_usd=costs.total(_saved(each) for each in found if each.bill.spot) if billed else None,
     )
 
 
@@ -134,7 +138,7 @@ def _open_slices(found: Sequence[Stretch]) -> tuple[OpenSlice, ...]:
     parts: dict[str, list[Stretch]] = defaultdict(list)
     for stretch in found:
         bill = stretch.bill
-        if bill.cloud != LOCAL and (bill.until is None or bill.state == FORGOTTEN):
+        if places.traits_of(bill.cloud).billed and (bill.until is None or bill.state == FORGOTTEN):
             parts[bill.id].append(stretch)
     return tuple(_open_slice(each) for each in parts.values())
 

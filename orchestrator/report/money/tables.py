@@ -5,17 +5,20 @@ import io
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from orchestrator.core.lease.run_and_attempt import LOCAL
+from orchestrator import places
 from orchestrator.core.text.durations import format_duration, format_usd, format_usd_per_hour
-from orchestrator.report.layout import Table, csv_cell, format_cost, minute_clock
+from orchestrator.core.text.table import Table
+from orchestrator.core.text.times import minute_clock
+from orchestrator.report.layout import csv_cell, format_cost
 from orchestrator.report.money.spending import By, CloudCost, CostReport, CostRow, OpenSlice
 
-HEADS = {
-    "google": "google",
-    "gke": "gke: the pods of jobs by the prices of slices; what is billed is the nodes of the cluster",
-    "emulated": "emulated: the prices of Google Cloud, and nothing of it is billed",
-    LOCAL: "local: runs on this machine, without a price",
-}
+
+def head(cloud: str) -> str:
+    """Return the name of a cloud, and what its dollars are."""
+    dollars = places.traits_of(cloud).dollars
+    if places.is_emulated(cloud):
+        dollars = "the prices of Google Cloud, and nothing of it is billed"
+    return f"{cloud}: {dollars}" if dollars else cloud
 
 
 def title(found: CostReport) -> str:
@@ -37,19 +40,19 @@ def _until(found: CostReport) -> float:
 def table(found: CloudCost, by: By) -> Table:
     """Return the rows of one cloud and their total."""
     rows = [*found.rows, found.total] if len(found.rows) > 1 else list(found.rows)
-    is_local = found.cloud == LOCAL
-    figures = ("HOURS",) if is_local else ("CHIP HOURS", "COST", "FAILED", "IDLE", "LOST", "SPOT SAVED")
+    billed = places.traits_of(found.cloud).billed
+    figures = ("CHIP HOURS", "COST", "FAILED", "IDLE", "LOST", "SPOT SAVED") if billed else ("HOURS",)
     head = ("RUN", "JOB", *figures) if by == "run" else (by.upper(), "RUNS", *figures)
     body = tuple(
         (
             row.name,
             row.job or "" if by == "run" else str(row.runs),
-            *((_hours(row.hours),) if is_local else _dollars(row)),
+            *(_dollars(row) if billed else (_hours(row.hours),)),
         )
         for row in rows
     )
     first_right = 2 if by == "run" else 1
-    return Table(head, body, right=tuple(range(first_right, len(head))), optional=() if is_local else (2, 1, 6, 4))
+    return Table(head, body, right=tuple(range(first_right, len(head))), optional=(2, 1, 6, 4) if billed else ())
 
 
 def _dollars(row: CostRow) -> tuple[str, ...]:
@@ -79,7 +82,7 @@ def _part(usd: float | None) -> str:
 def remarks(found: CloudCost) -> list[str]:
     """Return what the table does not say: what the parts are, what has no price, what is still billed."""
     total = found.total
-    if found.cloud == LOCAL:
+    if not places.traits_of(found.cloud).billed:
         return []
     parts = [
         ("jobs", total.job_usd),

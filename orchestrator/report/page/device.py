@@ -6,8 +6,8 @@ What was not measured is named with the reason, so that its absence is not taken
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from orchestrator import places
 from orchestrator.core.lease import chip_report
-from orchestrator.core.lease.run_and_attempt import LOCAL
 from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.core.text.terminal import printable
 from orchestrator.report.comparison.compare import device_memory
@@ -62,7 +62,7 @@ def _wait(data: RunData) -> Iterator[DeviceFact]:
 
 
 def _memory(data: RunData) -> Iterator[DeviceFact]:
-    figures, on_tpu = data.report.figures, data.report.cloud != LOCAL
+    figures, on_tpu = data.report.figures, places.traits_of(data.report.cloud).tpus
     label = "HBM" if on_tpu else "Device memory"
     if text := device_memory(figures):
         whole = figures.device_bytes
@@ -83,7 +83,7 @@ def _duty_cycle(data: RunData) -> Iterator[DeviceFact]:
 
 def _why_not(data: RunData, emulated: str) -> str:
     report, use = data.report, data.tpu_use
-    if report.cloud == LOCAL:
+    if not places.traits_of(report.cloud).tpus:
         return "no TPU"
     if report.figures.emulated:
         return f"emulated ({emulated})"

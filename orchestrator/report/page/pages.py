@@ -1,17 +1,23 @@
 """Put a page together: of one run, or of several beside each other. Data in, HTML out."""
 
-from collections.abc import Sequence
+import os
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
 from orchestrator.core.text.durations import format_duration
+from orchestrator.core.text.times import day_clock
 from orchestrator.report import worker_ends
 from orchestrator.report.comparison import remarks
-from orchestrator.report.layout import day_clock
-from orchestrator.report.page import device, pictures, record, summary, tables, timeline
+from orchestrator.report.page import device, pictures, summary, timeline
 from orchestrator.report.page.charts import Chart, charts, clock
 from orchestrator.report.page.comparison import Comparison, comparison
 from orchestrator.report.page.html import Hide, render
 from orchestrator.report.page.run_data import RunData
+from orchestrator.report.results import RunReport
 from orchestrator.report.results import remarks as remarks_of
 
 
@@ -23,7 +29,7 @@ def run_page(data: RunData, *, link: str, hide: Hide, trace: bool) -> str:
     """
     report, rows = data.report, timeline.rows(data)
     drawn, not_drawn = charts([data])
-    files, more_files = record.files(report, link)
+    files, more_files = files_of(report, link)
     page = {
         "kind": "run",
         "title": report.name,
@@ -37,23 +43,23 @@ def run_page(data: RunData, *, link: str, hide: Hide, trace: bool) -> str:
         "workers": worker_ends.lines(report.workers),
         "tiles": summary.tiles(data),
         "timeline": pictures.timeline_of(rows),
-        "attempts": tables.attempts(data, rows),
-        "tried": tables.tried(data),
-        "losses": tables.losses(data),
+        "attempts": summary.attempts(data, rows),
+        "tried": summary.tried(data),
+        "losses": summary.losses(data),
         "events": [(day_clock(event.at), event.what) for event in report.events],
         "phases": pictures.phases(data, rows),
         "histogram": pictures.histogram(data),
         "device": device.facts(data),
-        "metrics": tables.metric_rows(data),
+        "metrics": summary.metric_rows(data),
         "notes": remarks.notes([report.figures]),
         "logs": data.logs,
         "files": files,
         "more_files": more_files,
         "results": [f"{kind}: {text}" for kind, text in remarks_of(report)],
         "trace": f"{link}/trace.json" if trace else "",
-        "job": record.job_text(report.spec),
+        "job": job_text(report.spec),
         "job_path": report.job,
-        "environment": record.environment(data.provenance),
+        "environment": environment(data.provenance),
         "directory": report.directory,
         **_drawn(drawn, not_drawn, [data], [report.name]),
     }
@@ -136,3 +142,60 @@ def _render(
         "charts": [chart.as_json() | {"name": hide(chart.name)} for chart in drawn],
     }
     return render(page, data, hide)
+
+
+# What a page keeps of a run for later: its files with links, the job as it was run, what it was made with.
+
+MOST_FILES = 200
+OWN_FILES = ("report.html", "trace.json", "results.json")
+NO_KEYS = ("sweep", "secret_sources")  # of a job as recorded: not of its file
+
+
+@dataclass(frozen=True, slots=True)
+class FileLink:
+    path: str
+    href: str
+    size: str
+
+
+def files_of(report: RunReport, link: str) -> tuple[list[FileLink], int]:
+    """Return the files of the run, and how many are left out. `link`: the run's directory as seen from the page."""
+    every = [file for file in report.files if file.path not in OWN_FILES]
+    # The first part of a link is never from a job, so that no file name is read as the scheme of an address.
+    found = [
+        FileLink(file.path, f"{link}/{urllib.parse.quote(os.fsencode(file.path))}", _size(file.size_bytes))
+        for file in every[:MOST_FILES]
+    ]
+    return found, max(len(every) - MOST_FILES, 0)
+
+
+def _size(size_bytes: int) -> str:
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:,.1f} {unit}"
+    return f"{size_bytes} bytes"
+
+
+def job_text(spec: Mapping[str, Any]) -> str:
+    """Return the job as it was run, as YAML: what was resolved, without what is empty and without values of variables."""
+    return yaml.safe_dump(_filled({k: v for k, v in spec.items() if k not in NO_KEYS}), sort_keys=False, width=100)
+
+
+def _filled(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: kept for key, inner in value.items() if (kept := _filled(inner)) not in (None, {}, [], "")}
+    return [_filled(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def environment(provenance: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what the run was made with, from `provenance.json` of its first worker."""
+    found = []
+    for key in ("device", "hardware", "processes", "seed", "written_at"):
+        if (value := provenance.get(key)) is not None and not isinstance(value, dict | list):
+            found.append((key.replace("_", " "), str(value)))
+    for key in ("versions", "host", "dataset"):
+        inner = provenance.get(key)
+        if isinstance(inner, dict):
+            plain = {name: value for name, value in inner.items() if isinstance(value, str | int | float)}
+            found += [(f"{key}: {name}", str(value)) for name, value in list(plain.items())[:20]]
+    return [(name[:80], value[:300]) for name, value in found]

@@ -127,14 +127,9 @@ class Api:
         body = {
             "metadata": {"generateName": f"{meta['name']}.", "namespace": namespace},
             "involvedObject": {"apiVersion": "v1", **{key: value for key, value in involved.items() if value}},
-            "reason": reason,
-            "message": message,
-            "type": "Warning" if warning else "Normal",
-            "source": {"component": source},
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-        }
+            "reason": reason, "message": message, "type": "Warning" if warning else "Normal",
+            "source": {"component": source}, "firstTimestamp": now, "lastTimestamp": now, "count": 1,
+        }  # fmt: skip
         try:
             await self.create(f"/api/v1/namespaces/{namespace}/events", body)
         except Refused:  # the namespace is being deleted

@@ -65,6 +65,10 @@ class Bucket:
         assert fetching.returncode == rc, said
         return said
 
+    def until_a_part_is_asked_for(self) -> None:
+        part = f"{self.name}/o/d%2Flarge?alt=media"
+        until(lambda: part in str(self.emulator.request("GET", "/_emulator/requests")), "the first part")
+
     @property
     def work(self) -> Path:
         return self.directory / str(self.runs) / "work"
@@ -144,9 +148,7 @@ def test_what_a_killed_fetch_has_is_not_fetched_again(bucket: Bucket) -> None:
 def test_a_fetch_that_loses_a_process_ends_and_says_so(bucket: Bucket) -> None:
     with bucket.fault("slow", "get", seconds=60.0, when={"calls": "2-"}):
         fetching = bucket.start("d/large")
-        until(
-            lambda: bucket.name + "/o/d%2Flarge?alt" in str(bucket.emulator.request("GET", "/_emulator/requests")), "it"
-        )
+        bucket.until_a_part_is_asked_for()
         psutil.Process(fetching.pid).children()[0].kill()
         assert "a process of the fetch was killed" in fetching.communicate()[0] and fetching.returncode == 1
 
@@ -157,12 +159,7 @@ def test_an_object_that_changes_while_it_is_fetched_is_fetched_as_it_is_then(
 ) -> None:
     with bucket.fault("slow", "get", seconds=1.0, when={"calls": "2-4"}):
         fetching = bucket.start("d")
-        until(
-            lambda: (
-                f"{bucket.name}/o/d%2Flarge?alt=media" in str(bucket.emulator.request("GET", "/_emulator/requests"))
-            ),
-            "the first part",
-        )
+        bucket.until_a_part_is_asked_for()
         if then is None:
             bucket.objects.delete(f"gs://{bucket.name}/d/large")
         else:

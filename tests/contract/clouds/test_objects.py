@@ -5,9 +5,6 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -18,6 +15,7 @@ from orchestrator.places.google.objects import Objects, RunResults
 from orchestrator.vm.cloud_storage import Storage
 from tests.emulator_fixture import Emulator
 from tests.ports import held_port
+from tests.unit.places.stub_api import Request, StubApi, StubReply
 
 
 @pytest.fixture
@@ -94,63 +92,45 @@ def test_no_web_page_and_no_other_token_reaches_a_bucket(
     connection.close()
 
 
-class Breaking(ThreadingHTTPServer):
+class Breaking:
     """A storage with one object, whose next replies break off or are none; then they are whole."""
 
-    content = os.urandom(3 << 20)
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, stub: StubApi) -> None:
+        self.content = os.urandom(3 << 20)
         self.breaks: list[int | None] = []  # after so many bytes; None: a 503
         self.knows_ranges = True
         self.asked: list[str | None] = []
+        self.objects = Objects(emulator=stub.url.partition("://")[2])
+        stub.answer_with = self.answer
 
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Breaking
-
-    def do_GET(self) -> None:
-        asked = self.headers["Range"]
-        self.server.asked.append(asked)
-        most = self.server.breaks.pop(0) if self.server.breaks else len(self.server.content)
-        begin = int(asked[len("bytes=") : -1]) if asked and self.server.knows_ranges else 0
-        content = self.server.content[begin:]
-        self.send_response(503 if most is None else 206 if begin else 200)
-        if begin:
-            self.send_header(
-                "Content-Range", f"bytes {begin}-{len(self.server.content) - 1}/{len(self.server.content)}"
-            )
-        self.send_header("Content-Length", str(0 if most is None else len(content)))
-        self.end_headers()
-        self.wfile.write(content[: most or 0])
-
-    def log_message(self, *_: object) -> None:
-        pass
+    def answer(self, request: Request) -> StubReply:
+        asked, size = request.headers.get("range"), len(self.content)
+        self.asked.append(asked)
+        most = self.breaks.pop(0) if self.breaks else size
+        if most is None:
+            return StubReply(503)
+        begin = int(asked[len("bytes=") : -1]) if asked and self.knows_ranges else 0
+        headers = (("Content-Range", f"bytes {begin}-{size - 1}/{size}"),) if begin else ()
+        return StubReply(206 if begin else 200, self.content[begin : begin + most], headers, claimed_bytes=size - begin)
 
 
 @pytest.fixture
-def breaking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Breaking]:
+def breaking(stub: StubApi, monkeypatch: pytest.MonkeyPatch) -> Breaking:
     monkeypatch.setattr("orchestrator.places.google.objects.FIRST_PAUSE_S", 0.0)
-    with Breaking() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+    return Breaking(stub)
 
 
 @pytest.mark.parametrize("knows_ranges", [True, False])
 def test_a_download_that_breaks_off_is_continued_where_it_was(breaking: Breaking, knows_ranges: bool) -> None:
     breaking.breaks, breaking.knows_ranges = [None, None, 1 << 20, None, None, 1_500_000, None], knows_ranges
-    objects = Objects(emulator=f"127.0.0.1:{breaking.server_port}")
-    assert b"".join(objects.download("gs://b/x")) == breaking.content
+    assert b"".join(breaking.objects.download("gs://b/x")) == breaking.content
     assert breaking.asked[:4] == [None, None, None, f"bytes={1 << 20}-"] and not breaking.breaks
 
 
 def test_one_that_brings_nothing_more_is_given_up(breaking: Breaking) -> None:
     breaking.breaks = [1 << 20, *[None] * 100]
     with pytest.raises(CloudUnavailable):
-        b"".join(Objects(emulator=f"127.0.0.1:{breaking.server_port}").download("gs://b/x"))
+        b"".join(breaking.objects.download("gs://b/x"))
     assert len(breaking.asked) == 4
 
 

@@ -15,14 +15,14 @@ from typing import Any
 import paramiko
 import pytest
 
-from orchestrator.client.reach import Emulator as EmulatorPlace
-from orchestrator.client.reach import Reach
 from orchestrator.core.lease.access import Route
 from orchestrator.core.lease.lease import Lease
 from orchestrator.emulator.daemon import control
-from orchestrator.errors import AuthError, CloudUnavailable, QuotaError, Vanished
+from orchestrator.errors import AuthError, QuotaError, Vanished
+from orchestrator.places.desk import Emulator as EmulatorPlace
 from orchestrator.places.google.os_login import OsLogin, account_of
 from orchestrator.places.tpu.api.connect import EmulatorToken
+from orchestrator.places.tpu.reach import Reach
 from orchestrator.remote.ssh.keys import KeyPair, create_key, ssh_keys_metadata
 from tests.emulator_fixture import Emulator
 from tests.unit.engine.virtual import lease_and_request
@@ -161,27 +161,6 @@ def test_an_import_that_is_sent_again_moves_the_expiry_of_the_one_key(os_login: 
     assert os_login.import_key(key.public_line, **PLACE, expires_at=later) == first
     (found,) = os_login.keys("emulated")
     assert (found.key_id, found.line, found.expires_at) == (first.key_id, key.public_line, later)
-
-
-def test_an_extended_key_is_the_same_key(os_login: OsLogin, key: KeyPair) -> None:
-    login = os_login.import_key(key.public_line, **PLACE, expires_at=time.time() + HOUR_S)
-    later = float(int(time.time())) + 5 * HOUR_S
-    os_login.extend_key(login.key_id, key.public_line, expires_at=later)
-    assert [(row.key_id, row.expires_at) for row in os_login.keys("emulated")] == [(login.key_id, later)]
-
-
-def test_an_import_whose_reply_is_lost_can_be_repeated(
-    os_login: OsLogin, shared_emulator: Emulator, key: KeyPair
-) -> None:
-    body = {"kind": "lost_reply", "operation": "osLogin.importSshPublicKey", "when": {"first": 1}}
-    (row,) = shared_emulator.request("POST", "/_emulator/faults", body)["faults"]
-    try:
-        with pytest.raises(CloudUnavailable):
-            os_login.import_key(key.public_line, **PLACE, expires_at=time.time() + HOUR_S)
-        login = os_login.import_key(key.public_line, **PLACE, expires_at=time.time() + HOUR_S)
-    finally:
-        shared_emulator.request("DELETE", f"/_emulator/faults/{row['id']}")
-    assert [found.key_id for found in os_login.keys("emulated")] == [login.key_id]
 
 
 def test_a_full_profile_says_what_to_remove(os_login: OsLogin, key: KeyPair) -> None:

@@ -11,13 +11,13 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from orchestrator import errors
-from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceRequest, SliceState
+from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceRequest, SliceState, SliceView
 from orchestrator.places.tpu.api import client
 from orchestrator.places.tpu.api.calls import ApiCalls
 from orchestrator.places.tpu.api.client import TpuApi
 from orchestrator.places.tpu.api.connect import EmulatorToken, emulator_credentials
 from orchestrator.places.tpu.api.light_client import LightApi
-from tests.unit.places.stub_api import Request, StubApi, StubReply, stub_api
+from tests.unit.places.stub_api import Request, StubApi, StubReply, failure, stub_api
 
 NAME = SliceName("acme-project", "us-central1-a", "tpujob-k3f9ab-7q2m4x1pzt", queued=True)
 ZONE = "projects/acme-project/locations/us-central1-a"
@@ -27,10 +27,6 @@ ID = "6f1c2d3e-0000-4000-8000-0123456789ab"
 WANTED = SliceRequest(
     NAME, "v5litepod-4", "v2-alpha-tpuv5-lite", spot=True, labels=LABELS, queue=QueueTerms(3600.0, request_id=ID)
 )
-
-
-def failure(http: int, status: str, message: str = "no") -> StubReply:
-    return StubReply(http, {"error": {"code": http, "status": status, "message": message}})
 
 
 def operation(target: str) -> StubReply:
@@ -147,6 +143,14 @@ def test_a_name_and_a_request_that_differ_in_being_queued_are_our_own_mistake(cl
 # -- get ---------------------------------------------------------------------------------------------------------------
 
 
+def view_of(cloud: Api, asking: ApiCalls, *there: dict[str, Any]) -> SliceView:
+    """What a client says of the request, of its node, or of both."""
+    cloud.replies |= {f"GET {each['name']}": StubReply(200, each) for each in there}
+    view = asking.get(NAME)
+    assert view is not None
+    return view
+
+
 def test_a_queued_slice_is_absent_only_when_neither_request_nor_node_is_there(cloud: Api, asking: ApiCalls) -> None:
     assert asking.get(NAME) is None
     assert cloud.asked == [("GET", REQUEST), ("GET", NODE)], "a node may come of the request until that is gone"
@@ -164,53 +168,37 @@ def test_an_answer_that_is_missing_is_no_absence(cloud: Api, asking: ApiCalls, s
 
 
 def test_a_request_that_waits_is_seen_with_what_it_asks_for(cloud: Api, asking: ApiCalls) -> None:
-    cloud.replies[f"GET {REQUEST}"] = StubReply(200, request())
-    view = asking.get(NAME)
-    assert view is not None
+    view = view_of(cloud, asking, request())
     assert (view.name, view.state, view.native_state) == (NAME, SliceState.QUEUED, "WAITING_FOR_RESOURCES")
     assert (view.accelerator_type, view.runtime_version) == ("v5litepod-4", "v2-alpha-tpuv5-lite")
     assert (dict(view.labels), view.spot, view.created_at, view.error) == (LABELS, True, 1795262400.0, None)
 
 
 def test_once_there_is_a_node_the_view_is_of_the_node(cloud: Api, asking: ApiCalls) -> None:
-    cloud.replies[f"GET {REQUEST}"] = StubReply(200, request("ACTIVE"))
-    cloud.replies[f"GET {NODE}"] = StubReply(200, node())
-    view = asking.get(NAME)
-    assert view is not None
+    view = view_of(cloud, asking, request("ACTIVE"), node())
     assert (view.name, view.state) == (NAME, SliceState.READY)
-    cloud.replies[f"GET {REQUEST}"] = StubReply(200, request("SUSPENDED"))
-    cloud.replies[f"GET {NODE}"] = StubReply(200, node(state="PREEMPTED"))
-    view = asking.get(NAME)
-    assert view is not None and view.native_state == "PREEMPTED"
+    assert view_of(cloud, asking, request("SUSPENDED"), node(state="PREEMPTED")).native_state == "PREEMPTED"
 
 
 STATES = {
-    "CREATING": SliceState.QUEUED,
-    "ACCEPTED": SliceState.QUEUED,
-    "WAITING_FOR_RESOURCES": SliceState.QUEUED,
-    "PROVISIONING": SliceState.CREATING,
-    "ACTIVE": SliceState.CREATING,
-    "SUSPENDING": SliceState.DELETING,
-    "DELETING": SliceState.DELETING,
-    "SUSPENDED": SliceState.TOMBSTONE,
-    "FAILED": SliceState.TOMBSTONE,
-    "STATE_UNSPECIFIED": SliceState.UNKNOWN,
+    SliceState.QUEUED: ["CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES"],
+    SliceState.CREATING: ["PROVISIONING", "ACTIVE"],
+    SliceState.DELETING: ["SUSPENDING", "DELETING"],
+    SliceState.TOMBSTONE: ["SUSPENDED", "FAILED"],
+    SliceState.UNKNOWN: ["STATE_UNSPECIFIED"],
 }
 
 
 def test_every_state_of_the_queue_has_a_meaning(cloud: Api, asking: ApiCalls) -> None:
     from google.cloud import tpu_v2
 
-    assert set(STATES) == {state.name for state in tpu_v2.QueuedResourceState.State}
+    meaning = {native: state for state, natives in STATES.items() for native in natives}
+    assert set(meaning) == {state.name for state in tpu_v2.QueuedResourceState.State}
     for state in tpu_v2.QueuedResourceState.State:
         for written in (state.name, int(state)):
-            cloud.replies[f"GET {REQUEST}"] = StubReply(200, request(written))
-            view = asking.get(NAME)
-            assert view is not None
-            assert (view.state, view.native_state) == (STATES[state.name], state.name)
-    cloud.replies[f"GET {REQUEST}"] = StubReply(200, request("HIBERNATING"))
-    view = asking.get(NAME)
-    assert view is not None
+            view = view_of(cloud, asking, request(written))
+            assert (view.state, view.native_state) == (meaning[state.name], state.name)
+    view = view_of(cloud, asking, request("HIBERNATING"))
     assert (view.state, view.native_state) == (SliceState.UNKNOWN, "HIBERNATING")
 
 
@@ -226,19 +214,15 @@ def test_why_a_request_failed_is_said_in_our_terms(
     cloud: Api, asking: ApiCalls, said: dict[str, Any] | None, kind: type[errors.CloudError]
 ) -> None:
     more: dict[str, Any] = {} if said is None else {"failedData": {"error": said}}
-    cloud.replies[f"GET {REQUEST}"] = StubReply(200, request("FAILED", **more))
-    view = asking.get(NAME)
-    assert view is not None and view.state is SliceState.TOMBSTONE
-    assert type(view.error) is kind
+    view = view_of(cloud, asking, request("FAILED", **more))
+    assert view.state is SliceState.TOMBSTONE and type(view.error) is kind
     if said is not None:
         assert view.error.message == said["message"]
 
 
 def test_the_end_that_the_cloud_itself_keeps_is_read_from_the_node(cloud: Api, asking: ApiCalls) -> None:
     ends = {"terminationTimestamp": "2026-11-21T14:00:00Z"}
-    cloud.replies[f"GET {NODE}"] = StubReply(200, node(schedulingConfig=ends))
-    view = asking.get(NAME)
-    assert view is not None and view.deadline == 1795262400.0 + 7200
+    assert view_of(cloud, asking, node(schedulingConfig=ends)).deadline == 1795262400.0 + 7200
 
 
 # -- list --------------------------------------------------------------------------------------------------------------

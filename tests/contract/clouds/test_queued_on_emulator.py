@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -30,7 +30,6 @@ from tests.emulator_fixture import Emulator
 from tests.leases import lease_on
 from tests.waiting import until
 
-T = TypeVar("T")
 EMULATED = Target("emulated", "emulated")
 ZONE = "us-west4-a"  # where no other test leaves anything
 FULL = [f"{ZONE}/*"]
@@ -83,10 +82,6 @@ def delete(api: ApiCalls, name: SliceName) -> None:
     until(asked)
 
 
-def both(api: ApiCalls, light: ApiCalls) -> Iterator[ApiCalls]:
-    yield from (api, light)
-
-
 def bills(cloud: Emulator, name: SliceName) -> list[Any]:
     return [row for row in cloud.billing()["nodes"] if row["name"].endswith(f"/{name.zone}/nodes/{name.node}")]
 
@@ -103,7 +98,7 @@ def test_the_life_of_a_queued_slice(api: TpuApi, light: ApiCalls, quick: Emulato
 
     waiting = seen(light, name, SliceState.QUEUED)
     assert (waiting.name, dict(waiting.labels), waiting.accelerator_type) == (name, request.labels, "v5litepod-4")
-    for asking in both(api, light):
+    for asking in (api, light):
         assert asking.get(name) == waiting
         assert asking.list("emulated", ZONE).rows == ()
         assert asking.list("emulated", ZONE, queued=True).rows == (waiting,)
@@ -112,12 +107,12 @@ def test_the_life_of_a_queued_slice(api: TpuApi, light: ApiCalls, quick: Emulato
     quick.patch_settings(no_capacity=[])
     ready = seen(api, name, SliceState.READY)
     assert ready.name == name and dict(ready.labels) == request.labels
-    for asking in both(api, light):
+    for asking in (api, light):
         assert asking.list("emulated", ZONE).rows == asking.list("emulated", ZONE, queued=True).rows == (ready,)
 
     deleted = light.delete(name)
     assert finish(light, deleted).error is None
-    for asking in both(api, light):
+    for asking in (api, light):
         assert asking.get(name) is None and asking.delete(name) is None
         listing = asking.list("emulated", ZONE, queued=True)
         assert listing.complete and listing.rows == ()
@@ -144,18 +139,6 @@ def test_a_request_that_is_provisioning_takes_a_delete_and_fails_it(api: TpuApi,
     seen(api, request.name, SliceState.READY)
     assert finish(api, api.delete(request.name)).error is None
     assert api.get(request.name) is None
-
-
-def test_a_node_that_was_deleted_alone_leaves_its_request_to_be_deleted(api: TpuApi, light: ApiCalls) -> None:
-    request = wanted()
-    api.create(request)
-    seen(api, request.name, SliceState.READY)
-    finish(api, api.delete(replace(request.name, queued=False)))
-    left = seen(light, request.name, SliceState.TOMBSTONE)
-    assert left.native_state == "SUSPENDED"
-    assert light.list("emulated", ZONE, queued=True).rows == (left,)
-    finish(light, light.delete(request.name))
-    assert light.get(request.name) is None
 
 
 def test_each_way_of_provisioning_is_understood(api: TpuApi, quick: Emulator) -> None:

@@ -10,39 +10,34 @@ from typing import Any
 
 import pytest
 
-from orchestrator.emulator.daemon import control
-from tests.cli_fixture import Cli, Tpujob
+from tests.cli_fixture import Tpujob
 from tests.waiting import HANG_S, until
 
 ZONE = "us-central1-a"
 NODES = f"/v2/projects/emulated/locations/{ZONE}/nodes"
 
 
-def request(cli: Cli, method: str, path: str, body: Any = None) -> Any:
-    return control.request(control.ensure_running(cli.emulator_directory), method, path, body)
+def node(cli: Tpujob, name: str) -> dict[str, Any]:
+    return cli.emulator.request("GET", f"{NODES}/{name}")
 
 
-def node(cli: Cli, name: str) -> dict[str, Any]:
-    return request(cli, "GET", f"{NODES}/{name}")
-
-
-def make(cli: Cli, name: str, **labels: str) -> str:
+def make(cli: Tpujob, name: str, kind: str = "v5litepod-4", **labels: str) -> str:
     """A node that no command of this machine created."""
-    body = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite", "labels": labels}
-    request(cli, "POST", f"{NODES}?nodeId={name}", body)
+    body = {"acceleratorType": kind, "runtimeVersion": "v2-alpha-tpuv5-lite", "labels": labels}
+    cli.emulator.request("POST", f"{NODES}?nodeId={name}", body)
     until(lambda: node(cli, name)["state"] == "READY")
     return name
 
 
-def queue(cli: Cli, name: str, **labels: str) -> str:
+def queue(cli: Tpujob, name: str, **labels: str) -> str:
     """A queued request without its node, of no command of this machine."""
     node = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite", "labels": labels}
     requests = f"{NODES.removesuffix('/nodes')}/queuedResources"
     body = {"tpu": {"nodeSpec": [{"nodeId": name, "node": node}]}}
-    request(cli, "POST", f"{requests}?queuedResourceId={name}", body)
-    state = lambda: request(cli, "GET", f"{requests}/{name}")["state"]["state"]  # noqa: E731
+    cli.emulator.request("POST", f"{requests}?queuedResourceId={name}", body)
+    state = lambda: cli.emulator.request("GET", f"{requests}/{name}")["state"]["state"]  # noqa: E731
     until(lambda: state() == "ACTIVE")
-    request(cli, "DELETE", f"{NODES}/{name}")
+    cli.emulator.request("DELETE", f"{NODES}/{name}")
     until(lambda: state() == "SUSPENDED")
     return name
 
@@ -58,17 +53,16 @@ def ours(run: str, lease_in: float = 3600.0, deadline_in: float = 7200.0) -> dic
     }
 
 
-def names(cli: Cli) -> set[str]:
+def names(cli: Tpujob) -> set[str]:
     return {each.rpartition("/")[2] for each in cli.alive()}
 
 
-def elsewhere(cli: Cli, tmp_path: Path) -> dict[str, str]:
+def elsewhere(cli: Tpujob, tmp_path: Path) -> dict[str, str]:
     """The environment of a machine that knows nothing but where the API is: an empty home that cannot be written."""
-    control.ensure_running(cli.emulator_directory)
     token = tmp_path / "token-elsewhere"
-    token.write_text(control.ensure_running(cli.emulator_directory).token)
+    token.write_text(cli.emulator.token)
     return {
-        "TPUJOB_ENDPOINT": control.ensure_running(cli.emulator_directory).url,
+        "TPUJOB_ENDPOINT": cli.emulator.url,
         "TPUJOB_TOKEN_FILE": str(token),
         "TPUJOB_STATE_DIR": "/proc/nowhere",
         "HOME": "/nonexistent",
@@ -163,16 +157,16 @@ def test_gc_gets_through_an_api_that_fails(tpujob: Tpujob, faults: list[tuple[st
 # -- with a ledger -----------------------------------------------------------------------------------------------------
 
 
-def held(cli: Cli, handle: str = "alice") -> str:
+def held(cli: Tpujob, handle: str = "alice") -> str:
     assert cli("up", handle, "--zone", ZONE).returncode == 0
     (row,) = [row for row in json.loads(cli("status", "--json").stdout)["slices"] if row["name"] == handle]
     return str(row["node"])
 
 
-def unclaim(cli: Cli, name: str) -> None:
+def unclaim(cli: Tpujob, name: str) -> None:
     labels = node(cli, name)["labels"] | {"tpujob-claimed-until": str(int(time.time()) - 3600)}
-    operation = request(cli, "PATCH", f"{NODES}/{name}?updateMask=labels", {"labels": labels})
-    until(lambda: request(cli, "GET", f"/v2/{operation['name']}").get("done"))
+    operation = cli.emulator.request("PATCH", f"{NODES}/{name}?updateMask=labels", {"labels": labels})
+    until(lambda: cli.emulator.request("GET", f"/v2/{operation['name']}").get("done"))
 
 
 def test_what_gc_deletes_is_no_longer_owed_by_the_ledger_that_made_it(tpujob: Tpujob) -> None:
@@ -223,7 +217,7 @@ def test_local_leaves_alone_what_this_ledger_does_not_owe(tpujob: Tpujob) -> Non
 
 def test_local_closes_the_lease_of_a_slice_that_deleted_itself(tpujob: Tpujob) -> None:
     name = held(tpujob)
-    request(tpujob, "DELETE", f"{NODES}/{name}")
+    tpujob.emulator.request("DELETE", f"{NODES}/{name}")
     until(lambda: names(tpujob) == set())
     done = tpujob("gc", "--local")
     assert (done.returncode, done.stdout) == (0, "1 released, 0 not proven, 0 claimed\n")

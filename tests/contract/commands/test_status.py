@@ -13,13 +13,12 @@ import pytest
 from orchestrator.client.session import Session, default_handle
 from orchestrator.client.slices import inventory
 from orchestrator.core.text import names
-from orchestrator.emulator.daemon import control
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.places.tpu.api.calls import ApiReply
 from tests.cli_fixture import Tpujob
+from tests.contract.commands.test_gc import make
 from tests.unit.test_import_cost import MAIN, heavy, imported
 from tests.unit.test_imports import is_within
-from tests.waiting import until
 
 ZONE = "us-central1-a"
 NODES = f"/v2/projects/emulated/locations/{ZONE}/nodes"
@@ -42,11 +41,7 @@ def put_node(tpujob: Tpujob, node: str, **labels: str) -> str:
         "tpujob-claimed-until": str(now + 3600),
         "tpujob-deadline": str(now + 7200),
     } | {f"tpujob-{key.replace('_', '-')}": value for key, value in labels.items()}
-    body = {"acceleratorType": "v5litepod-8", "runtimeVersion": "v2-alpha-tpuv5-lite", "labels": said}
-    control.request(tpujob.emulator.endpoint, "POST", f"{NODES}?nodeId={node}", body)
-    made = f"{NODES}/{node}"
-    until(lambda: control.request(tpujob.emulator.endpoint, "GET", made)["state"] == "READY", "READY")
-    return node
+    return make(tpujob, node, "v5litepod-8", **said)
 
 
 def own_node(number: int = 7) -> str:
@@ -90,9 +85,8 @@ def test_the_slice_of_another_user_is_said_to_be_theirs_and_is_none_of_the_costs
 
 def test_a_node_that_only_looks_like_ours_is_shown_with_the_reason(tpujob: Tpujob) -> None:
     put_node(tpujob, OTHER, **{})
-    body = {"acceleratorType": "v5litepod-8", "runtimeVersion": "v2-alpha-tpuv5-lite", "labels": {}}
-    control.request(tpujob.emulator.endpoint, "POST", f"{NODES}?nodeId=tpujob-bare", body)
-    control.request(tpujob.emulator.endpoint, "POST", f"{NODES}?nodeId=of-another-user", body)
+    make(tpujob, "tpujob-bare")
+    make(tpujob, "of-another-user")
     rows = {row["node"]: row for row in slices(tpujob)}
     assert {node: row["remark"] for node, row in rows.items()} == {
         OTHER: "not in this machine's ledger",

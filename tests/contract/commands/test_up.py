@@ -5,8 +5,8 @@ import json
 import pytest
 
 import tpujob as tpujob_api
+from orchestrator.core.text.times import day_clock
 from orchestrator.ledger.clocks import Clocks
-from orchestrator.report.layout import day_clock
 from tests.cli_fixture import Tpujob
 from tests.waiting import until
 

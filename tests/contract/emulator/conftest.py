@@ -26,7 +26,6 @@ from tests.waiting import HANG_S
 ZONE = "projects/emulated/locations/us-central1-a"
 UNTIL_DONE = DEFAULT_POLLING.with_delay(initial=0.005, maximum=0.05, multiplier=1.3).with_timeout(HANG_S)
 numbers = count(1)
-Fault = Callable[..., None]
 
 
 def client_for(emulator: Emulator) -> tpu_v2.TpuClient:
@@ -41,22 +40,6 @@ def finish(operation: Operation) -> Any:
 
 def node_body(**fields: Any) -> tpu_v2.Node:
     return tpu_v2.Node(accelerator_type="v5litepod-4", runtime_version="v2-alpha-tpuv5-lite", **fields)
-
-
-@pytest.fixture
-def fault(shared_emulator: Emulator) -> Iterator[Fault]:
-    """Adds faults to the shared emulator, and removes them after the test."""
-    added: list[str] = []
-
-    def add(kind: str, **fields: Any) -> None:
-        added.extend(
-            row["id"]
-            for row in shared_emulator.request("POST", "/_emulator/faults", {"kind": kind, **fields})["faults"]
-        )
-
-    yield add
-    for name in added:
-        shared_emulator.request("DELETE", f"/_emulator/faults/{name}")
 
 
 @pytest.fixture

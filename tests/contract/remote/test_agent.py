@@ -11,20 +11,17 @@ import pytest
 
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import RemoteError
-from orchestrator.remote.fleet.fleet import Fleet, StartRequest
+from orchestrator.remote.fleet.fleet import Fleet
 from orchestrator.remote.ssh import agent
 from orchestrator.remote.ssh.call import WorkerCall
 from orchestrator.remote.transfer.collect import CollectRequest
 from tests.contract.remote.fixture import Road, Slice, four, one, road, until_ended
+from tests.contract.remote.test_remote import request
 from tests.waiting import HANG_S, until
 
 __all__ = ["four", "one", "road"]
 
 SERVE = agent.serve_command
-
-
-def request(attempt: str, script: str, workers: int = 1) -> StartRequest:
-    return StartRequest(attempt, "main", script, [{"TPUJOB_WORKER": str(index)} for index in range(workers)])
 
 
 def agents(slice_: Slice) -> set[psutil.Process]:

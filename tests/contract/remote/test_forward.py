@@ -5,7 +5,7 @@ import errno
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,47 +13,23 @@ import pytest
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.remote.fleet.forward import RESET
 from tests.contract.remote.fixture import Road, Slice, one, road
-from tests.ports import held_port
+from tests.ports import held_port, read_all, serving
 from tests.waiting import HANG_S, until
 
 __all__ = ["one", "road"]
 MEGABYTE = random.Random(6006).randbytes(1 << 20)
-Serve = Callable[[socket.socket], None]
-
-
-@contextlib.contextmanager
-def serving(serve: Serve) -> Iterator[int]:
-    """A server on loopback, which is the worker's, too; its port."""
-
-    def run(peer: socket.socket) -> None:
-        with peer, contextlib.suppress(OSError):
-            serve(peer)
-
-    def accept() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                threading.Thread(target=run, args=(server.accept()[0],), daemon=True).start()
-
-    with socket.create_server(("127.0.0.1", 0), backlog=128) as server:
-        threading.Thread(target=accept, daemon=True).start()
-        yield server.getsockname()[1]
-
-
-def everything(peer: socket.socket) -> bytes:
-    peer.settimeout(HANG_S)
-    return b"".join(iter(lambda: peer.recv(1 << 16), b""))
 
 
 def answer_after_the_end(peer: socket.socket) -> None:
     """Only who has sent everything is answered: this needs the end of one direction alone."""
-    peer.sendall(everything(peer)[::-1])
+    peer.sendall(read_all(peer)[::-1])
 
 
 def call(port: int, text: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", port), timeout=HANG_S) as peer:
         sender = threading.Thread(target=lambda: (peer.sendall(text), peer.shutdown(socket.SHUT_WR)), daemon=True)
         sender.start()
-        return everything(peer)
+        return read_all(peer)
 
 
 def test_bytes_are_exact_and_the_end_of_one_direction_is_not_that_of_the_other(one: Slice) -> None:
@@ -140,7 +116,7 @@ def test_after_a_cut_open_connections_are_reset_and_new_ones_work(
     def begin(peer: socket.socket) -> None:
         peer.sendall(b"begun")
         begun.set()
-        everything(peer)
+        read_all(peer)
 
     with serving(begin) as port:
         local = fleet.forward(port).local
@@ -193,7 +169,7 @@ def test_a_client_that_is_killed_leaves_nothing_on_a_worker_that_waits_for_it(on
     def wait_for_it(peer: socket.socket) -> None:
         begun.set()
         with contextlib.suppress(OSError):
-            everything(peer)
+            read_all(peer)
         left.set()
 
     with serving(wait_for_it) as port:

@@ -12,56 +12,25 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import paramiko
 import pytest
 
 from orchestrator.errors import ConfigError, TunnelRefused, Unreachable
 from orchestrator.remote.iap.dialer import Relay, dial
 from orchestrator.remote.iap.relay_session import RelayTarget
+from tests.contract.conftest import Fault
 from tests.contract.remote.fixture import NODES, USER, Slice, one  # noqa: F401
 from tests.emulator_fixture import Emulator
-from tests.ports import held_port
+from tests.ports import echo, held_port, read_all, serving
+from tests.unit.places.stub_api import FixedToken
 from tests.waiting import HANG_S, until
 
+Backend = Callable[[Callable[[socket.socket], object]], int]
 MEGABYTE = random.Random(15).randbytes(1 << 20)
-Fault = Callable[..., None]
-
-
-class FixedToken:
-    """The emulator's token. `after`: the tokens that a renewal brings."""
-
-    def __init__(self, value: str, *after: str) -> None:
-        self.values = [value, *after]
-        self.renewed = 0
-
-    @property
-    def renewable(self) -> bool:
-        return len(self.values) > 1
-
-    def token(self) -> str:
-        return self.values[0]
-
-    def renew(self) -> None:
-        self.renewed += 1
-        del self.values[0]
 
 
 @pytest.fixture
 def relay(shared_emulator: Emulator) -> Relay:
     return Relay(FixedToken(shared_emulator.token), f"{shared_emulator.url.replace('http', 'ws', 1)}/v4", emulated=True)
-
-
-@pytest.fixture
-def fault(shared_emulator: Emulator) -> Iterator[Fault]:
-    added: list[str] = []
-
-    def add(kind: str, **fields: object) -> None:
-        body = {"kind": kind, **fields}
-        added.extend(row["id"] for row in shared_emulator.request("POST", "/_emulator/faults", body)["faults"])
-
-    yield add
-    for name in added:
-        shared_emulator.request("DELETE", f"/_emulator/faults/{name}")
 
 
 @pytest.fixture
@@ -71,39 +40,11 @@ def instance(one: Slice) -> str:  # noqa: F811
     return next(str(item["value"]) for item in items if item["key"] == "hostname")
 
 
-class Backend:
-    """A server on a port of the VM. It answers every connection with `serve`."""
-
-    def __init__(self, serve: Callable[[socket.socket], None]) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        self._serve = serve
-        self.ended = threading.Event()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self.listener.accept()
-                threading.Thread(target=self._one, args=(near,), daemon=True).start()
-
-    def _one(self, near: socket.socket) -> None:
-        with contextlib.suppress(OSError), near:
-            self._serve(near)
-        self.ended.set()
-
-
 @pytest.fixture
-def backend() -> Iterator[Callable[[Callable[[socket.socket], None]], Backend]]:
-    made: list[Backend] = []
-
-    def make(serve: Callable[[socket.socket], None]) -> Backend:
-        made.append(Backend(serve))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.listener.close()
+def backend() -> Iterator[Backend]:
+    """Start a server on a port of the VM."""
+    with contextlib.ExitStack() as servers:
+        yield lambda serve: servers.enter_context(serving(serve))
 
 
 @pytest.fixture
@@ -113,93 +54,71 @@ def closed() -> Iterator[int]:
         yield number
 
 
-def echo(near: socket.socket) -> None:
-    while content := near.recv(65536):
-        near.sendall(content)
-
-
 def send_a_megabyte(near: socket.socket) -> None:
     near.sendall(MEGABYTE)
-
-
-def read_all(sock: socket.socket) -> bytes:
-    sock.settimeout(HANG_S)
-    return b"".join(iter(lambda: sock.recv(65536), b""))
 
 
 def target(instance: str, port: int = 22) -> RelayTarget:
     return RelayTarget("emulated", "us-central1-a", instance, port)
 
 
+def shown(error: BaseException, caplog: pytest.LogCaptureFixture) -> str:
+    """All that is said of an error, wherever."""
+    text = "".join(traceback.format_exception(error)) + repr(error) + caplog.text + str(getattr(error, "hint", ""))
+    chain: BaseException | None = error
+    while chain is not None:
+        text += repr(chain) + repr(vars(chain))
+        chain = chain.__cause__ or chain.__context__
+    return text
+
+
 def test_bytes_are_exact_over_a_tunnel_that_is_cut_three_times(
-    relay: Relay, instance: str, backend: Callable[..., Backend], fault: Fault, shared_emulator: Emulator
+    relay: Relay, instance: str, backend: Backend, fault: Fault, shared_emulator: Emulator
 ) -> None:
     fault("relay_cut", operation="relay.connect", after_bytes=100_001, when={"first": 1})
     fault("relay_cut", operation="relay.reconnect", after_bytes=300_000, when={"first": 2})
-    with dial(relay, target(instance, backend(echo).port)) as tunnel:
+    with dial(relay, target(instance, backend(echo))) as tunnel:
         threading.Thread(target=tunnel.sendall, args=(MEGABYTE,), daemon=True).start()
         tunnel.settimeout(HANG_S)
         back = bytearray()
-        while len(back) < len(MEGABYTE):
-            back += tunnel.recv(65536)
+        while len(back) < len(MEGABYTE) and (piece := tunnel.recv(65536)):
+            back += piece
     assert bytes(back) == MEGABYTE
     faults = shared_emulator.request("GET", "/_emulator/faults")["faults"]
     assert [row["hits"] for row in faults if row["kind"] == "relay_cut"] == [1, 2]
 
 
 def test_a_tunnel_that_cannot_be_resumed_in_time_ends(
-    relay: Relay, instance: str, backend: Callable[..., Backend], fault: Fault
+    relay: Relay, instance: str, backend: Backend, fault: Fault
 ) -> None:
     fault("relay_cut", operation="relay.connect", after_bytes=50_000)
     fault("relay_reject", operation="relay.reconnect", status=503)
-    with dial(relay, target(instance, backend(send_a_megabyte).port), reconnect_s=0.3) as tunnel:
+    with dial(relay, target(instance, backend(send_a_megabyte)), reconnect_s=0.3) as tunnel:
         came = read_all(tunnel)
     assert len(came) <= 50_000 and MEGABYTE.startswith(came)  # what was under way is lost with the cut
 
 
 @pytest.mark.parametrize("close_code", [4001, 4010, 4033, 4074])
 def test_a_tunnel_that_the_relay_closes_ends_without_another_try(
-    relay: Relay,
-    instance: str,
-    backend: Callable[..., Backend],
-    fault: Fault,
-    shared_emulator: Emulator,
-    close_code: int,
+    relay: Relay, instance: str, backend: Backend, fault: Fault, shared_emulator: Emulator, close_code: int
 ) -> None:
     fault("relay_close", operation="relay.connect", after_bytes=10, close_code=close_code)
     before = len(reconnections(shared_emulator))
-    with dial(relay, target(instance, backend(send_a_megabyte).port)) as tunnel:
+    with dial(relay, target(instance, backend(send_a_megabyte))) as tunnel:
         assert read_all(tunnel) == MEGABYTE[:10]
     assert len(reconnections(shared_emulator)) == before
 
 
-def test_a_relay_that_asks_for_another_sign_in_gets_a_new_token_and_the_tunnel_goes_on(
-    shared_emulator: Emulator, relay: Relay, instance: str, backend: Callable[..., Backend], fault: Fault
+@pytest.mark.parametrize("expired", [True, False])
+def test_a_token_that_has_expired_or_that_the_relay_wants_anew_is_renewed_once(
+    shared_emulator: Emulator, relay: Relay, instance: str, backend: Backend, fault: Fault, expired: bool
 ) -> None:
-    tokens = FixedToken(shared_emulator.token, shared_emulator.token)
-    renewing = Relay(tokens, relay.url, emulated=True)
-    fault("relay_refuse", operation="relay.connect", close_code=4004, when={"first": 1})
-    with dial(renewing, target(instance, backend(send_a_megabyte).port)) as tunnel:
+    tokens = FixedToken("expired" if expired else shared_emulator.token, shared_emulator.token)
+    if not expired:
+        fault("relay_refuse", operation="relay.connect", close_code=4004, when={"first": 1})
+    with dial(Relay(tokens, relay.url, emulated=True), target(instance, backend(send_a_megabyte))) as tunnel:
         assert read_all(tunnel) == MEGABYTE
     assert tokens.renewed == 1
-
-
-def test_a_token_that_has_expired_is_renewed_once(
-    shared_emulator: Emulator, relay: Relay, instance: str, backend: Callable[..., Backend]
-) -> None:
-    tokens = FixedToken("expired", shared_emulator.token)
-    with dial(Relay(tokens, relay.url, emulated=True), target(instance, backend(send_a_megabyte).port)) as tunnel:
-        assert read_all(tunnel) == MEGABYTE
-    assert tokens.renewed == 1
-
-
-def test_a_missing_role_is_named_and_is_not_retried(relay: Relay, instance: str, fault: Fault) -> None:
-    fault("relay_refuse", operation="relay.connect", close_code=4033)
-    with pytest.raises(TunnelRefused) as refused:
-        dial(relay, target(instance))
-    assert "not authorized" in refused.value.message
-    assert "roles/iap.tunnelResourceAccessor" in str(refused.value.hint)
-    assert refused.value.exit_code == 77
 
 
 @pytest.mark.parametrize(("status", "kind"), [(401, TunnelRefused), (403, TunnelRefused), (503, Unreachable)])
@@ -254,38 +173,12 @@ def test_the_token_is_in_no_message_no_traceback_and_no_log(
     fault("relay_reject", operation="relay.connect", status=403)
     with pytest.raises(TunnelRefused) as refused:
         dial(relay, target(instance))
-    shown = "".join(traceback.format_exception(refused.value)) + repr(refused.value) + caplog.text
-    chain: BaseException | None = refused.value
-    while chain is not None:
-        shown += repr(chain) + repr(vars(chain))
-        chain = chain.__cause__ or chain.__context__
-    assert relay.tokens.token() not in shown
+    assert relay.tokens.token() not in shown(refused.value, caplog)
 
 
-def test_paramiko_speaks_ssh_through_a_tunnel_that_is_cut(
-    relay: Relay,
-    one: Slice,  # noqa: F811
-    instance: str,
-    fault: Fault,
-) -> None:
-    fault("relay_cut", operation="relay.connect", after_bytes=200_000, when={"first": 1})
-    transport = paramiko.Transport(dial(relay, target(instance)))
-    try:
-        transport.start_client(timeout=HANG_S)
-        assert f"ssh-ed25519 {transport.get_remote_server_key().get_base64()}" == one.workers[0].host_key
-        transport.auth_publickey(USER, paramiko.Ed25519Key.from_private_key_file(str(one.key.private_path)))
-        channel = transport.open_session(timeout=HANG_S)
-        channel.settimeout(HANG_S)
-        channel.exec_command("seq 1 200000")
-        said = b"".join(iter(lambda: channel.recv(65536), b""))
-    finally:
-        transport.close()
-    assert said == b"".join(b"%d\n" % number for number in range(1, 200_001))
-
-
-def test_a_forked_child_keeps_no_tunnel_open(relay: Relay, instance: str, backend: Callable[..., Backend]) -> None:
-    server = backend(echo)
-    tunnel = dial(relay, target(instance, server.port))
+def test_a_forked_child_keeps_no_tunnel_open(relay: Relay, instance: str, backend: Backend) -> None:
+    ended = threading.Event()
+    tunnel = dial(relay, target(instance, backend(lambda near: (echo(near), ended.set()))))
     reading, writing = os.pipe()
     if (child := os.fork()) == 0:
         os.close(writing)
@@ -294,19 +187,17 @@ def test_a_forked_child_keeps_no_tunnel_open(relay: Relay, instance: str, backen
     os.close(reading)
     try:
         tunnel.close()
-        assert server.ended.wait(HANG_S)
+        assert ended.wait(HANG_S)
     finally:
         os.close(writing)
         os.waitpid(child, 0)
 
 
-def test_many_tunnels_need_one_thread_and_leave_no_descriptor(
-    relay: Relay, instance: str, backend: Callable[..., Backend]
-) -> None:
-    server = backend(echo)
-    dial(relay, target(instance, server.port)).close()
+def test_many_tunnels_need_one_thread_and_leave_no_descriptor(relay: Relay, instance: str, backend: Backend) -> None:
+    port = backend(echo)
+    dial(relay, target(instance, port)).close()
     before = len(list(Path("/proc/self/fd").iterdir()))
-    opened = [dial(relay, target(instance, server.port)) for _ in range(20)]
+    opened = [dial(relay, target(instance, port)) for _ in range(20)]
     assert sum(thread.name == "iap-tunnels" for thread in threading.enumerate()) == 1
     for number, tunnel in enumerate(opened):
         tunnel.sendall(b"%d" % number)

@@ -2,18 +2,18 @@
 
 import contextlib
 import logging
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from orchestrator.client.reach import Reach
 from orchestrator.errors import Unreachable
+from orchestrator.places.tpu.reach import Reach
 from orchestrator.remote.iap.dialer import GOOGLE, Relay, dial
 from orchestrator.remote.iap.relay_session import RelayTarget
 from tests.contract.remote.scripted_relay import Proxy, certificate, echo, scripted
-from tests.contract.remote.test_iap import FixedToken
+from tests.contract.remote.test_iap import shown
+from tests.unit.places.stub_api import FixedToken
 from tests.waiting import HANG_S
 
 HOST, TOKEN, LOGIN, SECRET = "tunnel.cloudproxy.app", "ya29.the-token", "bWU6czNjcjN0IQ==", "s3cr3t%21"
@@ -42,15 +42,6 @@ def of_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Relay:
     """Return the relay that a command dials on Google's cloud, with a token of the test's."""
     monkeypatch.setattr("orchestrator.places.google.credentials.GoogleToken", lambda *_: FixedToken(TOKEN))
     return Reach(lambda: None, lambda _: tmp_path).relay()
-
-
-def shown(error: BaseException, caplog: pytest.LogCaptureFixture) -> str:
-    text = "".join(traceback.format_exception(error)) + repr(error) + caplog.text + str(getattr(error, "hint", ""))
-    chain: BaseException | None = error
-    while chain is not None:
-        text += repr(chain) + repr(vars(chain))
-        chain = chain.__cause__ or chain.__context__
-    return text
 
 
 @pytest.mark.parametrize("authorities", ["REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"])

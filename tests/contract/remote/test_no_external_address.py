@@ -1,9 +1,7 @@
 """Workers without an external address: nothing reaches them but the relay, a bastion, and a machine in their network."""
 
-import shlex
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -14,43 +12,14 @@ import pytest
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.emulator.daemon.control import DaemonRefused
 from orchestrator.errors import Unreachable
-from orchestrator.remote.iap.dialer import Relay
-from orchestrator.remote.ssh.dial import Dialer, Direct, Relayed
-from orchestrator.remote.ssh.keys import create_key, ssh_keys_metadata
+from orchestrator.remote.ssh.dial import Direct
 from orchestrator.remote.ssh.piped import Piped
-from tests.contract.remote.fixture import NODES, USER, Slice, workers_of
-from tests.contract.remote.test_iap import FixedToken
+from tests.contract.remote.fixture import NODES, USER, Slice, slice_of, through_bastion
 from tests.emulator_fixture import Emulator
 from tests.ports import held_port
 from tests.waiting import HANG_S, until
 
 numbers = count(1)
-# No keys, no agent and no terminal of the developer.
-ALONE = ("-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none", "-o", "BatchMode=yes")
-
-
-@pytest.fixture(scope="module")
-def hidden(shared_emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slice]:
-    with hidden_slice(shared_emulator, "v5litepod-16", tmp_path_factory.mktemp("hidden")) as made:
-        yield made
-
-
-@contextmanager
-def hidden_slice(emulator: Emulator, accelerator_type: str, directory: Path) -> Iterator[Slice]:
-    key = create_key(directory / "key")
-    name = f"hidden{next(numbers)}"
-    body = {
-        **node(enableExternalIps=False),
-        "acceleratorType": accelerator_type,
-        "metadata": {"ssh-keys": ssh_keys_metadata(USER, key.public_line)},
-    }
-    emulator.request("POST", f"{NODES}?nodeId={name}", body)
-    until(lambda: emulator.request("GET", f"{NODES}/{name}")["state"] == "READY")
-    made = Slice(emulator, name, tuple(workers_of(emulator, name)), key, directory)
-    yield made
-    for fleet in made.fleets:
-        fleet.cancel()
-    emulator.request("DELETE", f"{NODES}/{name}")
 
 
 def node(**network: Any) -> dict[str, Any]:
@@ -58,10 +27,13 @@ def node(**network: Any) -> dict[str, Any]:
     return {**shape, "networkConfig": {"network": "default", **network}}
 
 
-def rc_through(hidden: Slice, dialer: Dialer, workers: tuple[WorkerAddress, ...] | None = None) -> int:
-    fleet = hidden.fleet(workers, dialer=dialer)
-    fleet.connect(HANG_S)
-    return fleet.run(3, ["true"]).rc
+HIDDEN = node(enableExternalIps=False)
+
+
+@pytest.fixture(scope="module")
+def hidden(shared_emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slice]:
+    with slice_of(shared_emulator, "v5litepod-16", tmp_path_factory.mktemp("hidden"), **HIDDEN) as made:
+        yield made
 
 
 def test_the_api_shows_no_external_address(hidden: Slice, shared_emulator: Emulator) -> None:
@@ -74,25 +46,12 @@ def test_a_program_of_this_machine_does_not_reach_them(hidden: Slice) -> None:
         hidden.fleet(dialer=Direct()).connect(0.2)
 
 
-def test_the_relay_reaches_them(hidden: Slice, shared_emulator: Emulator) -> None:
-    url = f"{shared_emulator.url.replace('http', 'ws', 1)}/v4"
-    relay = Relay(FixedToken(shared_emulator.token), url, emulated=True)
-    assert rc_through(hidden, Relayed(relay, "emulated", "us-central1-a")) == 0
-
-
 def test_a_machine_in_their_network_reaches_them(hidden: Slice, shared_emulator: Emulator) -> None:
     inside = tuple(WorkerAddress(w.index, "", w.port, w.host_key, "127.0.0.1") for w in hidden.workers)
     with shared_emulator.settings(client_inside=True):
-        assert rc_through(hidden, Direct(internal=True), inside) == 0
-
-
-@pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH is not installed")
-def test_a_bastion_reaches_them_through_openssh_and_drops_no_login(
-    hidden: Slice, shared_emulator: Emulator, tmp_path: Path
-) -> None:
-    """Four workers at once through a bastion that lets nine begin, one less than sshd lets for sure."""
-    assert rc_through(hidden, Piped(through_bastion(hidden, tmp_path), USER)) == 0
-    assert shared_emulator.request("GET", "/_emulator/bastion")["dropped"] == 0
+        fleet = hidden.fleet(inside, dialer=Direct(internal=True))
+        fleet.connect(HANG_S)
+        assert fleet.run(3, ["true"]).rc == 0
 
 
 @pytest.mark.exhaustive
@@ -100,8 +59,8 @@ def test_a_bastion_reaches_them_through_openssh_and_drops_no_login(
 def test_64_workers_connect_and_connect_again_through_a_bastion_that_drops_no_login(
     shared_emulator: Emulator, tmp_path: Path
 ) -> None:
-    with hidden_slice(shared_emulator, "v5litepod-256", tmp_path) as many:
-        fleet = many.fleet(dialer=Piped(through_bastion(many, tmp_path), USER))
+    with slice_of(shared_emulator, "v5litepod-256", tmp_path, **HIDDEN) as many:
+        fleet = many.fleet(dialer=Piped(through_bastion(shared_emulator, many.key, tmp_path), USER))
         for _ in range(2):
             fleet.connect(HANG_S)
             bastion = shared_emulator.request("GET", "/_emulator/bastion")
@@ -112,29 +71,18 @@ def test_64_workers_connect_and_connect_again_through_a_bastion_that_drops_no_lo
             until(lambda: not any(connection._connection.is_connected for connection in fleet._connections))
 
 
-def through_bastion(hidden: Slice, tmp_path: Path, **keys: list[str]) -> str:
-    """Start a bastion; return the ProxyCommand through it."""
-    body = {"keys": [hidden.key.public_line], "max_startups": 9, **keys}
-    bastion = hidden.emulator.request("POST", "/_emulator/bastion", body)
-    known = tmp_path / "known_hosts"
-    known.write_text(f"[127.0.0.1]:{bastion['port']} {bastion['host_key']}\n")
-    options = ["-F", "/dev/null", "-o", f"UserKnownHostsFile={known}", "-o", "StrictHostKeyChecking=yes", *ALONE]
-    options += ["-i", str(hidden.key.private_path), "-p", str(bastion["port"])]
-    return f"{shlex.join(['ssh', *options])} -W %h:%p jump@127.0.0.1"
-
-
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH is not installed")
 def test_a_worker_that_does_not_listen_yet_is_what_openssh_says_of_it_behind_a_bastion(
     hidden: Slice, tmp_path: Path
 ) -> None:
     with held_port() as port, pytest.raises(Unreachable, match=r"failed: channel 0: .*Connection refused"):
         booting = replace(hidden.workers[0], port=port)
-        hidden.fleet([booting], dialer=Piped(through_bastion(hidden, tmp_path), USER)).connect(0.0)
+        hidden.fleet([booting], dialer=Piped(through_bastion(hidden.emulator, hidden.key, tmp_path), USER)).connect(0.0)
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH is not installed")
 def test_a_bastion_that_refuses_the_key_is_quoted(hidden: Slice, tmp_path: Path) -> None:
-    command = through_bastion(hidden, tmp_path, keys=[])
+    command = through_bastion(hidden.emulator, hidden.key, tmp_path, keys=[])
     with pytest.raises(Unreachable, match=r"the way to it failed: jump@127\.0\.0\.1: Permission denied"):
         hidden.fleet(hidden.workers[:1], dialer=Piped(command, USER)).connect(0.0)
 

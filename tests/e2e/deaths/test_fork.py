@@ -120,24 +120,6 @@ def test_a_client_works_in_a_forked_child_as_in_its_parent(tpujob: Tpujob, in_it
     assert tpujob.alive() == []
 
 
-def test_the_end_of_a_with_block_in_a_forked_child_releases_nothing_of_its_parents(
-    tpujob: Tpujob, in_its_place: None
-) -> None:
-    parent = os.getpid()
-    try:
-        with api.Client().slice("v5litepod-4", zone="us-central1-a") as lent:
-            pid = os.fork()
-            if pid == 0:
-                sys.exit()
-            assert os.waitpid(pid, 0)[1] == 0
-            assert lent.exec(["echo", "there"])[0].output == "there\n"
-            assert len(tpujob.alive()) == 1 and tpujob.requests("nodes.delete", "client") == []
-    finally:
-        if os.getpid() != parent:
-            os._exit(0)  # never back into pytest
-    assert tpujob.alive() == []
-
-
 @pytest.fixture
 def in_its_place(tpujob: Tpujob, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in tpujob.env.items():

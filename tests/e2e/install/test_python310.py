@@ -10,7 +10,9 @@ from tests.cli_fixture import Tpujob
 JOB = """
 name: older
 tpu: {zone: us-central1-a}
+code: code
 command: |
+  cat shipped
   python3 -c 'import sys; print("on", *sys.version_info[:2])'
   echo result > "$TPUJOB_ARTIFACTS/result.txt"
 """
@@ -24,6 +26,8 @@ def watchdogs(worker: Path) -> list[str]:
 
 
 def test_a_run_on_python_3_10_has_its_artifacts_while_its_watchdog_watches(tpujob: Tpujob, python310: str) -> None:
+    (tpujob.directory / "code").mkdir()
+    (tpujob.directory / "code" / "shipped").write_text("as it was\n")
     assert tpujob("up", "alice", "--zone", "us-central1-a").returncode == 0
     (node,) = tpujob.alive()
     assert tpujob("stop", "alice").returncode == 0
@@ -40,7 +44,7 @@ def test_a_run_on_python_3_10_has_its_artifacts_while_its_watchdog_watches(tpujo
     assert up.returncode == 0, up.text
     done = tpujob("run", tpujob.job(JOB))
     assert done.returncode == 0, done.text
-    assert "worker0 | on 3 10" in done.stdout and "alice is kept until" in done.stdout
+    assert "worker0 | as it was\nworker0 | on 3 10\n" in done.stdout and "alice is kept until" in done.stdout
     (artifact,) = tpujob.directory.glob("runs/older-*/worker0/artifacts/result.txt")
     assert artifact.read_text() == "result\n"
     assert f"exec {python310}" in python3.read_text(), "the worker kept it"

@@ -208,7 +208,6 @@ with tpujob.Client("emulated").slice("v5litepod-8") as s:
 """
 
 
-@pytest.mark.ci
 def test_a_forked_child_that_leaves_the_block_takes_nothing_away(tpujob: Tpujob) -> None:
     code = FORKING.format(child="sys.exit(5)", parent="print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)")
     out = succeeded(python(tpujob, code)).splitlines()

@@ -26,11 +26,7 @@ def deleted(w: World) -> None:
     w.check_bound("C0", w.job_ended_at, w.bounds.command())
 
 
-@row(
-    "44b",
-    "the ledger is lost with the machine, the watchdog is dead, and gc runs elsewhere",
-    startup_script=False,
-)
+@row("44b", "the ledger is lost with the machine, the watchdog is dead, and gc runs elsewhere", startup_script=False)
 def lost(w: World) -> None:
     _started(w, SHORT_LABEL)
     w.power_cut()

@@ -39,13 +39,9 @@ Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 4000"""
 def card(torch: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """One GPU of a kind that has tf32, as far as opening it goes."""
     answers = {
-        "device_count": 1,
-        "set_device": None,
-        "synchronize": None,
-        "get_device_name": "NVIDIA H100 80GB HBM3",
-        "get_device_capability": (9, 0),
-        "max_memory_allocated": 123_456,
-    }
+        "device_count": 1, "set_device": None, "synchronize": None, "get_device_name": "NVIDIA H100 80GB HBM3",
+        "get_device_capability": (9, 0), "max_memory_allocated": 123_456,
+    }  # fmt: skip
     for name, answer in answers.items():
         monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
     with torch.backends.cudnn.flags(enabled=True):  # what is changed within is changed back

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.payload.command import HAS_XLA, needs_torch, play
+from tests.payload.command import HAS_XLA, needs_torch, play, succeeds
 
 pytestmark = [pytest.mark.torch, needs_torch]
 
@@ -32,8 +32,7 @@ def config(x: int, cores: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("backend", "cores"), [("cpu", 2), *([("xla", 2)] if HAS_XLA else [])])
 def test_the_processes_of_a_backend_meet_in_the_function(tmp_path: Path, backend: str, cores: int) -> None:
-    done = play(tmp_path, config(10, cores), "--backend", backend)
-    assert done.code == 0, done.stdout + done.stderr
+    done = succeeds(tmp_path, config(10, cores), "--backend", backend)
     assert done.read("function-result.json") == {
         "schema": 1,
         "value": {"sum": 21.0, "world": 2, "tensor": 21.0, "epochs": 5},

@@ -18,7 +18,7 @@ from orchestrator.emulator.model.records import OperationRecord as Record
 from orchestrator.emulator.wire.queue_request import parse_queued
 from orchestrator.errors import AlreadyExists, AuthError, BadRequest, CloudError, Vanished, WrongState
 from orchestrator.places.google.error_translation import NotFound, http_error, operation_error
-from orchestrator.places.tpu.api.queued_request import queued_request
+from orchestrator.places.tpu.api.client import queued_request
 from orchestrator.places.tpu.api.replies import STATES
 from tests.simulation.model.faults import CallOutcome, cloud_fault, covers
 from tests.simulation.model.hosts import NodeVms

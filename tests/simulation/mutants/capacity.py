@@ -11,7 +11,7 @@ from orchestrator.engine.effects.base import ReadLease
 from orchestrator.engine.leases import recover, release, renewal
 from orchestrator.engine.provision import race
 from orchestrator.places.tpu import stay
-from orchestrator.places.tpu.api import queued_request
+from orchestrator.places.tpu.api import client
 from orchestrator.places.tpu.api.calls import ApiCalls
 from orchestrator.run import finish
 from orchestrator.run import program as run
@@ -216,7 +216,7 @@ def node_only_proof() -> Iterator[None]:
 
 @mutant("a queued request waits longer than asked for", "waiting_in_queue")
 def request_outlives_wait() -> Iterator[None]:
-    with patch.object(queued_request, "_seconds", lambda seconds: f"{int(seconds) + 3600}s"):
+    with patch.object(client, "_seconds", lambda seconds: f"{int(seconds) + 3600}s"):
         yield
 
 

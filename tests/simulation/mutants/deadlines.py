@@ -12,7 +12,6 @@ from orchestrator.engine.effects.cloud import Get
 from orchestrator.engine.provision import acquire
 from orchestrator.errors import CloudUnavailable
 from orchestrator.run import collection
-from orchestrator.run import program as run
 from orchestrator.run.progress import JobProgress
 from tests.simulation.model.world import GUARDIAN_ONLY, NO_LAYER, WATCHDOG_ONLY
 from tests.simulation.mutants.registry import RUN, Plays, mutant, one, scenario
@@ -140,12 +139,12 @@ def failed_held_to_deadline() -> Iterator[None]:
 
 @mutant("the next run leaves the slice of a failed one as it found it, like one of `tpujob up`", "kept_after_failure")
 def taken_over_not_released() -> Iterator[None]:
-    real = run.hold_slice
+    real = collection.hold_slice
 
     async def leave(progress: JobProgress, *args: Any, **settings: Any) -> None:
         if progress.taken_over_at is not None:
             progress.owed.lease = None
         await real(progress, *args, **settings)
 
-    with patch.object(run, "hold_slice", leave):
+    with patch.object(collection, "hold_slice", leave):
         yield

@@ -40,7 +40,7 @@ from tests.simulation.scenarios import random_worlds
 from tests.simulation.scenarios.random_worlds import CRASHES, STEPPED, Workload, set_clock
 
 OWNER, CONTEXT = "0wner0", "kind@https://k8s.test"
-GRACE_S = 180.0  # of a lease, beyond what the control plane keeps: client/cluster/draft.py
+GRACE_S = 180.0  # of a lease, beyond what the control plane keeps: places/gke/draft.py
 TYPES = {1: "v6e-8", 2: "v5p-16", 4: "v6e-16"}  # by hosts
 OF_THIS_SIDE = (
     "api_outage", "clock_offset", "clock_drifts", "crash", "crash_again", "disk_full", "flaky_calls", "hanging_calls",

@@ -19,8 +19,7 @@ from orchestrator.engine.effects.base import Lock, Shield
 from orchestrator.engine.leases.gc import collect_garbage
 from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.provision.startup_script import startup_script, watchdog_config
-from orchestrator.engine.slices.extend import extend
-from orchestrator.engine.slices.up_and_down import UpRequest, down, up
+from orchestrator.engine.slices.up_and_down import UpRequest, down, extend, up
 from orchestrator.errors import CloudError, DeadlineExceeded, ExternalAddressRefused, Interrupted
 from orchestrator.places.place import STATES, Phase
 from orchestrator.places.tpu.stay import SliceStay

@@ -14,40 +14,20 @@ HOUR = 3600.0
 
 def row(name: str, **other: Any) -> SliceRow:
     known: dict[str, Any] = {
-        "name": name,
-        "node": "tpujob-k3f9ab-7q2m4x1pzt",
-        "project": "acme",
-        "zone": "us-central1-a",
-        "accelerator_type": "v5litepod-8",
-        "spot": False,
-        "lease": "ready",
-        "lease_id": "7q2m4x1pzt",
-        "state": "READY",
-        "created_at": NOW - HOUR,
-        "deadline": NOW + 23.5 * HOUR,
-        "ends_at": NOW + 23.5 * HOUR,
-        "usd_per_hour": 9.6,
-        "usd_so_far": 9.6,
-        "usd_at_most": 230.4,
-        "mode": "run",
-        "emulated": True,
-        "run": "ygd9h8ty0y",
-        "owner": "k3f9ab",
-        "yours": True,
-        "remark": None,
-        "now": NOW,
-    }
+        "name": name, "node": "tpujob-k3f9ab-7q2m4x1pzt", "project": "acme", "zone": "us-central1-a",
+        "accelerator_type": "v5litepod-8", "spot": False, "lease": "ready", "lease_id": "7q2m4x1pzt",
+        "state": "READY", "created_at": NOW - HOUR, "deadline": NOW + 23.5 * HOUR, "ends_at": NOW + 23.5 * HOUR,
+        "usd_per_hour": 9.6, "usd_so_far": 9.6, "usd_at_most": 230.4, "mode": "run", "emulated": True,
+        "run": "ygd9h8ty0y", "owner": "k3f9ab", "yours": True, "remark": None, "now": NOW,
+    }  # fmt: skip
     return SliceRow(**known | other)
 
 
 HELD = {"mode": "hold", "in_use": False, "idle_ends_at": NOW + 59 * 60, "run": None}
 ROWS = [
-    row("alice", **HELD),
-    row("mnist"),
-    row("lr-sweep-12", zone="europe-west4-b", mode="hold", in_use=True),
-    row("train", mode="detached", followed=True),
-    row("old", down_at=NOW - 3.0),
-]
+    row("alice", **HELD), row("mnist"), row("lr-sweep-12", zone="europe-west4-b", mode="hold", in_use=True),
+    row("train", mode="detached", followed=True), row("old", down_at=NOW - 3.0),
+]  # fmt: skip
 WAITING = [WaitingRun("waiter", "f6c3fe0pff", "emulated", "v5litepod-16", "us-west4")]
 
 
@@ -68,13 +48,9 @@ def test_at_80_columns_every_slice_and_every_waiting_run_is_a_line(
     cells = [[cell for cell in line.split("  ") if cell] for line in lines]
     assert [each[0] for each in cells] == ["alice", "mnist", "lr-sweep-12", "train", "old", "waiter"]
     assert [each[4].strip() for each in cells] == [
-        "idle, 59 m left",
-        "run ygd9h8ty0y",
-        "held, in use",
-        "detached, followed",
-        "being deleted",
+        "idle, 59 m left", "run ygd9h8ty0y", "held, in use", "detached, followed", "being deleted",
         "run f6c3fe0pff",
-    ]
+    ]  # fmt: skip
     assert [each.strip() for each in cells[5][1:4]] == ["v5e-16", "us-west4", "waiting"]
     assert [each.strip() for each in cells[0][5:]] == ["$9.60", "$230.40"]
 

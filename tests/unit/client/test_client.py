@@ -123,11 +123,7 @@ def test_what_a_slice_cannot_be_is_refused_where_the_block_begins(
 def test_the_readme_example_imports_from_anywhere(tmp_path: Path) -> None:
     code = "import tpujob; from tpujob import Client, Job; print(tpujob.__version__, Client, Job)"
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        check=True,
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "PATH": ""},
-        capture_output=True,
-        text=True,
-    )
+        [sys.executable, "-c", code], check=True, cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True, text=True,
+    )  # fmt: skip
     assert "orchestrator.client.job.Job" in done.stdout

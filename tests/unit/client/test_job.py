@@ -79,14 +79,10 @@ def test_only_what_is_set_is_passed_on() -> None:
 
 def test_values_of_python_become_those_of_a_file(tmp_path: Path) -> None:
     job = Job(
-        name="all",
-        tpu=Tpu(accelerator="v5e-8", zone=("us-central1-a", "us-west4-a"), wait=timedelta(hours=2)),
-        command=["python", "train.py", "a b"],
-        code=tmp_path,
-        setup=("pip install x", "true"),
-        limits=Limits(max_duration=timedelta(minutes=90), stall="30s"),
-        directory=tmp_path / "inside",
-    )
+        name="all", tpu=Tpu(accelerator="v5e-8", zone=("us-central1-a", "us-west4-a"), wait=timedelta(hours=2)),
+        command=["python", "train.py", "a b"], code=tmp_path, setup=("pip install x", "true"),
+        limits=Limits(max_duration=timedelta(minutes=90), stall="30s"), directory=tmp_path / "inside",
+    )  # fmt: skip
     spec = spec_of(job)
     assert spec.command == "python train.py 'a b'"
     assert (spec.code, spec.setup) == ("..", ("pip install x", "true"))

@@ -2,42 +2,21 @@
 
 import signal
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from orchestrator import fork
 from orchestrator.client.session import Session
-from orchestrator.engine.effects.base import Effect, StartGuardian, World
+from orchestrator.engine.effects.base import StartGuardian
 from orchestrator.engine.guardian import process
 from orchestrator.engine.guardian.process import Guardian
 from orchestrator.engine.runtime.locks import FileLocks
-from orchestrator.errors import Interrupted
 from orchestrator.ledger.file import LedgerUnavailable
 from orchestrator.settings import Target
 from tests.forked import Child, in_thread
+from tests.unit.engine.runtime.test_interpreter import hangs
 from tests.waiting import HANG_S
-
-
-@dataclass(frozen=True)
-class Wait(Effect[None]):
-    """Until it is interrupted."""
-
-    began: threading.Event
-    ended: threading.Event
-
-    def perform(self, world: World) -> None:
-        self.began.set()
-        self.ended.wait(HANG_S)
-
-
-async def waits(began: threading.Event, ended: threading.Event) -> str:
-    try:
-        await Wait(began, ended)
-    except Interrupted as interrupted:
-        return interrupted.message
-    return "it ended"
 
 
 async def quick() -> str:
@@ -52,7 +31,7 @@ def session(tmp_path: Path) -> Session:
 def test_it_is_interrupted_from_another_thread(session: Session) -> None:
     began, ended = threading.Event(), threading.Event()
     threading.Thread(target=lambda: (began.wait(HANG_S), session.interrupt(signal.SIGTERM, "`cancel`"))).start()
-    assert session.run(waits(began, ended)) == "interrupted by `cancel`"
+    assert session.run(hangs(ended, began)) == "interrupted by `cancel`"
     ended.set()
 
 
@@ -60,9 +39,9 @@ def test_an_interrupt_that_no_program_has_heard_reaches_the_next_one_and_only_on
     ended = threading.Event()
     session.interrupt()
     assert session.run(quick()) == "quick", "it never waited"
-    assert session.run(waits(threading.Event(), ended)) == "interrupted by Ctrl-C"
+    assert session.run(hangs(ended, threading.Event())) == "interrupted by Ctrl-C"
     ended.set()
-    assert session.run(waits(threading.Event(), ended)) == "it ended"
+    assert session.run(hangs(ended, threading.Event())) == "late"
 
 
 def test_closing_it_unlocks_and_wakes_the_guardian(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -421,11 +421,8 @@ def test_a_lane_rather_takes_what_its_slice_can_run(world: World) -> None:
     text = "name: t\nmatrix: {type: [v5e-8, v6e-8], n: [1, 2]}\ntpu: {accelerator: '${params.type}', zone: us-east5}\n"
     world.sweep(text + "command: x ${params.n}\n")
     assert [label for label, _ in world.runs] == [
-        "type=v5e-8 n=1",
-        "type=v5e-8 n=2",
-        "type=v6e-8 n=1",
-        "type=v6e-8 n=2",
-    ]
+        "type=v5e-8 n=1", "type=v5e-8 n=2", "type=v6e-8 n=1", "type=v6e-8 n=2",
+    ]  # fmt: skip
     world.runs.clear()
     again = text.replace("type: [v5e-8, v6e-8], n: [1, 2]", "n: [3, 4], type: [v5e-8, v6e-8]")
     world.sweep(again + "command: x ${params.n}\n")

@@ -24,7 +24,7 @@ from orchestrator.core.lease.cloud_api import (
     SliceView,
     WorkerAddress,
 )
-from orchestrator.core.lease.lease import Lease, Purpose
+from orchestrator.core.lease.lease import Created, Intent, Lease, Purpose, Ready, Sent
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
 from orchestrator.engine.effects.base import Effect, Program, Report, Shield, Sleep
 from orchestrator.engine.effects.cloud import Delete, DeleteAll
@@ -379,6 +379,23 @@ class LedgerInMemory(Ledger):
         return KeptEnds(Path(os.devnull))
 
 
+def driven(program: Program[T], answer: Callable[[Effect[Any]], Any], steps: int = 20_000) -> T:
+    """Run a program to its end on the answers, and errors of tpujob, that `answer` has for its effects."""
+    value: Any = None
+    error: errors.TpujobError | None = None
+    for _ in range(steps):
+        try:
+            effect = program.send(value) if error is None else program.throw(error)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        value, error = None, None
+        try:
+            value = answer(effect)
+        except errors.TpujobError as raised:
+            error = raised
+    raise AssertionError("it never ended")
+
+
 class Crash(Exception):
     """The process is gone: none of its later effects happens."""
 
@@ -499,6 +516,17 @@ def lease_and_request(
     return Draft(lease, request)
 
 
+def created(world: VirtualWorld, draft: Draft, *, ready: bool = False) -> Lease:
+    """A lease with its slice in the cloud, as `create_slice` leaves it, or `acquire`."""
+    lease, request = draft
+    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
+    world.ledger.record(Created(lease.id, world.time, world.cloud.create(request).name))
+    if ready:
+        world.time += world.cloud.provision_s
+        world.ledger.record(Ready(lease.id, world.time))
+    return world.ledger.lease(lease.id)
+
+
 def job(
     world: VirtualWorld, *, zones: Sequence[str] = (ZONE,), held: Lease | None = None, detach: bool = False
 ) -> JobRun:
@@ -506,17 +534,11 @@ def job(
     made = [lease_and_request(n, zone=zone, now=world.time) for n, zone in enumerate(zones)]
     drafts = tuple(Draft(replace(lease, run=run.id), request) for lease, request in made)
     return JobRun(
-        run=run,
-        attempt=Attempt("0123456789-1", run.id),
-        stay=SliceStay(drafts),
-        held=held,
+        run=run, attempt=Attempt("0123456789-1", run.id), stay=SliceStay(drafts), held=held,
         phases=(Phase("main", STATES["main"], lambda *_: StartRequest("a", "main", "", ({}, {}))),),
-        artifacts=(),
-        directory=Path("runs/x"),
-        sink=lambda worker, data: None,
-        max_duration_s=24 * 3600,
+        artifacts=(), directory=Path("runs/x"), sink=lambda worker, data: None, max_duration_s=24 * 3600,
         detach=detach,
-    )
+    )  # fmt: skip
 
 
 def attempt_of(world: VirtualWorld) -> Attempt:

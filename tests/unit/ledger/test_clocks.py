@@ -1,7 +1,6 @@
 """The time of the ledger: what has passed since, whatever the wall clock says, and never more than that."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 
@@ -48,16 +47,18 @@ def machine() -> Machine:
     return Machine()
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "ledger.sqlite3")
-
-
 def create(ledger: Ledger, clocks: Clocks, machine: Machine) -> None:
     """As `begin` does it: ask the cloud what time it is, write the intent down, send."""
     clocks.synchronize(CLOUD, machine.server, clocks.now(CLOUD))
     lease, _ = lease_and_request(now=clocks.now(CLOUD))
     ledger.record(Intent(lease), Sent(lease.id, clocks.now(CLOUD)))
+
+
+def restarted(ledger: Ledger, machine: Machine) -> Clocks:
+    """Those of a machine that was off for an hour, while a slice was there."""
+    create(ledger, Clocks(ledger, machine), machine)
+    machine.restarts(off_s=3600.0)
+    return Clocks(ledger, machine)
 
 
 def test_it_begins_with_the_wall_clock(ledger: Ledger, machine: Machine) -> None:
@@ -82,10 +83,8 @@ def test_time_asleep_has_passed(ledger: Ledger, machine: Machine) -> None:
 
 
 def test_after_a_restart_no_time_has_passed_until_the_cloud_says_so(ledger: Ledger, machine: Machine) -> None:
-    create(ledger, Clocks(ledger, machine), machine)
-    machine.restarts(off_s=3600.0)
+    clocks = restarted(ledger, machine)
     machine.wall_s += 86400.0
-    clocks = Clocks(ledger, machine)
     assert not clocks.is_certain(CLOUD)
     assert clocks.now(CLOUD) == START
     machine.passes(7.0)
@@ -119,9 +118,7 @@ def test_restart_after_restart_never_more_than_has_passed(ledger: Ledger, machin
 def test_once_nothing_is_open_any_more_an_answer_that_never_came_is_not_waited_for(
     ledger: Ledger, machine: Machine
 ) -> None:
-    create(ledger, Clocks(ledger, machine), machine)
-    machine.restarts(off_s=3600.0)
-    clocks = Clocks(ledger, machine)
+    clocks = restarted(ledger, machine)
     assert not clocks.is_certain(CLOUD)
     (lease,) = ledger.open_leases()
     ledger.record(Down(lease.id, clocks.now(CLOUD), "the power failed"), Gone(lease.id, clocks.now(CLOUD), "proven"))
@@ -144,9 +141,7 @@ def test_a_slow_answer_makes_no_time_pass(ledger: Ledger, machine: Machine) -> N
 
 
 def test_what_one_cloud_says_is_nothing_to_the_leases_of_another(ledger: Ledger, machine: Machine) -> None:
-    create(ledger, Clocks(ledger, machine), machine)
-    machine.restarts(off_s=3600.0)
-    clocks = Clocks(ledger, machine)
+    clocks = restarted(ledger, machine)
     clocks.synchronize(OTHER, machine.server + 86400.0, asked_at=clocks.now(OTHER))
     assert clocks.is_certain(OTHER)
     assert not clocks.is_certain(CLOUD)
@@ -168,9 +163,7 @@ def test_leases_of_a_cloud_that_was_never_heard_are_as_old_as_this_boot(ledger: 
 def test_a_ledger_that_cannot_be_read_any_more_stops_no_teardown_whose_time_is_not_sure_yet(
     ledger: Ledger, machine: Machine
 ) -> None:
-    create(ledger, Clocks(ledger, machine), machine)
-    machine.restarts(off_s=3600.0)
-    clocks = Clocks(ledger, machine)
+    clocks = restarted(ledger, machine)
     clocks.now(CLOUD)
     ledger.close()
     machine.passes(4.0)
@@ -189,8 +182,7 @@ def test_of_a_ledger_that_cannot_be_read_no_time_is_invented(ledger: Ledger, mac
 
 @pytest.mark.parametrize("anchored", [True, False])
 def test_a_full_disk_keeps_no_process_from_knowing_the_time(ledger: Ledger, machine: Machine, anchored: bool) -> None:
-    create(ledger, Clocks(ledger, machine), machine)
-    machine.restarts(off_s=3600.0)
+    restarted(ledger, machine)
     if not anchored:
         ledger._db.execute("delete from anchor")
     ledger._db.execute("pragma query_only = on")

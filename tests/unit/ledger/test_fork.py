@@ -114,7 +114,7 @@ OPENED_DURING_A_FORK = """
 import os, sys, threading
 from pathlib import Path
 from orchestrator import fork
-from orchestrator.ledger import disk
+from orchestrator.ledger import file
 from orchestrator.ledger.ledger import Ledger
 
 def fork_once():
@@ -123,7 +123,7 @@ def fork_once():
     os.waitpid(pid, 0)
 
 def is_complete(path):
-    disk.is_complete = real
+    file.is_complete = real
     other.start()
     while fork._forking.acquire(blocking=False):  # until the other thread is about to fork, and waits for the ledger
         fork._forking.release()
@@ -131,7 +131,7 @@ def is_complete(path):
 
 ledger = Ledger(Path(sys.argv[1]))
 fork_once()  # closes the connection
-real, disk.is_complete, other = disk.is_complete, is_complete, threading.Thread(target=fork_once)
+real, file.is_complete, other = file.is_complete, is_complete, threading.Thread(target=fork_once)
 ledger.events("x")
 other.join()
 """

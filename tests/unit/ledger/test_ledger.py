@@ -18,11 +18,6 @@ from orchestrator.ledger.rows import GcRun
 from tests.unit.engine.virtual import lease_and_request
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "ledger.sqlite3")
-
-
 def began(ledger: Ledger, identity: str, name: str = "mnist", at: float = 1.0) -> tuple[RunRecord, Attempt]:
     run = RunRecord(identity, name, "jobs/mnist.yaml", "emulated", at, f"runs/{identity}", RunSpec.of({"train": {}}))
     attempt = Attempt(f"{identity}-1", identity)
@@ -37,11 +32,8 @@ def test_what_was_recorded_is_there_for_the_next_process(ledger: Ledger) -> None
     ledger.close()
     again = Ledger(ledger.path).lease(lease.id)
     assert (again.state, again.sent_at, again.operation, again.name) == (
-        LeaseState.CREATING,
-        5.0,
-        "operation-1",
-        lease.name,
-    )
+        LeaseState.CREATING, 5.0, "operation-1", lease.name,
+    )  # fmt: skip
 
 
 def test_a_lease_that_is_gone_is_not_open(ledger: Ledger) -> None:

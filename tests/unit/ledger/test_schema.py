@@ -64,11 +64,8 @@ def test_a_real_ledger_of_schema_11_says_all_that_it_said(old: Path) -> None:
     assert (len(states), states[DONE], states[SWEPT]) == (3, "succeeded", "failed")
     spec = ledger.run(DONE)[0].spec
     assert (spec.ports, spec.artifacts, spec.params, spec.secret_sources) == (
-        (6006,),
-        ("kept.txt",),
-        {"lr": 0.1},
-        ("DEMO_TOKEN",),
-    )
+        (6006,), ("kept.txt",), {"lr": 0.1}, ("DEMO_TOKEN",),
+    )  # fmt: skip
     assert (spec.limits.max_duration, spec.tpu.place) == (600.0, ("v5litepod-8", "us-central1-a"))
     part = ledger.run(SWEPT)[0].spec.sweep
     assert (part.name, part.number, part.variant, ledger.sweeps()[0].id) == ("rates", 2, "lr=0.3", part.id)
@@ -185,11 +182,8 @@ def test_a_newer_ledger_is_read_takes_ends_and_refuses_the_rest_with_the_version
     ledger = Ledger(old)
     (lease,) = ledger.open_leases()
     assert (lease.name.node, lease.purpose, lease.held_for, lease.understood) == (
-        OPEN,
-        Purpose.HOLD,
-        HeldFor.USER,
-        False,
-    )
+        OPEN, Purpose.HOLD, HeldFor.USER, False,
+    )  # fmt: skip
     run, attempt = ledger.run(DONE)
     assert (attempt.state, run.spec.ports, run.spec.artifacts) == (AttemptState.SUCCEEDED, (), ("kept.txt",))
     down = Down(lease.id, 2e9, "tpujob down")

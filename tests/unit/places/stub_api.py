@@ -29,6 +29,46 @@ class StubReply:
         return (self.body if isinstance(self.body, str) else json.dumps(self.body)).encode()
 
 
+def failure(http: int, status: str, message: str = "no") -> StubReply:
+    """An error in the form of Google's APIs."""
+    return StubReply(http, {"error": {"code": http, "status": status, "message": message}})
+
+
+class FixedToken:
+    """A Bearer. `after`: the tokens that a renewal brings."""
+
+    def __init__(self, value: str, *after: str) -> None:
+        self.values = [value, *after]
+        self.renewed = 0
+
+    @property
+    def renewable(self) -> bool:
+        return len(self.values) > 1
+
+    def token(self) -> str:
+        return self.values[0]
+
+    def renew(self) -> None:
+        self.renewed += 1
+        del self.values[0]
+
+
+def service_account(token_url: str) -> dict[str, str]:
+    """The file of a service account whose key is real, and which signs in there."""
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    return {
+        "type": "service_account",
+        "project_id": "acme-project",
+        "client_email": "x@acme-project.iam.gserviceaccount.com",
+        "token_uri": token_url,
+        "private_key_id": "1",
+        "private_key": key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()).decode(),
+    }
+
+
 @dataclass(frozen=True)
 class Request:
     method: str

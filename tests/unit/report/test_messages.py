@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.lease.absence import Verdict
+from orchestrator.core.lease.cloud_api import SliceName
 from orchestrator.core.lease.lease import Lease, LeaseState
 from orchestrator.core.lease.run_and_attempt import Attempt, RunRecord
+from orchestrator.core.text.times import day_clock
 from orchestrator.engine.leases.release import Released
 from orchestrator.remote.transfer.collect import CollectedFile, CollectResult, Problem
-from orchestrator.report.layout import day_clock
-from orchestrator.report.messages import lease_outcome, outcome_lines, uncollected_alert, unproven_alert
+from orchestrator.report.messages import lease_outcome, outcome_lines, uncollected_alert, unproven_alert, unproven_head
 from orchestrator.run.progress import Outcome
 from tests.unit.engine.virtual import lease_and_request
 
@@ -50,6 +51,20 @@ def test_the_banner_says_by_when_the_switch_acts() -> None:
         Released(GOOGLE, False, AT, Verdict(gone=False, missing=("still there: READY",))), watchdog_by=AT + 60
     )
     assert f"   watchdog    deletes it by {day_clock(AT + 60)} if its VM is up and may" in text.splitlines()
+
+
+def test_the_banner_of_a_job_on_a_cluster_says_what_ends_it_and_what_to_type_there() -> None:
+    lease = replace(GOOGLE, cloud="gke", name=SliceName("dev@https://127.0.0.1:1", "ml", "tpujob-owner0-0000000000"))
+    text = unproven_alert(Released(lease, False, AT, Verdict(gone=False, missing=("still there: Suspended",))))
+    where = "v5litepod-8, JobSet in namespace ml, dev@https://127.0.0.1:1"
+    objects = "jobsets,jobs,pods,configmaps,secrets -n ml -l tpujob-lease-id=0000000000 --context dev"
+    lines = text.splitlines()
+    assert lines[0].endswith(f" {lease.name.node} ({where}) may still ask for TPUs, about $9.60/h")
+    assert unproven_head("gke", lease.name, "", None).endswith(
+        "(JobSet in namespace ml, dev@https://127.0.0.1:1) may still ask for TPUs, price unknown"
+    )
+    assert f"   by itself   the JobSet ends its pods by {day_clock(lease.deadline)}" in lines
+    assert f"   do now      kubectl delete {objects}" in lines and f"   check       kubectl get {objects}" in lines
 
 
 def test_the_banner_of_an_emulated_slice_announces_no_bill() -> None:

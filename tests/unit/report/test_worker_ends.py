@@ -36,12 +36,9 @@ def test_each_way_to_fail_has_its_own_line_with_its_workers() -> None:
 
 def test_failures_come_before_those_that_were_stopped_and_those_that_succeeded() -> None:
     workers = [
-        WorkerReport(0, 0, False, "done"),
-        WorkerReport(1, 143, True, "step 7"),
-        WorkerReport(2, None, True, "step 8"),
-        failed(3, ""),
-        failed(4, "", None),
-    ]
+        WorkerReport(0, 0, False, "done"), WorkerReport(1, 143, True, "step 7"),
+        WorkerReport(2, None, True, "step 8"), failed(3, ""), failed(4, "", None),
+    ]  # fmt: skip
     assert lines(workers) == [
         "worker3 ended with 1, without output",
         "worker4 ended with an unknown code, without output",

@@ -78,7 +78,7 @@ def test_the_deadline_ends_the_collecting_and_the_slice(world: VirtualWorld) -> 
 
 
 def test_an_extension_gives_the_collecting_more_time(world: VirtualWorld) -> None:
-    from orchestrator.engine.slices.extend import extend
+    from orchestrator.engine.slices.up_and_down import extend
 
     world.fleet.collect_s = 1000.0
     (draft,) = job(world).stay.drafts

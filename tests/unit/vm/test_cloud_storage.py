@@ -5,75 +5,51 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from urllib.parse import unquote
 
 import pytest
 
 from orchestrator.vm import cloud_storage, upload
 from orchestrator.vm.cloud_storage import TOKEN_PATH, TOO_LONG, Storage, Transient
+from tests.unit.places.stub_api import Request, StubApi, StubReply
 from tests.waiting import HANG_S, until
 
 CONTENT = bytes(range(256)) * 1000
 
 
-class Bucket(ThreadingHTTPServer):
+class Bucket:
     """It holds one object, cuts so many of the first downloads in the middle, and has no token and takes nothing at first."""
 
-    cuts, asked, unready = 0, 0, 0
+    cuts, unready = 0, 0
 
-    def __init__(self, *how: Any) -> None:
-        super().__init__(*how)
-        self.posted: list[str] = []
+    def __init__(self, stub: StubApi) -> None:
+        self.stub, self.address = stub, stub.url.partition("://")[2]
+        stub.answer_with = self.answer
 
+    @property
+    def asked(self) -> int:
+        return len(self.stub.asked)
 
-class _Handler(BaseHTTPRequestHandler):
-    server: Bucket
-
-    def do_GET(self) -> None:
-        self.server.asked += 1
-        if self.path == TOKEN_PATH:
-            self.reply(b'{"access_token": "secret"}')
-            return
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(CONTENT)))
-        self.end_headers()
-        self.wfile.write(CONTENT[: len(CONTENT) // 2 if self.server.asked <= self.server.cuts else None])
-
-    def do_POST(self) -> None:
-        self.server.asked += 1
-        self.server.posted.append(self.path)
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.reply(b"{}")
-
-    def reply(self, content: bytes) -> None:
-        self.send_response(503 if self.server.asked <= self.server.unready else 200)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        pass
+    def answer(self, request: Request) -> StubReply:
+        if request.method == "POST" or request.path == TOKEN_PATH:
+            found = {} if request.method == "POST" else {"access_token": "secret"}
+            return StubReply(503 if self.asked <= self.unready else 200, found)
+        return StubReply(
+            200, CONTENT[: len(CONTENT) // 2 if self.asked <= self.cuts else None], claimed_bytes=len(CONTENT)
+        )
 
 
 @pytest.fixture
-def bucket() -> Iterator[Bucket]:
-    with Bucket(("127.0.0.1", 0), _Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+def bucket(stub: StubApi) -> Bucket:
+    return Bucket(stub)
 
 
 @pytest.fixture
 def storage(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Storage:
     monkeypatch.setattr("orchestrator.vm.cloud_storage.FIRST_PAUSE_S", 0.0)
-    return Storage({"STORAGE_EMULATOR_HOST": f"127.0.0.1:{bucket.server_port}"})
+    return Storage({"STORAGE_EMULATOR_HOST": bucket.address})
 
 
 def test_a_download_that_is_cut_is_tried_again(bucket: Bucket, storage: Storage, tmp_path: Path) -> None:
@@ -181,7 +157,7 @@ def test_names_that_no_bucket_takes_are_escaped_and_only_a_file_that_stays_is_a_
     patterns: str,
     code: int,
 ) -> None:
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{bucket.server_port}")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.stub.url)
     monkeypatch.setattr(upload, "PhaseFiles", lambda *_: SimpleNamespace(run=str(tmp_path)))
     (tmp_path / "artifacts").mkdir()
     for name in (b"a\nb", b"c\xff", "é \\".encode()):
@@ -190,14 +166,14 @@ def test_names_that_no_bucket_takes_are_escaped_and_only_a_file_that_stays_is_a_
     with pytest.raises(SystemExit) as end:
         upload.upload("a1", "gs://b/p", patterns, "0")
     assert end.value.code == code and "3 of 3 files copied" in capfd.readouterr().out
-    names = {unquote(path.partition("name=")[2]) for path in bucket.posted}
+    names = {unquote(path.partition("name=")[2]) for path in (each.path for each in bucket.stub.asked)}
     assert names == {"p/worker0/artifacts/" + name for name in ("a%0Ab", "c%FF", "é \\")}
 
 
 def test_a_token_that_a_new_node_has_not_yet_is_waited_for(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cloud_storage, "TOKEN_PAUSE_S", 0.0)
     bucket.unready = 8
-    storage = Storage({"GCE_METADATA_HOST": f"127.0.0.1:{bucket.server_port}"})
+    storage = Storage({"GCE_METADATA_HOST": bucket.address})
     assert storage._token() == "secret" and bucket.asked == 9
 
 
@@ -208,7 +184,7 @@ def test_one_that_does_not_come_is_said_and_then_asked_for_once(
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
     monkeypatch.setattr(cloud_storage, "time", clock)
     bucket.unready = 1000
-    storage = Storage({"GCE_METADATA_HOST": f"127.0.0.1:{bucket.server_port}"})
+    storage = Storage({"GCE_METADATA_HOST": bucket.address})
     for asked in (61, 62):
         with pytest.raises(Transient, match="the metadata server gave no token: HTTP 503"):
             storage._token()

@@ -1,15 +1,15 @@
 """Which servers a failed setup cannot reach: real sockets on loopback, real pip for its configuration."""
 
+import contextlib
 import os
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from orchestrator.vm import egress
-from tests.ports import held_port
+from tests.ports import held_port, serving
 from tests.waiting import HANG_S
 
 RETRYING = "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError(': /simple/alpha/'\n"
@@ -25,29 +25,10 @@ def closed() -> Iterator[int]:
 @pytest.fixture
 def serve() -> Iterator[Callable[[bytes], int]]:
     """Start a server that reads a request and sends this; return its port."""
-    listeners = []
-
-    def start(answer: bytes) -> int:
-        listener = socket.create_server(("127.0.0.1", 0))
-        listeners.append(listener)
-
-        def loop() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                with connection:
-                    if answer:
-                        connection.recv(1000)
-                        connection.sendall(answer)
-
-        threading.Thread(target=loop, daemon=True).start()
-        return int(listener.getsockname()[1])
-
-    yield start
-    for listener in listeners:
-        listener.close()
+    with contextlib.ExitStack() as servers:
+        yield lambda answer: servers.enter_context(
+            serving(lambda peer: (peer.recv(1000), peer.sendall(answer)) if answer else None)
+        )
 
 
 @pytest.fixture

@@ -252,10 +252,6 @@ def test_two_at_once_make_it_once(with_pip: Worker) -> None:
     assert sum("1 package in" in text for text in said) == 1, said
 
 
-def others(worker: Worker, count: int) -> list[Environment]:
-    return [Environment(what=f"number {number}", requirements=f"alpha\n# {number}\n") for number in range(count)]
-
-
 @pytest.mark.ci
 def test_old_environments_are_deleted_but_for_the_newest_and_those_in_use(with_pip: Worker) -> None:
     root = with_pip.home / "tpujob" / "envs"

@@ -282,10 +282,6 @@ def test_the_files_are_python_3_8_and_import_only_the_standard_library_and_sibli
                 assert node.level == 1 or str(node.module).partition(".")[0] in sys.stdlib_module_names, file.name
 
 
-def test_an_unknown_verb_is_an_answer_not_a_traceback(worker: Worker) -> None:
-    assert worker.ask("dance") == {"error": "KeyError: 'dance'"}
-
-
 def test_a_failed_setup_says_which_index_it_cannot_reach_and_a_failed_job_does_not(worker: Worker) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))

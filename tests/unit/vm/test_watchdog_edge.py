@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pytest
 
 from orchestrator.vm import watchdog
 from orchestrator.vm.watchdog import Vm
+from tests.contract.remote.scripted_relay import certificate
 from tests.unit.vm.conftest import Worker
 from tests.unit.vm.watchdog_world import config
 from tests.waiting import HANG_S, until
@@ -213,38 +213,14 @@ def test_the_real_api_is_asked_over_tls_and_believed_only_with_a_certificate(
 ) -> None:
     secure = Server()
     secure.replies["/v2/n"] = lambda: (200, {"name": "n"})
-    certificate = certified(secure, tmp_path)
+    context, public = certificate(tmp_path, "localhost")
+    secure.http.socket = context.wrap_socket(secure.http.socket, server_side=True, do_handshake_on_connect=False)
     vm.api = f"https://localhost:{secure.http.server_port}"
     assert vm.perform(("call", "GET", "/v2/n", None)) == (0, None, None)
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    monkeypatch.setenv("SSL_CERT_FILE", str(public))
     assert vm.perform(("call", "GET", "/v2/n", None))[:2] == (200, {"name": "n"})
     secure.http.shutdown()
     secure.http.server_close()
-
-
-def certified(server: Server, directory: Path) -> Path:
-    """Speak TLS from now on, as localhost."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    (directory / "key.pem").write_bytes(secret)
-    (directory / "certificate.pem").write_bytes(certificate.public_bytes(pem))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(directory / "certificate.pem", directory / "key.pem")
-    server.http.socket = context.wrap_socket(server.http.socket, server_side=True, do_handshake_on_connect=False)
-    return directory / "certificate.pem"
 
 
 # -- the job --

@@ -11,7 +11,8 @@ from orchestrator.client.guarantee.doctor import Diagnosis, diagnose, way_of
 from orchestrator.client.guarantee.health_checks import SliceHealth
 from orchestrator.core.lease.access import Via
 from orchestrator.core.text.durations import format_usd
-from orchestrator.report.layout import day_clock, format_cost
+from orchestrator.core.text.times import day_clock
+from orchestrator.report.layout import format_cost
 
 TEXT = 28  # columns before what a check says
 MARKS = {True: "live", False: "NOT", None: "-"}

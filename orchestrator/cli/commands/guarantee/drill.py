@@ -11,9 +11,8 @@ from typing import Annotated, Any
 from orchestrator.cli.console import console, emit, emit_json
 from orchestrator.cli.options import Json, Option
 from orchestrator.core.text.durations import format_duration
-from orchestrator.drill.bound_text import formula, symbolic
 from orchestrator.drill.disasters import DISASTERS
-from orchestrator.drill.runner import Finding, run_all
+from orchestrator.drill.runner import Finding, formula, run_all, symbolic
 from orchestrator.errors import Interrupted, TpujobError, UserError
 
 

@@ -7,7 +7,7 @@ from orchestrator.cli.console import console, emit, emit_lines
 from orchestrator.cli.options import Argument, Cloud, Option, Project
 from orchestrator.client.guarantee import forget as client
 from orchestrator.client.session import Session
-from orchestrator.report.layout import clock
+from orchestrator.core.text.times import clock
 
 
 def forget(

@@ -14,8 +14,9 @@ from orchestrator.client.guarantee.gc import (
     finish_own,
 )
 from orchestrator.client.session import Session
+from orchestrator.core.text.times import day_clock
 from orchestrator.errors import UserError
-from orchestrator.report.layout import day_clock
+from orchestrator.places import traits_of, traits_on
 
 
 def gc(
@@ -61,7 +62,7 @@ def gc(
         if not quiet:
             emit(f"{own.released} released, {own.unproven} not proven, {own.claimed} claimed")
         return own.exit_code
-    if on == "gke":
+    if not traits_on(on).by_target:
         if zone or all_zones or cloud or project:
             raise UserError("--on gke goes with --namespace, --context and --cluster: a cluster has no zones here")
         result = collect_garbage_on_cluster(
@@ -105,8 +106,8 @@ def lines(result: GcResult) -> Iterator[str]:
         yield _row("doubtful", each, each.why)
     for zone, why in result.incomplete.items():
         yield "\t".join(("incomplete", zone, why))
-    places = "namespaces" if result.cloud == "gke" else "zones"
-    seen = f"{len(set(result.zones) - set(result.incomplete))} of {len(result.zones)} {places} complete"
+    areas = f"{traits_of(result.cloud).area}s"
+    seen = f"{len(set(result.zones) - set(result.incomplete))} of {len(result.zones)} {areas} complete"
     counts = f"{len(result.ended)} unclaimed, {len(result.claimed)} claimed, {len(result.doubtful)} doubtful"
     yield f"{counts}; {seen}"
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from orchestrator.cli.console import console, emit_data
 from orchestrator.cli.options import JobArguments, Json, Option
-from orchestrator.client.cluster.exporting import ExportRequest, exported
+from orchestrator.client.jobs.exporting import ExportRequest, exported
 from orchestrator.client.session import Session
 from orchestrator.errors import UserError
 

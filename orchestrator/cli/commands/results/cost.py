@@ -56,7 +56,7 @@ def _print(found: CostReport) -> None:
         emit("no slice was billed and nothing ran on this machine in that time")
     for cloud in found.clouds:
         emit()
-        emit(tables.HEADS.get(cloud.cloud, cloud.cloud))
+        emit(tables.head(cloud.cloud))
         shown = tables.table(cloud, found.by)
         print_table(
             shown.head, shown.rows, right=shown.right, optional=shown.optional, shortens=(0,), head_is_data=True

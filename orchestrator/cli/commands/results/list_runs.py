@@ -8,7 +8,8 @@ from orchestrator.client.results.history import RunSummary
 from orchestrator.client.session import Session
 from orchestrator.client.sweeps import progress
 from orchestrator.core.text.durations import format_duration
-from orchestrator.report.layout import format_cost, minute_clock
+from orchestrator.core.text.times import minute_clock
+from orchestrator.report.layout import format_cost
 
 HEAD = ("RUN", "JOB", "STATE", "STARTED", "TOOK", "COST")
 

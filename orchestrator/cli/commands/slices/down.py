@@ -10,8 +10,8 @@ from orchestrator.cli.console import console, emit, emit_json
 from orchestrator.cli.options import Cloud, Json, Name, Option, Project
 from orchestrator.client.session import Session
 from orchestrator.client.slices.down import DownResult, NameNeeded, take_down
+from orchestrator.core.text.times import clock
 from orchestrator.errors import UserError
-from orchestrator.report.layout import clock
 
 
 def down(

@@ -11,7 +11,8 @@ from orchestrator.client.slices.status import SliceRow, WaitingRun
 from orchestrator.client.slices.status import status as slice_status
 from orchestrator.client.sweeps.progress import SweepProgress
 from orchestrator.core.text.durations import format_duration, format_usd
-from orchestrator.report.layout import day_clock, format_cost, short_clock
+from orchestrator.core.text.times import day_clock, short_clock
+from orchestrator.report.layout import format_cost
 from orchestrator.settings import EMULATED, GOOGLE
 
 HEAD = ("SLICE", "TYPE", "ZONE", "STATE", "CLAIM", "COST", "AT MOST", "NODE")

@@ -16,9 +16,9 @@ from orchestrator.client.slices.up import UpOptions, UpResult, bring_up, preview
 from orchestrator.core.lease.access import Via
 from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.core.text.durations import format_duration
+from orchestrator.core.text.times import day_clock
 from orchestrator.errors import NeedsConsent, UserError
-from orchestrator.report.layout import day_clock
-from orchestrator.report.requests import lines as request_lines
+from orchestrator.report.layout import request_lines
 
 NEVER, DEFAULT_TTL = "never", "24h"
 MADE = ("created", "recreated")  # the actions that make a slice, with the end that --ttl asks for

@@ -1,17 +1,15 @@
 """The rules about several values of a job file, those of its sections included. Pure."""
 
+import re
 from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
-from orchestrator.core.jobfile.rules.access import access_problems
-from orchestrator.core.jobfile.rules.data import data_problems
+from orchestrator import places
 from orchestrator.core.jobfile.rules.env import env_problems, secret_problems
-from orchestrator.core.jobfile.rules.gke import gke_problems
-from orchestrator.core.jobfile.rules.metrics import metric_problems
-from orchestrator.core.jobfile.rules.one_value import too_short_for_a_slice
-from orchestrator.core.jobfile.rules.tpu import tpu_problems
 from orchestrator.core.jobfile.rules.train import train_problems
 from orchestrator.core.jobfile.yaml_source import Path
+from orchestrator.core.text.metric_lines import NAME_CHARS
 from orchestrator.core.text.names import shown
 
 MAX_PATTERNS = 100
@@ -20,17 +18,7 @@ MAX_PATTERNS = 100
 def cross_field_problems(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     """Yield what is wrong with the file as a whole."""
     yield from _train_or_command(data)
-    local = data.get("on") == "local"
-    if local and data.get("bucket") is not None:
-        yield ("bucket",), "has no use with `on: local`: the artifacts are on this machine anyway; remove it"
-    if local and data.get("data"):
-        yield ("data",), "is not fetched with `on: local`; fetch it into the job's `code:` yourself, and remove this"
-    yield from gke_problems(data)
-    limit = _mapping(data, "limits").get("max_duration")
-    if data.get("on") != "gke" and limit is not None and (why := too_short_for_a_slice(limit)) is not None:
-        yield ("limits", "max_duration"), why
-    on_gke = data.get("on") == "gke" or (local and data.get("gke") is not None)
-    yield from tpu_problems(_mapping(data, "tpu"), {} if local else _mapping(data, "train"), gke=on_gke)
+    yield from places.checks_on(data.get("on")).problems(data)
     yield from access_problems(_mapping(data, "access"))
     yield from train_problems(data)
     yield from _restarts(data)
@@ -74,3 +62,111 @@ def _mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+# The rules of `data:`: a directory of the job, and the place in Cloud Storage that fills it.
+
+_PLACE = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/(?!\.{1,2}(/|$))[^/]+)*/?")
+_EXAMPLE = "write for example `./data: gs://my-bucket/my-data`"
+
+
+def data_problems(places: Mapping[Any, Any]) -> Iterator[tuple[Path, str]]:
+    """Yield what is wrong with the places, each at its own."""
+    seen: dict[PurePosixPath, Any] = {}
+    for key, url in places.items():
+        path, directory = ("data", key), PurePosixPath(str(key))
+        if directory.is_absolute() or {"..", "~"} & set(directory.parts) or not directory.parts or "\\" in str(key):
+            yield path, f"`{shown(str(key))}` is no directory below the job's directory; {_EXAMPLE}"
+        elif seen.setdefault(directory, key) != key:
+            yield path, f"is the directory `{shown(str(seen[directory]))}` again; write each once"
+        elif isinstance(url, str) and (not _PLACE.fullmatch(url) or not url.isprintable()):
+            yield path, f"`{shown(url)}` is not a place in Cloud Storage; {_EXAMPLE}"
+        elif isinstance(url, str) and (wild := re.search(r"[*?\[]", url)):
+            yield path, f"`{shown(url)}` has the wildcard `{wild[0]}`; name the directory that the objects are in"
+
+
+# The rules of `metrics:`: patterns that find numbers in the log of a job.
+#
+# They are those of `regex`, which are the ones of Python's `re`: its search has a time limit, and a log may be hostile.
+
+MAX_METRICS, PATTERN_CHARS = 20, 500
+
+
+def metric_problems(patterns: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """Yield what is wrong with the patterns, each at its place."""
+    if len(patterns) > MAX_METRICS:
+        yield ("metrics",), f"{len(patterns)} patterns; at most {MAX_METRICS} can be searched for"
+    if patterns and set(patterns) <= {"step"}:
+        yield ("metrics",), "finds only the step; name a metric too, such as `loss: 'loss ([0-9.]+)'`"
+    for name, pattern in patterns.items():
+        path = ("metrics", name)
+        if not str(name).isprintable() or not 0 < len(str(name)) <= NAME_CHARS:
+            yield path, f"is no name of a metric: use 1 to {NAME_CHARS} printable characters, such as `loss`"
+        elif isinstance(pattern, str) and (problem := _problem(pattern)):
+            yield path, problem
+
+
+def _problem(pattern: str) -> str | None:
+    if len(pattern) > PATTERN_CHARS:
+        return f"a pattern of {len(pattern):,} characters; at most {PATTERN_CHARS} are taken"
+    import regex
+
+    try:
+        groups = regex.compile(pattern).groups
+    except (regex.error, RecursionError, OverflowError) as error:
+        return f"`{shown(pattern)}` is no regular expression: {error}"
+    if groups != 1:
+        return f"`{shown(pattern)}` has {groups} groups; write exactly one, around the number: `loss[= ]+([0-9.eE+-]+)`"
+    return None
+
+
+# The rules for `access:`: the proxy command, networks, tags, and what does not go together.
+
+MAX_TAGS = 64  # of an instance
+_TOKENS = re.compile(r"%(.?)")
+_RESOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./:-]{0,299}")
+_TAG = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+def proxy_command(value: Any) -> Any:
+    """Return the command, checked: one line, with OpenSSH's tokens %h, %p, %r, %n and %%."""
+    if value is None or not isinstance(value, str):
+        return value
+    if not value.strip() or "\n" in value.strip() or "\0" in value:
+        raise ValueError("expected one line, such as `ssh -W %h:%p bastion.example.com`")
+    unknown = next((token for token in _TOKENS.findall(value) if token not in tuple("hprn%")), None)
+    if unknown is not None:
+        raise ValueError(
+            f"`%{shown(unknown)}` means nothing here; %h is the host, %p the port, %r the user, %% a percent sign"
+        )
+    return value.strip()
+
+
+def resource(value: Any) -> Any:
+    """Return the name or the path of a network or a subnetwork, checked."""
+    if isinstance(value, str) and not _RESOURCE.fullmatch(value):
+        raise ValueError(f"`{shown(value)}` is not a name or a path of Google Cloud, such as `my-network`")
+    return value
+
+
+def tags(value: Any) -> Any:
+    """Return network tags, one or a list, checked."""
+    if value is None:
+        return ()
+    each = value if isinstance(value, (list, tuple)) else [value]
+    for tag in each:
+        if not isinstance(tag, str) or not _TAG.fullmatch(tag):
+            raise ValueError(
+                f"`{shown(str(tag))}` is not a network tag: a-z, 0-9 and `-`, at most 63, from a letter on"
+            )
+    if len(each) > MAX_TAGS:
+        raise ValueError(f"has {len(each)} tags; an instance has at most {MAX_TAGS}")
+    return tuple(each)
+
+
+def access_problems(access: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """Yield what does not go together."""
+    via = access.get("via")
+    if access.get("ssh_proxy_command") is not None and via in ("external", "iap"):
+        why = f"is for internal addresses, and `via: {via}` uses none; write `via: internal`, or remove one of the two"
+        yield ("access", "ssh_proxy_command"), why

@@ -139,3 +139,7 @@ def _zones(zone: Any, at: Path, kind: str, *, unlisted: bool) -> Iterator[tuple[
     for path, place in each:
         if isinstance(place, str) and (problem := location_rules.place_problem(place.strip(), kind, unlisted=unlisted)):
             yield path, problem
+
+
+def is_several(slices: Any) -> bool:
+    return isinstance(slices, int) and not isinstance(slices, bool) and slices > 1

@@ -37,13 +37,7 @@ def _batch(train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 def _environment(data: Mapping[str, Any], train: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    backend, local = train.get("backend"), data.get("on") == "local"
-    for key in ("requirements", "python"):
-        if local and backend != "none" and data.get(key) is not None:
-            text = (
-                "`train:` with `on: local` runs in the Python of tpujob; install there what it needs, and remove this"
-            )
-            yield (key,), text
+    backend = train.get("backend")
     least = "3.11" if backend == "tpu" else "3.10"
     if data.get("python") in ("3.8", "3.9", "3.10") and data["python"] != least:
         yield ("python",), f"`train:` needs Python {least} or newer"

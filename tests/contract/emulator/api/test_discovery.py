@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from google.oauth2.credentials import Credentials
 
-from orchestrator.emulator.wire import query
+from orchestrator.emulator.api import api_call
 from tests.contract.emulator.conftest import ZONE
 from tests.emulator_fixture import Emulator
 from tests.waiting import until
@@ -30,14 +30,14 @@ def locations(emulator: Emulator, version: str) -> Any:
 @pytest.mark.parametrize("version", ["v2", "v2alpha1"])
 def test_every_method_has_the_query_parameters_of_googles_document(shared_emulator: Emulator, version: str) -> None:
     document = json.loads(discovery_cache.get_static_doc("tpu", version))
-    assert {name for name in document["parameters"] if not name.startswith("$")} == query.SYSTEM
+    assert {name for name in document["parameters"] if not name.startswith("$")} == api_call.SYSTEM
     places, found = document["resources"]["projects"]["resources"]["locations"], {}
     for collection, resource in {"locations": places, **places["resources"]}.items():
         for verb, method in resource["methods"].items():
             names = {name for name, row in method["parameters"].items() if row["location"] == "query"}
             found[f"{collection}.{verb}"] = names
-            assert query.known(f"{collection}.{verb}", version) == names, (collection, verb)
-    assert {method for method in query.QUERY if query.known(method, version)} - {*found} <= {"reservations.list"}
+            assert api_call.known(f"{collection}.{verb}", version) == names, (collection, verb)
+    assert {method for method in api_call.QUERY if api_call.known(method, version)} - {*found} <= {"reservations.list"}
 
 
 def finish(api: Any, operation: dict[str, Any]) -> dict[str, Any]:

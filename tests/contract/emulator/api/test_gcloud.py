@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.conftest import Fault
 from tests.contract.emulator.api.gcloud_commands import ALPHA, BOTH, NOT_HERE, SCENARIOS, Step
-from tests.contract.emulator.conftest import Fault
 from tests.emulator_fixture import Emulator
 from tests.waiting import HANG_S, until
 

@@ -18,7 +18,8 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from google.rpc import error_details_pb2
 
 from orchestrator.emulator.daemon import control
-from tests.contract.emulator.conftest import ZONE, Fault, finish, node_body
+from tests.contract.conftest import Fault
+from tests.contract.emulator.conftest import ZONE, finish, node_body
 from tests.emulator_fixture import Emulator
 from tests.waiting import until
 
@@ -278,18 +279,3 @@ def test_the_server_starts_once_on_the_requested_port_and_stops_with_the_daemon(
     control.stop(emulator.state_dir)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((host, int(port)), timeout=1)
-
-
-def test_grpc_and_rest_share_one_cloud(
-    shared_emulator: Emulator, api: tpu_v2.TpuClient, client: tpu_v2.TpuClient
-) -> None:
-    place = "projects/two-doors/locations/us-central1-a"
-    made = {
-        finish(each.create_node(parent=place, node_id=name, node=node_body())).name
-        for each, name in ((api, "a"), (client, "b"))
-    }
-    assert {node.name for node in api.list_nodes(parent=place)} == made
-    assert {node.name for node in client.list_nodes(parent=place)} == made
-    assert {row["name"] for row in shared_emulator.billing()["nodes"] if row["project"] == "two-doors"} == made
-    for name in made:
-        finish(api.delete_node(name=name))

@@ -81,41 +81,6 @@ def test_a_request_from_create_to_absence(api: tpu_v2.TpuClient) -> None:
             gone()
 
 
-def test_several_nodes_of_one_request(api: tpu_v2.TpuClient) -> None:
-    made = ask(api, body(several=2))
-    row = becomes(api, made.name, State.ACTIVE)
-    nodes = {node.name: node.multislice_node for node in api.list_nodes(parent=ZONE)}
-    prefix = made.name.rpartition("/")[2]
-    assert [spec.node_id for spec in row.tpu.node_spec] == [f"{prefix}-0", f"{prefix}-1"]
-    assert nodes == {f"{ZONE}/nodes/{prefix}-0": True, f"{ZONE}/nodes/{prefix}-1": True}
-
-
-def test_a_preempted_node_suspends_its_request(api: tpu_v2.TpuClient, cloud: Emulator) -> None:
-    made = ask(api, body("spotted", spot={}))
-    becomes(api, made.name, State.ACTIVE)
-    cloud.request("POST", "/_emulator/nodes/spotted:preempt")
-    row = becomes(api, made.name, State.SUSPENDED)
-    assert row.state.state_initiator == tpu_v2.QueuedResourceState.StateInitiator.SERVICE
-    assert api.get_node(name=f"{ZONE}/nodes/spotted").state == tpu_v2.Node.State.PREEMPTED
-
-
-def test_a_request_that_expired_has_the_reason(api: tpu_v2.TpuClient, cloud: Emulator) -> None:
-    cloud.patch_settings(no_capacity=["*/*"])
-    made = ask(api, body("never", queueing_policy={"valid_until_duration": {"nanos": 50_000_000}}))
-    row = becomes(api, made.name, State.FAILED)
-    assert (row.state.failed_data.error.code, "'valid until'" in row.state.failed_data.error.message) == (4, True)
-
-
-def test_a_delete_while_provisioning_fails_in_its_operation(api: tpu_v2.TpuClient, cloud: Emulator) -> None:
-    cloud.patch_settings(provision_s=3600)
-    made = ask(api, body("soon"))
-    becomes(api, made.name, State.PROVISIONING)
-    with pytest.raises(exceptions.FailedPrecondition, match="delete is not supported while in state PROVISIONING"):
-        finish(api.delete_queued_resource(request={"name": made.name, "force": True}))
-    cloud.request("POST", "/_emulator/nodes/soon:put", {"state": "READY"})
-    becomes(api, made.name, State.ACTIVE)
-
-
 def test_a_reset_restarts_the_nodes(api: tpu_v2.TpuClient) -> None:
     made = ask(api, body("again"))
     becomes(api, made.name, State.ACTIVE)
@@ -123,14 +88,6 @@ def test_a_reset_restarts_the_nodes(api: tpu_v2.TpuClient) -> None:
     assert finish(api.reset_queued_resource(request={"name": made.name})).state.state == State.ACTIVE
     after = api.get_node(name=before.name)
     assert (after.id, after.state) == (before.id, tpu_v2.Node.State.READY)
-
-
-def test_a_repeated_request_id_creates_nothing_twice(api: tpu_v2.TpuClient) -> None:
-    output = {"parent": ZONE, "queued_resource_id": "twice", "queued_resource": body("twice"), "request_id": "an-uuid"}
-    first, second = (api.create_queued_resource(request=output) for _ in range(2))
-    assert first.operation.name == second.operation.name
-    with pytest.raises(exceptions.Conflict):
-        api.create_queued_resource(request=output | {"request_id": "another"})
 
 
 def test_lists_of_requests_are_complete_over_pages(api: tpu_v2.TpuClient) -> None:

@@ -72,7 +72,10 @@ def test_every_path_needs_the_token(http_: Http, path: str, given: str | None) -
     assert (status, answer["error"]["status"]) == (401, "UNAUTHENTICATED")
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "10.0.0.1:80", "", "[::2]:80", "0.0.0.0"])
+@pytest.mark.parametrize("host", [
+    *("evil.example", "127.0.0.1.evil.example", "127.0.0.1:80.evil.example", "localhost.evil.example", "10.0.0.1:80", ""),
+    *("[::2]:80", "0.0.0.0", "[::1].evil.example", "[::1]evil", "::1", "[::1"),
+])  # fmt: skip
 def test_a_host_that_is_not_loopback_is_refused(http_: Http, host: str) -> None:
     status, answer = http_.send("GET", "/v2/projects/p/locations", Host=host)
     assert (status, answer["error"]["status"]) == (403, "PERMISSION_DENIED")
@@ -81,11 +84,6 @@ def test_a_host_that_is_not_loopback_is_refused(http_: Http, host: str) -> None:
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:80", "127.9.9.9", "[::1]:80", "[::1]"])
 def test_every_name_of_loopback_is_accepted(http_: Http, host: str) -> None:
     assert http_.send("GET", "/v2/projects/p/locations", Host=host)[0] == 200
-
-
-@pytest.mark.parametrize("origin", ["http://evil.example", "http://127.0.0.1", "null", ""])
-def test_requests_of_web_pages_are_refused_even_with_the_token(http_: Http, origin: str) -> None:
-    assert http_.send("GET", "/v2/projects/p/locations", Origin=origin)[0] == 403
 
 
 def test_a_path_of_no_api_is_an_html_404_and_not_an_absent_resource(http_: Http) -> None:

@@ -95,18 +95,3 @@ def test_the_commands_set_capacity_and_begin_and_end_rehearsals(tpujob: Tpujob) 
     assert "capacity\t2\n" in says("rehearse", str(path))
     assert json.loads(says("rehearse", "--json"))["creates_per_minute"] == 91
     assert says("rehearse", "--end") == "faults\t0\n"
-
-
-@pytest.mark.parametrize(("words", "expected"), [
-    (["capacity", "set", "us-central1-a", "none"], "'us-central1-a' is not of the form ZONE/TYPE"),
-    (["capacity", "set", "*/*", "few"], "'few' is neither a number of chips nor none nor all"),
-    (["capacity", "set", "*/*", "1", "--tier", "cheap"], "capacity[0].tier must be one of any, on-demand,"),
-    (["capacity", "set", "*/*", "1", "--until", "soon"], "--until soon: "),
-    (["rehearse", "nowhere.yaml"], "nowhere.yaml cannot be read as YAML"),
-    (["rehearse", "nowhere.yaml", "--end"], "a file begins a rehearsal, and --end ends it"),
-])  # fmt: skip
-def test_a_mistake_on_the_command_line_is_one_line_and_exit_64(tpujob: Tpujob, words: list[str], expected: str) -> None:
-    done = tpujob("emulator", *words)
-    assert (done.returncode, done.stdout) == (64, "")
-    assert done.stderr.startswith(expected)
-    assert "Traceback" not in done.stderr

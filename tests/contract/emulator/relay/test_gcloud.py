@@ -11,7 +11,6 @@ import random
 import shutil
 import socket
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +20,10 @@ import pytest
 from google.cloud import tpu_v2
 
 from orchestrator.emulator.daemon import control
-from tests.contract.emulator.conftest import Fault
+from tests import ports
+from tests.contract.conftest import Fault
 from tests.emulator_fixture import Emulator
+from tests.ports import serving
 from tests.waiting import HANG_S, until
 
 pytestmark = [pytest.mark.gcloud, pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")]
@@ -67,24 +68,8 @@ def instance(api: tpu_v2.TpuClient, create: Callable[..., tpu_v2.Node]) -> str:
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    """The port of a server that sends everything back, and ends a connection that the client ends."""
-
-    def serve() -> None:
-        while True:
-            try:
-                near, _ = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=answer, args=(near,), daemon=True).start()
-
-    def answer(near: socket.socket) -> None:
-        with near:
-            while content := near.recv(65536):
-                near.sendall(content)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=serve, daemon=True).start()
-        yield listener.getsockname()[1]
+    with serving(ports.echo) as port:
+        yield port
 
 
 def exchange(process: subprocess.Popen[bytes], content: bytes, size: int = 8000) -> bytes:

@@ -86,32 +86,28 @@ def test_an_unknown_subsystem_starts_no_shell(machine: Machine) -> None:
     assert machine.run("netconf", "-s", input=b"echo a shell\n").stdout == b""
 
 
-def test_a_cut_connection_does_not_end_the_command(machine: Machine) -> None:
-    client = subprocess.Popen(
-        machine.argv(
-            "echo $$; trap '' HUP PIPE; until test -e cut; do sleep 0.02; done; echo survived > after-the-cut; exec sleep 600"
-        ),
-        stdout=subprocess.PIPE,
-        stdin=subprocess.PIPE,
-    )
+def cut(machine: Machine, command: str) -> int:
+    """Cut the connection of a command, which says its pid first."""
+    client = subprocess.Popen(machine.argv(command), stdout=subprocess.PIPE, stdin=subprocess.PIPE)
     assert client.stdout and client.stdin
     pid = int(client.stdout.readline())
     client.kill()
     client.wait()
     client.stdout.close()
     client.stdin.close()
+    return pid
+
+
+def test_a_cut_connection_does_not_end_the_command(machine: Machine) -> None:
+    after = "until test -e cut; do sleep 0.02; done; echo survived > after-the-cut; exec sleep 600"
+    pid = cut(machine, f"echo $$; trap '' HUP PIPE; {after}")
     machine.output("touch cut")
     until(lambda: machine.run("cat after-the-cut").stdout == b"survived\n")
     os.kill(pid, 9)
 
 
 def test_a_cut_connection_closes_the_commands_pipes(machine: Machine) -> None:
-    client = subprocess.Popen(machine.argv("echo $$; while echo; do sleep 0.01; done"), stdout=subprocess.PIPE)
-    assert client.stdout
-    pid = int(client.stdout.readline())
-    client.kill()
-    client.wait()
-    client.stdout.close()
+    pid = cut(machine, "echo $$; while echo; do sleep 0.01; done")
     until(lambda: not Path(f"/proc/{pid}").exists())
 
 
@@ -261,18 +257,13 @@ def test_a_stopped_node_has_no_processes_and_keeps_its_files(
     api: tpu_v2.TpuClient, create: Callable[..., tpu_v2.Node], shared_emulator: Emulator, login_key: Path, ssh_keys: str
 ) -> None:
     with shared_emulator.settings(client_startup_scripts=True):
-        _stops_and_starts(
-            api, create(metadata={"ssh-keys": ssh_keys, "startup-script": "echo boot >> $HOME/boots"}), login_key
-        )
-
-
-def _stops_and_starts(api: tpu_v2.TpuClient, node: tpu_v2.Node, login_key: Path) -> None:
-    worker = machines(api, node.name, login_key)[0]
-    until(lambda: worker.run("cat boots").stdout == b"boot\n")
-    pid = int(worker.output("setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $!"))
-    finish(api.stop_node(request={"name": node.name}))
-    assert has_ended(pid)
-    finish(api.start_node(request={"name": node.name}))
-    again = machines(api, node.name, login_key)[0]
-    assert again.host_key == worker.host_key
-    until(lambda: again.run("cat boots").stdout == b"boot\nboot\n")
+        node = create(metadata={"ssh-keys": ssh_keys, "startup-script": "echo boot >> $HOME/boots"})
+        worker = machines(api, node.name, login_key)[0]
+        until(lambda: worker.run("cat boots").stdout == b"boot\n")
+        pid = int(worker.output("setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $!"))
+        finish(api.stop_node(request={"name": node.name}))
+        assert has_ended(pid)
+        finish(api.start_node(request={"name": node.name}))
+        again = machines(api, node.name, login_key)[0]
+        assert again.host_key == worker.host_key
+        until(lambda: again.run("cat boots").stdout == b"boot\nboot\n")

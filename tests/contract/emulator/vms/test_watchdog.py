@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from orchestrator.core.lease import claim_labels
-from orchestrator.core.lease.cloud_api import SliceName, WorkerAddress
+from orchestrator.core.lease.cloud_api import SliceName
 from orchestrator.core.lease.lease import Mode, Purpose
 from orchestrator.core.lease.timings import GOOGLE
 from orchestrator.core.lease.watchdog_report import ATTRIBUTE, problem, read_watchdogs
@@ -27,6 +27,7 @@ from orchestrator.engine.provision.startup_script import startup_script, watchdo
 from orchestrator.remote.fleet.fleet import Fleet
 from orchestrator.remote.ssh.keys import KeyPair, create_key, ssh_keys_metadata
 from orchestrator.vm.watchdog import PROVERS
+from tests.contract.remote.fixture import workers_of
 from tests.emulator_fixture import Emulator
 from tests.leases import lease_on
 from tests.waiting import HANG_S, until
@@ -73,31 +74,9 @@ class Node:
         return found
 
     def fleet(self) -> Fleet:
-        output = self.emulator.request("POST", f"/v2/{self.name}:getGuestAttributes", {})
-        workers = []
-        for index, worker in enumerate(output["guestAttributes"]):
-            values = {(item["namespace"], item["key"]): item["value"] for item in worker["queryValue"]["items"]}
-            port, key = int(values["tpujob-emulator", "ssh-port"]), values["hostkeys", "ssh-ed25519"]
-            workers.append(WorkerAddress(index, "127.0.0.1", port, f"ssh-ed25519 {key}"))
+        workers = list(workers_of(self.emulator, self.name.rpartition("/")[2]))
         where = self.directory / "known_hosts"
         return Fleet(workers, user=USER, key_path=self.key.private_path, known_hosts=where, on_notice=print)
-
-    def heartbeat_at(self) -> float:
-        """Return when the last heartbeat was written; 0: never."""
-        found = list(self.emulator.state_dir.glob(f"vms/{self.uid}/worker0/watchdog/heartbeat"))
-        try:
-            return found[0].stat().st_mtime if found else 0.0
-        except FileNotFoundError:
-            return 0.0
-
-    @property
-    def uid(self) -> str:
-        return str(self.bill()["uid"])
-
-    def calls(self, operation: str) -> list[float]:
-        """Return the times of such calls of its VMs."""
-        rows = self.emulator.request("GET", f"/_emulator/requests?node={self.name}")["requests"]
-        return [row["at"] for row in rows if (row["operation"], row["caller"]) == (operation, "vm")]
 
     def bill(self) -> dict[str, Any]:
         return next(bill for bill in self.emulator.billing()["nodes"] if bill["name"] == self.name)
@@ -184,33 +163,10 @@ def test_the_watchdog_on_every_worker_is_armed_soon_after_ready(make: Make, shar
     assert {(call["operation"], call["caller"]) for call in calls} == {("nodes.delete", "vm")}
 
 
-def test_past_its_deadline_a_slice_deletes_itself_despite_heartbeats(make: Make) -> None:
-    node = make()
-    fleet = node.fleet()
-    fleet.send_heartbeats(TIMINGS.heartbeat_s)
-    until(node.heartbeat_at, "a heartbeat")
-    deadline = int(time.time()) + 1
-    node.set_labels(deadline=deadline)
-    until(lambda: is_absent(node))
-    assert node.bill()["until"] >= deadline
-    fleet.cancel()
-
-
 def test_an_idle_held_slice_deletes_itself(make: Make) -> None:
     node = make(mode=Mode.HOLD, idle_s=1.0)
     until(lambda: is_absent(node))
     assert node.bill()["until"] - node.bill()["since"] >= 1.0
-
-
-@pytest.mark.exhaustive
-def test_a_login_is_not_idle(make: Make) -> None:
-    node = make(mode=Mode.HOLD, idle_s=6.0)
-    fleet = node.fleet()
-    fleet.run(0, ["sleep", "8"])
-    ended_at = time.time()
-    fleet.cancel()
-    until(lambda: is_absent(node))
-    assert node.bill()["until"] - ended_at >= 6.0 - 3 * TIMINGS.heartbeat_s
 
 
 def test_the_watchdog_ends_with_its_vm_and_runs_after_the_next_boot(make: Make, shared_emulator: Emulator) -> None:

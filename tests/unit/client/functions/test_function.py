@@ -59,17 +59,9 @@ def of(text: str, **around: Any) -> RemoteFunction[..., Any]:
 
 def test_the_job_of_a_call_has_the_keys_of_the_decorator() -> None:
     decorate = tpujob.function(
-        "v6e-8",
-        zone=["us-east5", "us-central1"],
-        spot=True,
-        env={"A": "b"},
-        name="mine",
-        code="src",
-        max_duration="30m",
-        backend="xla",
-        requirements=["einops"],
-        python="3.12",
-    )
+        "v6e-8", zone=["us-east5", "us-central1"], spot=True, env={"A": "b"}, name="mine", code="src",
+        max_duration="30m", backend="xla", requirements=["einops"], python="3.12",
+    )  # fmt: skip
     job = decorate(cell("def f_of(x): return x")["f_of"]).job(3)
     spec = spec_of(job)
     assert (spec.name, spec.code, spec.env, spec.limits.max_duration_s) == ("mine", "src", {"A": "b"}, 1800.0)

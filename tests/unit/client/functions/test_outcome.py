@@ -89,12 +89,9 @@ def test_the_first_worker_with_an_error_counts_and_a_broken_file_does_not(tmp_pa
 def test_hostile_text_is_inert(tmp_path: Path) -> None:
     evil = "\x1b]52;c;eA==\x07\x1b[2J\u202e sesame"
     found = {
-        "type": f"Value{evil}",
-        "message": f"{evil}\nsecond",
-        "traceback": f"{evil}\n" * 5000,
-        "file": evil,
+        "type": f"Value{evil}", "message": f"{evil}\nsecond", "traceback": f"{evil}\n" * 5000, "file": evil,
         "line": -1,
-    }
+    }  # fmt: skip
     error = error_of(left(tmp_path, ERROR, {"schema": 1, **found}))
     assert error is not None
     for text in (error.message, error.traceback, error.file, error.type_name, *error.__notes__):

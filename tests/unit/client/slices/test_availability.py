@@ -10,6 +10,7 @@ from orchestrator.client.events import Reporter
 from orchestrator.client.slices import availability
 from orchestrator.core.lease.cloud_api import Listing
 from orchestrator.errors import AuthError, CloudUnavailable
+from orchestrator.places.tpu.plans import AVAILABILITY, known_availability
 
 
 class Cloud:
@@ -43,13 +44,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Cloud]:
 
 
 def test_what_every_zone_said_is_remembered_for_this_project_only(tmp_path: Path, asked: list[Cloud]) -> None:
-    assert availability.known(session(tmp_path)) is None
+    assert known_availability(session(tmp_path)) is None
     asked.append(Cloud(b=CloudUnavailable("timed out")))
     found = availability.refresh(session(tmp_path))
     assert found.zones == {"a": ("v4-p", "v6e-a"), "c": ("v4-p", "v6e-c")} and found.unreachable == {"b": "timed out"}
-    assert availability.known(session(tmp_path)) == found
-    assert availability.known(session(tmp_path, "other")) is None
-    assert [path.name for path in tmp_path.iterdir()] == [availability.FILE]
+    assert known_availability(session(tmp_path)) == found
+    assert known_availability(session(tmp_path, "other")) is None
+    assert [path.name for path in tmp_path.iterdir()] == [AVAILABILITY]
 
 
 def test_when_no_zone_answers_the_old_answer_stays(tmp_path: Path, asked: list[Cloud]) -> None:
@@ -58,9 +59,9 @@ def test_when_no_zone_answers_the_old_answer_stays(tmp_path: Path, asked: list[C
     asked.append(Cloud(a=AuthError("denied"), b=AuthError("denied"), c=AuthError("denied")))
     with pytest.raises(AuthError, match="denied"):
         availability.refresh(session(tmp_path))
-    assert availability.known(session(tmp_path)) == before
+    assert known_availability(session(tmp_path)) == before
 
 
 def test_a_file_that_cannot_be_read_is_as_if_there_was_none(tmp_path: Path) -> None:
-    (tmp_path / availability.FILE).write_text("{")
-    assert availability.known(session(tmp_path)) is None
+    (tmp_path / AVAILABILITY).write_text("{")
+    assert known_availability(session(tmp_path)) is None

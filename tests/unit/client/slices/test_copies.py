@@ -12,8 +12,7 @@ import pytest
 
 from orchestrator import fork
 from orchestrator.client.slices import copies
-from orchestrator.client.slices.copies import LEASH, Copy, Place, check_sources, parse, place
-from orchestrator.client.slices.copy_output import Said
+from orchestrator.client.slices.copies import LEASH, Copy, Place, Said, check_sources, parse, place
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import UserError
 from tests.waiting import HANG_S, until

@@ -10,22 +10,13 @@ def test_workers_that_fail_alike_are_one_line() -> None:
 
 def test_other_codes_and_other_causes_are_lines_of_their_own_the_first_failure_first() -> None:
     ended = [
-        Ended(5, 1),
-        Ended(1, 255, "worker1: the connection was cut"),
-        Ended(0, 0),
-        Ended(4, 2),
-        Ended(7, 1),
-        Ended(3, 255, "worker3: the connection was cut"),
-        Ended(6, 255, "worker6: not started"),
-        Ended(8, 255),
-    ]
+        Ended(5, 1), Ended(1, 255, "worker1: the connection was cut"), Ended(0, 0), Ended(4, 2), Ended(7, 1),
+        Ended(3, 255, "worker3: the connection was cut"), Ended(6, 255, "worker6: not started"), Ended(8, 255),
+    ]  # fmt: skip
     assert failures(ended) == [
-        "worker5 and worker7: exit code 1",
-        "worker1: the connection was cut (2 alike: worker1 and worker3)",
-        "worker4: exit code 2",
-        "worker6: not started",
-        "worker8: exit code 255",
-    ]
+        "worker5 and worker7: exit code 1", "worker1: the connection was cut (2 alike: worker1 and worker3)",
+        "worker4: exit code 2", "worker6: not started", "worker8: exit code 255",
+    ]  # fmt: skip
 
 
 def test_no_failure_is_no_line() -> None:

@@ -13,9 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.client.reach import Emulator
 from orchestrator.client.slices import relay
-from orchestrator.client.slices.relay import MODULE, argv, carry
+from orchestrator.client.slices.relay import carry
+from orchestrator.places.desk import Emulator
+from orchestrator.places.tpu.reach import RELAY, relay_argv
 from tests.unit.test_import_cost import heavy, imported
 from tests.unit.test_imports import is_within
 from tests.waiting import HANG_S
@@ -174,7 +175,7 @@ def started(port: int, directory: Path, **variables: str) -> subprocess.Popen[by
     token.write_text(TOKEN)
     home.mkdir()
     own = {"HOME": str(home), "TPUJOB_STATE_DIR": str(home / "state")}
-    argument = [*argv("p", "z", Emulator(f"http://127.0.0.1:{port}", token)), "i"]
+    argument = [*relay_argv("p", "z", Emulator(f"http://127.0.0.1:{port}", token)), "i"]
     pipe, env = subprocess.PIPE, {**os.environ, **own, **variables}
     return subprocess.Popen(argument, stdin=pipe, stdout=pipe, stderr=pipe, env=env)
 
@@ -185,7 +186,7 @@ def written(directory: Path) -> dict[str, str]:
 
 
 def test_it_imports_neither_engine_nor_ledger_nor_the_command_line() -> None:
-    modules = imported(f"import {MODULE}")
+    modules = imported(f"import {RELAY}")
     assert not [
         name for name in modules if is_within(name, {f"orchestrator.{part}" for part in ("engine", "ledger", "cli")})
     ]

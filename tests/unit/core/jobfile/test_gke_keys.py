@@ -27,14 +27,9 @@ def test_a_job_on_a_cluster_says_where_and_as_what_it_runs() -> None:
     assert (spec.tpu.accelerator, spec.tpu.slices, spec.tpu.wait) == ("tpu7x-16", 2, 6 * 3600)
     assert spec.tpu.effective_provisioning is Provisioning.RESERVED
     assert spec.gke.wish == ClusterWish(
-        cluster=CLUSTER,
-        namespace="team-a",
-        queue="tpu",
-        priority="high",
-        image="us-docker.pkg.dev/p/r/i:1",
-        service_account="trainer",
-        reservation="projects/my-project/reservations/r1",
-    )
+        cluster=CLUSTER, namespace="team-a", queue="tpu", priority="high", image="us-docker.pkg.dev/p/r/i:1",
+        service_account="trainer", reservation="projects/my-project/reservations/r1",
+    )  # fmt: skip
     assert spec.warnings() == []
 
 

@@ -281,14 +281,9 @@ def test_all_mistakes_are_reported_at_once_in_the_order_of_the_file() -> None:
         "limits: {max_duration: 9d}\n"
     )
     assert [line.partition(": ")[2].partition(": ")[0] for line in problems(text)] == [
-        "name",
-        "tpu.acclerator",
-        "tpu.zone",
-        "train.epochs",
-        "train.epochs",
-        "train.eval",
+        "name", "tpu.acclerator", "tpu.zone", "train.epochs", "train.epochs", "train.eval",
         "limits.max_duration",
-    ]
+    ]  # fmt: skip
 
 
 def test_a_flood_of_mistakes_is_cut_and_counted() -> None:

@@ -169,12 +169,8 @@ def variables(*texts: str, text: str = JOB) -> dict[str, str]:
 def test_a_variable_is_text_and_goes_beside_those_of_the_file() -> None:
     text = JOB + "env: {N: 3, M: m}\n"
     assert variables("A=1e-4", "B=", "C=a: [b", "M=x=y", text=text) == {
-        "N": "3",
-        "A": "1e-4",
-        "B": "",
-        "C": "a: [b",
-        "M": "x=y",
-    }
+        "N": "3", "A": "1e-4", "B": "", "C": "a: [b", "M": "x=y",
+    }  # fmt: skip
 
 
 def test_a_variable_without_a_value_is_the_users_own() -> None:
@@ -225,15 +221,8 @@ def test_a_secret_on_the_command_line_is_refused_and_not_repeated(make: object) 
 def test_scalars_of_env_are_text_as_written() -> None:
     text = 'command: ls\nenv: {N: 3, FLAG: true, LR: 1e-4, Z: 007, H: 0x1F, I: .inf, Q: "08", T: plain}\n'
     assert dict(keys.load(text, path="job.yaml").env) == {
-        "N": "3",
-        "FLAG": "true",
-        "LR": "1e-4",
-        "Z": "007",
-        "H": "0x1F",
-        "I": ".inf",
-        "Q": "08",
-        "T": "plain",
-    }
+        "N": "3", "FLAG": "true", "LR": "1e-4", "Z": "007", "H": "0x1F", "I": ".inf", "Q": "08", "T": "plain",
+    }  # fmt: skip
 
 
 def test_scalars_of_env_that_an_option_sets_are_text_as_written() -> None:

@@ -31,12 +31,8 @@ def test_a_train_value_that_is_a_parameter_keeps_its_type() -> None:
     train = spec.train
     assert train is not None
     assert (train.lr, train.epochs, train.cores, train.eval, train.checkpoint_every) == (
-        0.01,
-        3,
-        "all",
-        True,
-        "3 steps",
-    )
+        0.01, 3, "all", True, "3 steps",
+    )  # fmt: skip
 
 
 def test_options_of_an_entry_keep_their_types_at_any_depth() -> None:

@@ -29,11 +29,8 @@ def problems(text: str) -> list[str]:
 def test_there_is_a_variant_for_every_combination_the_last_parameter_changing_fastest() -> None:
     found = variants("matrix: {lr: [1e-4, 3e-4], seed: [1, 2]}\ncommand: train --lr ${params.lr} ${params.seed}\n")
     assert [variant.spec.command for variant in found] == [
-        "train --lr 1e-4 1",
-        "train --lr 1e-4 2",
-        "train --lr 3e-4 1",
-        "train --lr 3e-4 2",
-    ]
+        "train --lr 1e-4 1", "train --lr 1e-4 2", "train --lr 3e-4 1", "train --lr 3e-4 2",
+    ]  # fmt: skip
     assert [variant.name for variant in found] == [f"lr-sweep-{number}" for number in (1, 2, 3, 4)]
     assert [variant.label for variant in found][:2] == ["lr=1e-4 seed=1", "lr=1e-4 seed=2"]
     assert [variant.number for variant in found] == [1, 2, 3, 4]
@@ -64,11 +61,8 @@ def test_named_variants_run_with_every_combination() -> None:
     text = "name: t\nvariants: {a: {}, b: {env: {X: y}}}\nmatrix: {lr: [1, 2]}\ncommand: x ${params.lr}\n"
     found = variants(text)
     assert [(v.name, v.label) for v in found] == [
-        ("t-a-1", "a lr=1"),
-        ("t-a-2", "a lr=2"),
-        ("t-b-1", "b lr=1"),
-        ("t-b-2", "b lr=2"),
-    ]
+        ("t-a-1", "a lr=1"), ("t-a-2", "a lr=2"), ("t-b-1", "b lr=1"), ("t-b-2", "b lr=2"),
+    ]  # fmt: skip
     assert [dict(v.spec.env) for v in found] == [{}, {}, {"X": "y"}, {"X": "y"}]
 
 

@@ -35,20 +35,20 @@ def test_a_404_a_clean_list_and_a_settled_create_are_the_proof() -> None:
     assert judge(SETTLED, Evidence(None, CLEAN), 10.0, CAN).gone
 
 
-@pytest.mark.parametrize("evidence", [
-    pytest.param(Evidence(HERE, None), id="the slice exists"),
-    pytest.param(Evidence(AuthError("403"), CLEAN), id="get answers 403"),
-    pytest.param(Evidence(CloudUnavailable("timeout"), CLEAN), id="get times out"),
-    pytest.param(Evidence(None, None), id="no list yet"),
-    pytest.param(Evidence(None, CloudUnavailable("503")), id="the list fails"),
-    pytest.param(Evidence(None, Listing((), ("us-central1-a",))), id="the zone is unreachable"),
-    pytest.param(Evidence(None, Listing((OTHER, HERE))), id="get says 404 but it is listed"),
+@pytest.mark.parametrize(("evidence", "missing"), [
+    pytest.param(Evidence(HERE, None), "still there", id="the slice exists"),
+    pytest.param(Evidence(AuthError("403"), CLEAN), "get failed: 403", id="get answers 403"),
+    pytest.param(Evidence(CloudUnavailable("timeout"), CLEAN), "get failed: timeout", id="get times out"),
+    pytest.param(Evidence(None, None), "not yet listed", id="no list yet"),
+    pytest.param(Evidence(None, CloudUnavailable("503")), "list failed: 503", id="the list fails"),
+    pytest.param(Evidence(None, Listing((), ("us-central1-a",))), "us-central1-a unreachable", id="the zone is unreachable"),
+    pytest.param(Evidence(None, Listing((OTHER, HERE))), "still listed", id="get says 404 but it is listed"),
     pytest.param(Evidence(None, Listing((replace(OTHER, labels={"tpujob-lease-id": LEASE.id}),))),
-                 id="another node of the run is listed"),
+                 "still listed", id="another node of the run is listed"),
 ])  # fmt: skip
-def test_anything_less_is_not(evidence: Evidence) -> None:
+def test_anything_less_is_not_and_says_what_is_missing(evidence: Evidence, missing: str) -> None:
     verdict = judge(SETTLED, evidence, 1e9, CAN)
-    assert not verdict.gone and verdict.missing
+    assert not verdict.gone and missing in verdict.missing[0]
 
 
 def test_a_404_before_the_create_has_settled_is_not_gone_and_has_a_time() -> None:

@@ -51,15 +51,9 @@ def test_only_a_lease_that_is_down_can_become_gone(lease: Lease) -> None:
 
 
 EVERY_EVENT: list[LeaseEvent] = [
-    Sent("x", 9.0),
-    CreateRefused("x", 9.0, "no"),
-    Created("x", 9.0, "operation-2"),
-    Settled("x", 9.0),
-    Ready("x", 9.0),
-    Held("x", 9.0, 99.0),
-    Down("x", 9.0, "again"),
-    Gone("x", 9.0, "again"),
-]
+    Sent("x", 9.0), CreateRefused("x", 9.0, "no"), Created("x", 9.0, "operation-2"), Settled("x", 9.0),
+    Ready("x", 9.0), Held("x", 9.0, 99.0), Down("x", 9.0, "again"), Gone("x", 9.0, "again"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("event", EVERY_EVENT, ids=lambda event: type(event).__name__)

@@ -51,11 +51,8 @@ def test_an_error_comes_back_from_the_ledger_as_it_was(error: errors.TpujobError
     again = recorded_error(recorded(error))
     assert again is not None and type(again) is type(error)
     assert (again.message, str(again), again.exit_code, again.hint) == (
-        error.message,
-        error.message,
-        error.exit_code,
-        error.hint,
-    )
+        error.message, error.message, error.exit_code, error.hint,
+    )  # fmt: skip
     for code in ("rc", "signum"):
         if not isinstance(error, errors.CommandFailed):  # its exit code is not recorded
             assert getattr(again, code, None) == getattr(error, code, None)

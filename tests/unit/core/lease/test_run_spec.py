@@ -8,7 +8,7 @@ import pytest
 from orchestrator.core.jobfile import keys
 from orchestrator.core.lease.access import AccessWish
 from orchestrator.core.lease.run_spec import FunctionCall, LimitsRecord, RunSpec, SweepPart, TpuRecord, TrainRecord
-from orchestrator.run.preparation import runs
+from orchestrator.places.preparation import records as runs
 
 JOB = """
 tpu: {accelerator: v6e-8, zone: us-east5-b}
@@ -31,16 +31,10 @@ def test_what_the_file_said_is_read_again() -> None:
         train=TrainRecord("a:b", FunctionCall("f"), "none", "mlp", "mnist", 64, "fp32", 4),
         tpu=TpuRecord("v6e-8", ("us-east5-b",)),
         access=AccessWish("auto", None, "auto", "n", "s", ("t",), secure_boot=False),
-        limits=LimitsRecord(5400.0, 2_000_000_000, 3_000_000, 300.0),
-        artifacts=("*.txt",),
-        metrics={"loss": "loss ([0-9.]+)"},
-        ports=(6006,),
-        tpu_metrics=False,
-        params={"lr": 0.1, "name": "x"},
-        secret_sources=("MINE",),
-        sweep=SweepPart("1", "s", 2, "lr=0.1", "k"),
-        values=spec.values,
-    )
+        limits=LimitsRecord(5400.0, 2_000_000_000, 3_000_000, 300.0), artifacts=("*.txt",),
+        metrics={"loss": "loss ([0-9.]+)"}, ports=(6006,), tpu_metrics=False, params={"lr": 0.1, "name": "x"},
+        secret_sources=("MINE",), sweep=SweepPart("1", "s", 2, "lr=0.1", "k"), values=spec.values,
+    )  # fmt: skip
     assert _recorded("on: gke\ngke: {image: i}\nbucket: gs://my-bucket/r\ncommand: ls").bucket == "gs://my-bucket/r"
     assert _recorded("command: ls").command == "ls" and _recorded("command: ls").train is None
     several = _recorded("command: ls\ntpu: {any_of: [{accelerator: v5e-8}, {accelerator: v6e-8}]}")

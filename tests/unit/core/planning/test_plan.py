@@ -132,11 +132,8 @@ def test_fastest_asks_plain_capacity_first_then_spot_then_queued() -> None:
     flex = replace(V5E, provisioning=Provisioning.FLEX_START)
     plan = make([flex, replace(V5E, queue=True), replace(V5E, provisioning=SPOT), V5E], order=CandidateOrder.FASTEST)
     assert [str(candidate.provisioning) for candidate in plan.candidates] == [
-        "on-demand",
-        "spot",
-        "flex-start",
-        "queued",
-    ]
+        "on-demand", "spot", "flex-start", "queued",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("requested", "queue", "provisioning", "queued"), [
@@ -191,11 +188,8 @@ def test_a_granted_candidate_is_free_and_comes_first_under_cheapest_with_a_reaso
     requests = [replace(V5E, provisioning=SPOT), CapacityRequest("v3-8", ("us-central1-a", "europe-west4-a"))]
     first, *others = make(requests, order=CandidateOrder.CHEAPEST, inputs=GRANTED).candidates
     assert (first.zone, first.granted, first.usd_per_hour, first.list_usd_per_hour) == (
-        "europe-west4-a",
-        True,
-        0.0,
-        8.8,
-    )
+        "europe-west4-a", True, 0.0, 8.8,
+    )  # fmt: skip
     assert first.why == "asked for; your settings say that it is granted (5 on-demand v3-8)"
     assert not any(candidate.granted for candidate in others) and all(candidate.usd_per_hour for candidate in others)
 

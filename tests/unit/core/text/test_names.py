@@ -43,22 +43,14 @@ def test_every_node_name_is_allowed_by_the_api(user: str, bits: int) -> None:
 
 def test_the_labels_are_those_that_gc_reads() -> None:
     labels = names.labels(
-        lease_id="7q2m4x1pzt",
-        owner="k3f9ab",
-        claimed_until=1795255421.9,
-        deadline=1795341821.0,
-        name="mnist",
+        lease_id="7q2m4x1pzt", owner="k3f9ab", claimed_until=1795255421.9, deadline=1795341821.0, name="mnist",
         mode="attached",
-    )
+    )  # fmt: skip
     assert labels == {
-        "tpujob": "1",
-        "tpujob-lease-id": "7q2m4x1pzt",
-        "tpujob-owner": "k3f9ab",
-        "tpujob-claimed-until": "1795255421",
-        "tpujob-deadline": "1795341821",
-        "tpujob-name": "mnist",
+        "tpujob": "1", "tpujob-lease-id": "7q2m4x1pzt", "tpujob-owner": "k3f9ab",
+        "tpujob-claimed-until": "1795255421", "tpujob-deadline": "1795341821", "tpujob-name": "mnist",
         "tpujob-mode": "attached",
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("node", "labels", "ours"), [

@@ -87,19 +87,12 @@ PARTS = st.sampled_from(
     [
         *(b"plain text", b"\ttab", b"   ", b"\r", b"\r\n", b"50%\r", b"\x1b[31m", b"\x1b[0m", b"\x1b", b"\x1b]0;title"),
         *(
-            b"\x07",
-            b"\x1b\\",
-            b"\x1b[2J",
-            b"\x1b[",
-            b"A",
-            b"\x00\x08",
-            "é·█".encode(),
-            "\u202e\u2028".encode(),
-            "\x9b31m\x9d".encode(),
+            b"\x07", b"\x1b\\", b"\x1b[2J", b"\x1b[", b"A", b"\x00\x08", "é·█".encode(),
+            "\u202e\u2028".encode(), "\x9b31m\x9d".encode(),
         ),
         *(b"\xff\xc3", b"y" * (LINE_CHARS - 3), b"\x1b[1m" * 4000, b"\n", b"\n", b"\n"),
     ]
-)
+)  # fmt: skip
 
 
 @given(st.lists(PARTS, max_size=25).map(b"".join))

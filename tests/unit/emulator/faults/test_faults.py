@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from orchestrator.emulator.faults.active_faults import NO_FAULT, Decision, Faults
 from orchestrator.emulator.faults.fault import read
-from orchestrator.emulator.faults.kinds import CHOICES, KINDS, LIMITS, OPERATIONS, RELAY, Role
+from orchestrator.emulator.faults.kinds import CHOICES, KINDS, LIMITS, OPERATIONS, RELAY
 from orchestrator.emulator.plain_data import BadData
 
 NODE = "projects/p/locations/us-west4-a/nodes/tpujob-x"
@@ -201,24 +201,6 @@ def test_the_defaults_of_every_kind_are_valid(name: str) -> None:
     assert fault.operations == set(KINDS[name].operations)
     assert set(KINDS[name].operations) <= {*OPERATIONS, *RELAY}
     assert dict(fault.parameters) == dict(KINDS[name].parameters)
-    assert (fault.role is Role.EFFECT) == (name in EFFECTS)
-
-
-EFFECTS = {
-    *(
-        "hidden",
-        "late",
-        "stockout",
-        "create_fails",
-        "create_fails_leaving_node",
-        "operation_fails",
-        "operation_forgets",
-    ),
-    *("stuck", "stalled", "delete_dropped", "refuse_delete", "few_endpoints", "unreachable", "stale_list", "page_loop"),
-    *("content_cut", "content_wrong"),
-    *("page_error", "operation_gone"),
-    *("relay_reject", "relay_refuse", "relay_cut", "relay_close", "relay_silent", "relay_slow"),
-}
 
 
 @pytest.mark.parametrize(("data", "expected"), [

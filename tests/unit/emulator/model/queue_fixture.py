@@ -1,9 +1,11 @@
-"""The emulated cloud with its queue, under virtual time; hosts reach their target power at once."""
+"""The emulated cloud with its queue, under virtual time; hosts reach their target power at once, unless a test holds them."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from orchestrator.emulator.api_errors import ApiError
+from orchestrator.emulator.faults.fault import Fault
 from orchestrator.emulator.model.cloud_state import CloudState
 from orchestrator.emulator.model.queue_records import QueuedResource
 from orchestrator.emulator.model.records import HostRecord, Node, OperationRecord, Power, Settings
@@ -19,20 +21,23 @@ DELAYS: dict[str, float] = {
 }
 
 
-def hosts_follow(state: CloudState, now: float) -> None:
-    """Let every host reach the power that its node wants."""
-    for node in list(state.nodes.values()):
-        if node.power != node.target_power:
-            hosts = [HostRecord(22, 80)] if node.target_power is Power.ON else None
-            state.powered(node.uid, node.target_power, now, hosts)
-
-
 class QueueCloud:
     """Names are ids; the zone is ZONE unless a test names another."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *faults: dict[str, Any], **settings: Any) -> None:
         self.state = CloudState("seed", Settings(**{**DELAYS, **settings}))
         self.now = 1000.0
+        self.hosts_follow = True
+        self.state.faults.add_all(faults, self.now)
+
+    def effect(self, operation: str, name: str) -> Fault | None:
+        return self.state.decide(operation, "client", name, self.now).effect
+
+    def _followed(self, ask: Callable[[], OperationRecord]) -> OperationRecord:
+        try:
+            return ask()
+        finally:
+            self.follow()
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -50,44 +55,43 @@ class QueueCloud:
         ids = {"nodeId": f"{queue_id}-node"} if spec is None else spec
         body = {"tpu": {"nodeSpec": [{"node": node or NODE} | ids]}} | fields
         row = parse_queued("p", zone, queue_id, body, version, self.now)
-        effect = self.state.decide("queuedResources.create", "client", row.name, self.now).effect
-        try:
-            return self.state.queue.create(row, version, self.now, effect, request_id)
-        finally:
-            self.follow()
+        effect = self.effect("queuedResources.create", row.name)
+        return self._followed(lambda: self.state.queue.create(row, version, self.now, effect, request_id))
 
     def unqueue(self, queue_id: str = "q", *, force: bool = False, request_id: str = "") -> OperationRecord:
         name = f"{PLACE}/queuedResources/{queue_id}"
-        effect = self.state.decide("queuedResources.delete", "client", name, self.now).effect
-        operation = self.state.queue.delete(
-            name, force=force, api_version="v2", now=self.now, effect=effect, request_id=request_id
-        )
-        self.follow()
-        return operation
+        settled = {"now": self.now, "effect": self.effect("queuedResources.delete", name), "request_id": request_id}
+        return self._followed(lambda: self.state.queue.delete(name, force=force, api_version="v2", **settled))
 
     def reset(self, queue_id: str = "q") -> OperationRecord:
-        operation = self.state.queue.reset(f"{PLACE}/queuedResources/{queue_id}", "v2", self.now)
-        self.follow()
-        return operation
+        return self._followed(lambda: self.state.queue.reset(f"{PLACE}/queuedResources/{queue_id}", "v2", self.now))
 
     def create(self, node_id: str = "n", *, zone: str = ZONE, project: str = "p", **spec: Any) -> OperationRecord:
         node = parse_create(project, zone, node_id, NODE | spec, "v2alpha1")
-        try:
-            return self.state.create(node, "v2", self.now)
-        finally:
-            self.follow()
+        effect = self.effect("nodes.create", node.name)
+        return self._followed(lambda: self.state.create(node, "v2", self.now, effect))
 
-    def delete(self, node_id: str) -> OperationRecord:
-        operation = self.state.delete(f"{PLACE}/nodes/{node_id}", "v2", self.now)
-        self.follow()
-        return operation
+    def delete(self, node_id: str = "n") -> OperationRecord:
+        name = f"{PLACE}/nodes/{node_id}"
+        effect = self.effect("nodes.delete", name)
+        return self._followed(lambda: self.state.delete(name, "v2", self.now, effect))
+
+    def power(self, verb: str, node_id: str = "n") -> OperationRecord:
+        name = f"{PLACE}/nodes/{node_id}"
+        effect = self.effect(f"nodes.{verb}", name)
+        return self._followed(lambda: self.state.change_power(name, verb, "v2", self.now, effect))
+
+    def set_labels(self, node_id: str = "n", **labels: str) -> OperationRecord:
+        name = f"{PLACE}/nodes/{node_id}"
+        effect = self.effect("nodes.patch", name)
+        return self._followed(lambda: self.state.patch(name, {"labels": labels}, "v2", self.now, effect))
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def wait(self, seconds: float) -> None:
         """Let time pass, with a stop at everything that is due, as the driver does."""
         end = self.now + seconds
-        while (due := self.state.next_due()) is not None and due <= end:
+        while self.hosts_follow and (due := self.state.next_due()) is not None and due <= end:
             self.now = max(self.now, due)
             self.state.advance(self.now)
             self.follow()
@@ -96,7 +100,11 @@ class QueueCloud:
         self.follow()
 
     def follow(self) -> None:
-        hosts_follow(self.state, self.now)
+        """Let every host reach the power that its node wants."""
+        for node in [*self.state.nodes.values()] if self.hosts_follow else []:
+            if node.power != node.target_power:
+                hosts = [HostRecord(22, 80)] if node.target_power is Power.ON else None
+                self.state.powered(node.uid, node.target_power, self.now, hosts)
 
     def restart(self) -> None:
         """Continue as the next daemon does, with the saved state."""
@@ -118,6 +126,20 @@ class QueueCloud:
 
     def node(self, node_id: str = "q-node") -> Node:
         return self.state.node(f"{PLACE}/nodes/{node_id}")
+
+    def seen(self, node_id: str = "n") -> str | None:
+        try:
+            return self.node(node_id).state
+        except ApiError as refusal:
+            assert refusal.status == "NOT_FOUND"
+            return None
+
+    def listed(self, zone: str = ZONE) -> tuple[dict[str, str], list[str]]:
+        nodes, silent = self.state.listed("p", zone, self.effect("nodes.list", f"projects/p/locations/{zone}"))
+        return {node.node_id: node.state for node in nodes}, silent
+
+    def billed(self) -> float:
+        return float(self.state.meter.read(self.now)["totals"]["node_seconds"])
 
     @property
     def nodes(self) -> dict[str, str]:

@@ -1,101 +1,25 @@
 """What faults do to the emulated cloud, and events of its nodes, under virtual time."""
 
-import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import invariant, precondition, rule
 
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.faults.active_faults import NoReply
-from orchestrator.emulator.faults.fault import Fault
 from orchestrator.emulator.faults.kinds import KINDS, Role
-from orchestrator.emulator.model.cloud_state import CloudState
-from orchestrator.emulator.model.records import LOST, SETTLED_POWER, Node, OperationRecord, Power, Settings
+from orchestrator.emulator.model.records import LOST, SETTLED_POWER, Power
 from orchestrator.emulator.plain_data import BadData
 from orchestrator.emulator.wire import queue_json
-from tests.unit.emulator.model.queue_fixture import hosts_follow
-
-SPEC = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
-PLACE = "projects/p/locations/z"
+from tests.unit.emulator.model.any_order import AnyOrder
+from tests.unit.emulator.model.queue_fixture import PLACE, ZONE, QueueCloud
 
 
-class Cloud:
-    """The state machine with faults, as a driver uses it: provisions in 10 s, deletes in 2 s; hosts follow at once."""
-
-    def __init__(self, *faults: dict[str, Any]) -> None:
-        self.state = CloudState("seed", Settings(provision_s=10, stop_s=3, start_s=5, delete_s=2))
-        self.now = 1000.0
-        self.state.faults.add_all(faults, self.now)
-
-    def effect(self, operation: str, name: str) -> Fault | None:
-        return self.state.decide(operation, "client", name, self.now).effect
-
-    def create(self, node_id: str = "n") -> OperationRecord:
-        effect = self.effect("nodes.create", f"{PLACE}/nodes/{node_id}")
-        node = Node("", "p", "z", node_id, dict(SPEC), 1, usd_per_hour=3.6)
-        return self._followed(lambda: self.state.create(node, "v2", self.now, effect))
-
-    def delete(self, node_id: str = "n") -> OperationRecord:
-        name = f"{PLACE}/nodes/{node_id}"
-        effect = self.effect("nodes.delete", name)
-        return self._followed(lambda: self.state.delete(name, "v2", self.now, effect))
-
-    def power(self, verb: str, node_id: str = "n") -> OperationRecord:
-        name = f"{PLACE}/nodes/{node_id}"
-        effect = self.effect(f"nodes.{verb}", name)
-        return self._followed(lambda: self.state.change_power(name, verb, "v2", self.now, effect))
-
-    def set_labels(self, node_id: str = "n", **labels: str) -> OperationRecord:
-        name = f"{PLACE}/nodes/{node_id}"
-        effect = self.effect("nodes.patch", name)
-        return self._followed(lambda: self.state.patch(name, {"labels": labels}, "v2", self.now, effect))
-
-    def list(self, zone: str = "z") -> tuple[dict[str, str], list[str]]:
-        nodes, silent = self.state.listed("p", zone, self.effect("nodes.list", f"projects/p/locations/{zone}"))
-        return {node.node_id: node.state for node in nodes}, silent
-
-    def seen(self, node_id: str = "n") -> str | None:
-        try:
-            return self.state.node(f"{PLACE}/nodes/{node_id}").state
-        except ApiError as refusal:
-            assert refusal.status == "NOT_FOUND"
-            return None
-
-    def wait(self, seconds: float) -> None:
-        """Let time pass, with a stop at everything that is due, as a driver does."""
-        end = self.now + seconds
-        while (due := self.state.next_due()) is not None and self.now < due <= end:
-            self.now = due
-            self.state.advance(due)
-            self.follow()
-        self.now = end
-        self.state.advance(end)
-        self.follow()
-
-    def follow(self) -> None:
-        hosts_follow(self.state, self.now)
-
-    def billed(self) -> float:
-        return float(self.state.meter.read(self.now)["totals"]["node_seconds"])
-
-    @property
-    def node(self) -> Node:
-        return self.state.nodes[f"{PLACE}/nodes/n"]
-
-    def _followed(self, ask: Callable[[], OperationRecord]) -> OperationRecord:
-        try:
-            return ask()
-        finally:
-            self.follow()
-
-
-def ready(*faults: dict[str, Any]) -> Cloud:
+def ready(*faults: dict[str, Any]) -> QueueCloud:
     """Return a cloud with a READY node, created before any fault."""
-    cloud = Cloud()
+    cloud = QueueCloud()
     cloud.create()
     cloud.wait(10)
     cloud.state.faults.add_all(faults, cloud.now)
@@ -106,22 +30,22 @@ def ready(*faults: dict[str, Any]) -> Cloud:
 
 
 def test_a_hidden_node_exists_and_bills_but_is_not_visible_for_a_while() -> None:
-    cloud = Cloud({"kind": "hidden", "seconds": 15})
+    cloud = QueueCloud({"kind": "hidden", "seconds": 15})
     operation = cloud.create()
     cloud.wait(14)
     assert (operation.done, operation.error) == (True, None)
-    assert (cloud.seen(), cloud.list()[0], cloud.billed()) == (None, {}, 14)
+    assert (cloud.seen(), cloud.listed()[0], cloud.billed()) == (None, {}, 14)
     for refused in (cloud.delete, cloud.set_labels, lambda: cloud.power("stop")):
         with pytest.raises(ApiError, match="was not found"):
             refused()
     with pytest.raises(ApiError, match="already exists"):
         cloud.create()
     cloud.wait(1)
-    assert (cloud.seen(), cloud.list()[0]) == ("READY", {"n": "READY"})
+    assert (cloud.seen(), cloud.listed()[0]) == ("READY", {"n": "READY"})
 
 
 def test_a_late_create_has_no_reply_and_takes_effect_later() -> None:
-    cloud = Cloud({"kind": "late", "seconds": 40, "when": {"first": 1}})
+    cloud = QueueCloud({"kind": "late", "seconds": 40, "when": {"first": 1}})
     with pytest.raises(NoReply):
         cloud.create()
     assert cloud.state.next_due() == 1040
@@ -136,22 +60,22 @@ def test_a_late_create_has_no_reply_and_takes_effect_later() -> None:
 
 
 def test_a_late_create_of_a_name_that_is_in_use_by_then_has_no_effect() -> None:
-    cloud = Cloud({"kind": "late", "seconds": 40, "when": {"first": 1}})
+    cloud = QueueCloud({"kind": "late", "seconds": 40, "when": {"first": 1}})
     with pytest.raises(NoReply):
         cloud.create()
     cloud.create()
-    uid = cloud.node.uid
+    uid = cloud.node("n").uid
     cloud.wait(100)
-    assert (cloud.node.uid, cloud.seen(), len(cloud.state.meter.bills)) == (uid, "READY", 1)
+    assert (cloud.node("n").uid, cloud.seen(), len(cloud.state.meter.bills)) == (uid, "READY", 1)
 
 
 def test_a_stockout_by_fault_ends_as_one_by_settings() -> None:
-    cloud = Cloud({"kind": "stockout", "when": {"first": 1}})
+    cloud = QueueCloud({"kind": "stockout", "when": {"first": 1}})
     operation = cloud.create()
     cloud.wait(10)
     assert operation.error is not None
     assert (operation.error["code"], cloud.seen()) == (8, None)
-    assert operation.error["message"].startswith('There is no more capacity in the zone "z"')
+    assert operation.error["message"].startswith('There is no more capacity in the zone "us-central1-a"')
     cloud.create()
     cloud.wait(10)
     assert cloud.seen() == "READY"
@@ -159,19 +83,19 @@ def test_a_stockout_by_fault_ends_as_one_by_settings() -> None:
 
 @pytest.mark.parametrize("state", ["CREATING", "UNKNOWN"])
 def test_a_failed_create_can_leave_a_node_that_stays_until_it_is_deleted(state: str) -> None:
-    cloud = Cloud({"kind": "create_fails_leaving_node", "state": state})
+    cloud = QueueCloud({"kind": "create_fails_leaving_node", "state": state})
     operation = cloud.create()
     cloud.wait(1000)
     assert operation.error is not None
     assert operation.error["code"] == 8
-    assert (cloud.seen(), cloud.billed(), cloud.node.power) == (state, 1000, Power.OFF)
+    assert (cloud.seen(), cloud.billed(), cloud.node("n").power) == (state, 1000, Power.OFF)
     deletion = cloud.delete()
     cloud.wait(2)
     assert (cloud.seen(), deletion.done, deletion.error, cloud.billed()) == (None, True, None, 1002)
 
 
 def test_the_operation_of_a_create_can_fail_although_the_node_is_created() -> None:
-    cloud = Cloud({"kind": "operation_fails", "operation": "nodes.create", "seconds": 4})
+    cloud = QueueCloud({"kind": "operation_fails", "operation": "nodes.create", "seconds": 4})
     operation = cloud.create()
     cloud.wait(4)
     assert operation.error == {"code": 13, "message": "an internal error has occurred"}
@@ -181,7 +105,7 @@ def test_the_operation_of_a_create_can_fail_although_the_node_is_created() -> No
 
 
 def test_a_stuck_create_takes_as_long_as_the_fault_says() -> None:
-    cloud = Cloud({"kind": "stuck", "operation": "nodes.create", "seconds": 500})
+    cloud = QueueCloud({"kind": "stuck", "operation": "nodes.create", "seconds": 500})
     operation = cloud.create()
     cloud.wait(499)
     assert (cloud.seen(), operation.done) == ("CREATING", False)
@@ -197,18 +121,18 @@ def test_a_delete_whose_operation_fails_leaves_a_node_that_runs_as_before() -> N
     for _ in range(2):
         operation = cloud.delete()
         cloud.wait(3)
-        assert (cloud.seen(), operation.done, cloud.node.power) == ("DELETING", False, Power.ON)
+        assert (cloud.seen(), operation.done, cloud.node("n").power) == ("DELETING", False, Power.ON)
         assert cloud.delete().name == operation.name  # the second of two deletes at once joins the first
         cloud.wait(1)
         assert operation.error == {"code": 13, "message": "an internal error has occurred"}
-        assert (cloud.seen(), cloud.node.power, cloud.node.boot_pending) == ("READY", Power.ON, True)
+        assert (cloud.seen(), cloud.node("n").power, cloud.node("n").boot_pending) == ("READY", Power.ON, True)
     cloud.delete()
     cloud.wait(2)
     assert cloud.seen() is None
 
 
 def test_a_failing_delete_of_a_node_that_is_being_created_does_not_stop_the_create() -> None:
-    cloud = Cloud({"kind": "operation_fails", "operation": "nodes.delete", "seconds": 4})
+    cloud = QueueCloud({"kind": "operation_fails", "operation": "nodes.delete", "seconds": 4})
     creation = cloud.create()
     cloud.wait(8)
     deletion = cloud.delete()
@@ -229,7 +153,7 @@ def test_code_and_message_of_a_failure_can_be_set() -> None:
 
 @pytest.mark.parametrize("hidden", [True, False])
 def test_a_delete_dropped_while_creating_is_done_and_the_node_becomes_ready_later(hidden: bool) -> None:
-    cloud = Cloud({"kind": "delete_dropped", "hidden": hidden, "seconds": 1})
+    cloud = QueueCloud({"kind": "delete_dropped", "hidden": hidden, "seconds": 1})
     creation = cloud.create()
     cloud.wait(3)
     deletion = cloud.delete()
@@ -244,7 +168,7 @@ def test_a_delete_dropped_while_creating_is_done_and_the_node_becomes_ready_late
 
 
 def test_a_delete_refused_while_creating_changes_nothing() -> None:
-    cloud = Cloud({"kind": "refuse_delete"})
+    cloud = QueueCloud({"kind": "refuse_delete"})
     cloud.create()
     with pytest.raises(ApiError, match="delete is not supported while in state CREATING") as refusal:
         cloud.delete()
@@ -268,7 +192,7 @@ def test_a_stuck_delete_stays_in_deleting_and_bills() -> None:
 @pytest.mark.parametrize("verb", ["create", "delete", "stop", "patch"])
 def test_a_forgotten_change_is_done_without_error_or_result_and_nothing_happened(verb: str) -> None:
     fault = {"kind": "operation_forgets", "operation": f"nodes.{verb}"}
-    cloud = Cloud(fault) if verb == "create" else ready(fault)
+    cloud = QueueCloud(fault) if verb == "create" else ready(fault)
     before = (cloud.seen(), len(cloud.state.meter.bills))
     ask = {
         "create": cloud.create,
@@ -288,12 +212,17 @@ def test_a_forgotten_change_is_done_without_error_or_result_and_nothing_happened
 
 def test_a_stop_whose_operation_fails_leaves_a_node_that_is_ready() -> None:
     cloud = ready({"kind": "operation_fails", "operation": "nodes.stop", "seconds": 2})
-    operation, cloud.node.boot_pending = cloud.power("stop"), False
+    operation, cloud.node("n").boot_pending = cloud.power("stop"), False
     assert cloud.seen() == "STOPPING"
-    cloud.state.forget_power({cloud.node.uid})
+    cloud.state.forget_power({cloud.node("n").uid})
     cloud.follow()
     cloud.wait(2)
-    assert (cloud.seen(), operation.done, cloud.node.power, cloud.node.boot_pending) == ("READY", True, Power.ON, True)
+    assert (cloud.seen(), operation.done, cloud.node("n").power, cloud.node("n").boot_pending) == (
+        "READY",
+        True,
+        Power.ON,
+        True,
+    )
     assert operation.error is not None
 
 
@@ -302,13 +231,13 @@ def test_a_patch_whose_operation_fails_changes_nothing() -> None:
     operation = cloud.set_labels(a="1")
     cloud.wait(2)
     assert operation.error is not None
-    assert "labels" not in cloud.node.spec
+    assert "labels" not in cloud.node("n").spec
 
 
 def test_a_stuck_patch_refuses_every_other_change_until_it_is_done() -> None:
     cloud = ready({"kind": "stuck", "operation": "nodes.patch", "seconds": 30, "when": {"first": 1}})
     operation = cloud.set_labels(a="1")
-    assert cloud.node.spec["labels"] == {"a": "1"}
+    assert cloud.node("n").spec["labels"] == {"a": "1"}
     for refused in (cloud.delete, cloud.set_labels, lambda: cloud.power("stop")):
         with pytest.raises(ApiError, match="unable to queue the operation") as refusal:
             refused()
@@ -325,52 +254,52 @@ def test_a_stuck_patch_refuses_every_other_change_until_it_is_done() -> None:
 
 def test_an_unreachable_zone_is_left_out_and_named() -> None:
     cloud = ready({"kind": "unreachable", "when": {"first": 2}})
-    assert cloud.list() == ({}, ["z"])
-    assert cloud.list("-") == ({}, ["z"])
-    assert cloud.list() == ({"n": "READY"}, [])
+    assert cloud.listed() == ({}, [ZONE])
+    assert cloud.listed("-") == ({}, [ZONE])
+    assert cloud.listed() == ({"n": "READY"}, [])
 
 
 def test_the_zones_that_are_unreachable_can_be_named() -> None:
-    cloud = ready({"kind": "unreachable", "zones": ["y"]})
-    assert cloud.list("-") == ({"n": "READY"}, ["y"])
+    cloud = ready({"kind": "unreachable", "zones": ["us-east5-b"]})
+    assert cloud.listed("-") == ({"n": "READY"}, ["us-east5-b"])
 
 
 def test_an_unreachable_list_of_nothing_is_not_a_complete_one() -> None:
-    assert Cloud({"kind": "unreachable"}).list("-") == ({}, ["-"])
+    assert QueueCloud({"kind": "unreachable"}).listed("-") == ({}, ["-"])
 
 
 def test_a_stale_list_shows_what_was_there_and_how_it_looked() -> None:
-    cloud = Cloud({"kind": "stale_list", "seconds": 5})
+    cloud = QueueCloud({"kind": "stale_list", "seconds": 5})
     cloud.create()
-    assert cloud.list()[0] == {}
+    assert cloud.listed()[0] == {}
     cloud.wait(6)
-    assert cloud.list()[0] == {"n": "CREATING"}
+    assert cloud.listed()[0] == {"n": "CREATING"}
     cloud.wait(4)
-    assert (cloud.list()[0], cloud.seen()) == ({"n": "CREATING"}, "READY")
+    assert (cloud.listed()[0], cloud.seen()) == ({"n": "CREATING"}, "READY")
     cloud.wait(5)
     cloud.set_labels(a="1")
     cloud.delete()
     cloud.wait(2)
-    [old], _ = cloud.state.listed("p", "z", cloud.effect("nodes.list", PLACE))
+    [old], _ = cloud.state.listed("p", ZONE, cloud.effect("nodes.list", PLACE))
     assert (old.state, "labels" in old.spec, cloud.seen()) == ("READY", False, None)
     cloud.wait(3)
-    [old], _ = cloud.state.listed("p", "z", cloud.effect("nodes.list", PLACE))
+    [old], _ = cloud.state.listed("p", ZONE, cloud.effect("nodes.list", PLACE))
     assert (old.state, old.spec["labels"]) == ("DELETING", {"a": "1"})
     cloud.wait(2)
-    assert cloud.list()[0] == {}
+    assert cloud.listed()[0] == {}
 
 
 def test_a_stale_list_does_not_show_what_was_hidden_then() -> None:
-    cloud = Cloud({"kind": "hidden", "seconds": 8}, {"kind": "stale_list", "seconds": 5})
+    cloud = QueueCloud({"kind": "hidden", "seconds": 8}, {"kind": "stale_list", "seconds": 5})
     cloud.create()
     cloud.wait(12)
-    assert (cloud.list()[0], cloud.seen()) == ({}, "READY")
+    assert (cloud.listed()[0], cloud.seen()) == ({}, "READY")
     cloud.wait(1)
-    assert cloud.list()[0] == {"n": "CREATING"}
+    assert cloud.listed()[0] == {"n": "CREATING"}
 
 
 def test_a_forgotten_operation_is_absent_while_its_work_continues() -> None:
-    cloud = Cloud({"kind": "operation_gone"})
+    cloud = QueueCloud({"kind": "operation_gone"})
     operation = cloud.create()
     effect = cloud.effect("operations.get", operation.name)
     with pytest.raises(ApiError, match="was not found"):
@@ -381,7 +310,7 @@ def test_a_forgotten_operation_is_absent_while_its_work_continues() -> None:
 
 
 def test_a_call_about_an_operation_counts_as_one_about_its_node() -> None:
-    cloud = Cloud({"kind": "operation_gone", "match": {"node": "m", "state": "CREATING"}})
+    cloud = QueueCloud({"kind": "operation_gone", "match": {"node": "m", "state": "CREATING"}})
     others, its = cloud.create("n"), cloud.create("m")
     assert cloud.effect("operations.get", others.name) is None
     assert cloud.effect("operations.get", its.name) is not None
@@ -394,10 +323,10 @@ def test_a_call_about_an_operation_counts_as_one_about_its_node() -> None:
 
 def test_a_preempted_node_stays_listed_keeps_its_name_is_not_billed_and_can_only_be_deleted() -> None:
     cloud = ready()
-    cloud.state.set_state(cloud.node.name, "PREEMPTED", cloud.now)
+    cloud.state.set_state(cloud.node("n").name, "PREEMPTED", cloud.now)
     cloud.follow()
     cloud.wait(100)
-    assert (cloud.seen(), cloud.list()[0], cloud.node.power, cloud.billed()) == (
+    assert (cloud.seen(), cloud.listed()[0], cloud.node("n").power, cloud.billed()) == (
         *("PREEMPTED", {"n": "PREEMPTED"}, Power.OFF, 10),
     )
     for verb in ("start", "stop"):
@@ -412,22 +341,11 @@ def test_a_preempted_node_stays_listed_keeps_its_name_is_not_billed_and_can_only
     assert (cloud.seen(), cloud.billed()) == (None, 10)
 
 
-def test_a_preemption_ends_the_operation_under_way_with_the_error_of_the_api() -> None:
-    cloud = Cloud()
-    operation = cloud.create()
-    cloud.state.set_state(cloud.node.name, "PREEMPTED", cloud.now)
-    cloud.wait(100)
-    assert operation.error is not None
-    assert operation.error["code"] == 3
-    assert "update is not supported while in state PREEMPTED [EID: 0x" in operation.error["message"]
-    assert cloud.seen() == "PREEMPTED"
-
-
 def test_a_vanished_node_is_absent_at_once_and_not_billed_once_its_hosts_are_removed() -> None:
     cloud = ready()
-    node = cloud.node
+    node = cloud.node("n")
     cloud.state.vanish(node.name, cloud.now)
-    assert (cloud.seen(), cloud.list()[0], node.target_power) == (None, {}, Power.GONE)
+    assert (cloud.seen(), cloud.listed()[0], node.target_power) == (None, {}, Power.GONE)
     cloud.follow()
     assert (cloud.state.nodes, cloud.billed()) == ({}, 10)
 
@@ -435,37 +353,34 @@ def test_a_vanished_node_is_absent_at_once_and_not_billed_once_its_hosts_are_rem
 @pytest.mark.parametrize("state", [state for state in SETTLED_POWER if state != "READY"])
 def test_a_node_keeps_a_set_state_and_boots_again_when_it_is_set_back(state: str) -> None:
     cloud = ready()
-    cloud.node.boot_pending = False
-    cloud.state.set_state(cloud.node.name, state, cloud.now)
+    cloud.node("n").boot_pending = False
+    cloud.state.set_state(cloud.node("n").name, state, cloud.now)
     cloud.wait(1000)
-    assert (cloud.seen(), cloud.node.power, cloud.node.boot_pending) == (state, SETTLED_POWER[state], False)
-    cloud.state.forget_power({cloud.node.uid})
-    assert cloud.node.boot_pending is (SETTLED_POWER[state] is Power.ON), "what was on boots when the emulator starts"
-    cloud.state.set_state(cloud.node.name, "READY", cloud.now)
+    assert (cloud.seen(), cloud.node("n").power, cloud.node("n").boot_pending) == (state, SETTLED_POWER[state], False)
+    cloud.state.forget_power({cloud.node("n").uid})
+    assert cloud.node("n").boot_pending is (SETTLED_POWER[state] is Power.ON), (
+        "what was on boots when the emulator starts"
+    )
+    cloud.state.set_state(cloud.node("n").name, "READY", cloud.now)
     cloud.follow()
-    assert (cloud.seen(), cloud.node.power, cloud.node.boot_pending) == ("READY", Power.ON, True)
+    assert (cloud.seen(), cloud.node("n").power, cloud.node("n").boot_pending) == ("READY", Power.ON, True)
 
 
 def test_some_states_cannot_be_set() -> None:
     cloud = ready()
     with pytest.raises(BadData, match=r"state must be one of READY, STOPPED, PREEMPTED, .*, not 'DELETING'"):
-        cloud.state.set_state(cloud.node.name, "DELETING", cloud.now)
+        cloud.state.set_state(cloud.node("n").name, "DELETING", cloud.now)
     with pytest.raises(ApiError, match="was not found"):
         cloud.state.set_state(f"{PLACE}/nodes/other", "READY", cloud.now)
 
 
 # -- any order ----------------------------------------------------------------------------------------------------
 
-NODES = st.sampled_from(["n", "m"])
 CLOUD_KINDS = sorted(name for name, kind in KINDS.items() if kind.role is Role.EFFECT)
 
 
-class AnyFaults(RuleBasedStateMachine):
-    """Any calls in any order under any faults: the meter is right, and in the end everything can be deleted."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cloud = Cloud()
+class AnyFaults(AnyOrder):
+    """The same under any faults and events: the meter is right, and in the end everything can be deleted."""
 
     @rule(
         kind=st.sampled_from(CLOUD_KINDS),
@@ -481,22 +396,6 @@ class AnyFaults(RuleBasedStateMachine):
     def mend_everything(self) -> None:
         self.cloud.state.faults.clear()
 
-    @rule(node=NODES, verb=st.sampled_from(["create", "delete", "stop", "start", "patch", "list"]))
-    def ask(self, node: str, verb: str) -> None:
-        cloud = self.cloud
-        asks: dict[str, Callable[[], Any]] = {
-            "create": lambda: cloud.create(node),
-            "delete": lambda: cloud.delete(node),
-            "patch": lambda: cloud.set_labels(node, a="1"),
-            "list": lambda: cloud.list("-"),
-        }
-        try:
-            asks.get(verb, lambda: cloud.power(verb, node))()
-        except NoReply:
-            assert verb == "create"
-        except ApiError as refusal:
-            assert refusal.status in ("ALREADY_EXISTS", "NOT_FOUND", "FAILED_PRECONDITION", "ABORTED")
-
     @precondition(lambda self: self.cloud.state.nodes)
     @rule(data=st.data(), state=st.sampled_from([*SETTLED_POWER, "vanish"]))
     def happen(self, data: st.DataObject, state: str) -> None:
@@ -507,18 +406,8 @@ class AnyFaults(RuleBasedStateMachine):
             self.cloud.state.set_state(name, state, self.cloud.now)
         self.cloud.follow()
 
-    @rule(seconds=st.sampled_from([0, 1, 5, 20]))
-    def wait(self, seconds: float) -> None:
-        self.cloud.wait(seconds)
-
-    @rule()
-    def restart(self) -> None:
-        self.cloud.state = CloudState.load(json.loads(json.dumps(self.cloud.state.dump())))
-        self.cloud.state.forget_power()
-        self.cloud.follow()
-
     @invariant()
-    def the_meter_runs_for_exactly_the_nodes_that_exist_and_were_not_taken(self) -> None:
+    def the_meter_runs_for_exactly_the_nodes_that_exist(self) -> None:
         running = [bill.uid for bill in self.cloud.state.meter.bills if bill.until is None]
         nodes = self.cloud.state.nodes.values()
         taken = {node.uid for node in nodes if node.state in LOST}
@@ -527,7 +416,8 @@ class AnyFaults(RuleBasedStateMachine):
         assert {node.uid for node in nodes} - taken - going <= set(running) <= {node.uid for node in nodes}
 
     @invariant()
-    def whatever_is_under_way_will_end(self) -> None:
+    def each_open_operation_is_that_of_a_node(self) -> None:
+        """Or has a time of its own; and what is under way will end."""
         state = self.cloud.state
         # a stalled delete stays until it is sent again: docs/emulator.md
         under_way = [node for node in state.nodes.values() if node.operation is not None]
@@ -540,11 +430,9 @@ class AnyFaults(RuleBasedStateMachine):
         """Without faults, everything can be deleted, late creates too, and every operation ends."""
         cloud = self.cloud
         cloud.state.faults.clear()
-        cloud.wait(100)
-        for node in [*cloud.state.nodes.values()]:
-            cloud.delete(node.node_id)
-        cloud.wait(2)
-        assert (cloud.state.nodes, cloud.state.delayed_creates, cloud.state.next_due()) == ({}, [], None)
+        self.settle()
+        self.delete_everything()
+        assert (cloud.state.delayed_creates, cloud.state.next_due()) == ([], None)
         assert all(operation.done for operation in cloud.state.operations.values())
 
 

@@ -57,25 +57,6 @@ def test_its_node_names_the_request_and_is_priced_by_its_tier(active: QueueCloud
     assert (bill.uid, bill.spot, bill.since) == (node.uid, True, 1005)
 
 
-def test_only_nodes_bill(cloud: QueueCloud) -> None:
-    cloud.state.settings.no_capacity = ["*/*"]
-    cloud.queue()
-    cloud.wait(100)
-    assert (cloud.shown(), cloud.state.meter.bills) == ("WAITING_FOR_RESOURCES", [])
-
-
-def test_it_waits_until_there_is_capacity(cloud: QueueCloud) -> None:
-    cloud.state.settings.no_capacity = [f"{ZONE}/v5litepod-4"]
-    cloud.queue()
-    cloud.wait(100)
-    assert cloud.shown() == "WAITING_FOR_RESOURCES"
-    cloud.state.settings.no_capacity = []
-    cloud.wait(0)
-    assert cloud.shown() == "PROVISIONING"
-    cloud.wait(10)
-    assert cloud.shown() == "ACTIVE"
-
-
 @pytest.mark.parametrize("version", ["v2", "v2alpha1"])
 def test_several_nodes_are_numbered_and_created_together(cloud: QueueCloud, version: str) -> None:
     name = {"v2": "multisliceParams", "v2alpha1": "multiNodeParams"}[version]

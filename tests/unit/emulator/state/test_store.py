@@ -9,8 +9,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from orchestrator.emulator.state import archive
-from orchestrator.emulator.state.store import AlreadyRunning, DamagedState, Store
+from orchestrator import boot_clock
+from orchestrator.emulator.state import store as store_module
+from orchestrator.emulator.state.store import FILE, AlreadyRunning, DamagedState, Store, steady_clock
 from tests.unit.emulator.model.queue_fixture import PLACE, QueueCloud
 
 SPOT = {"schedulingConfig": {"spot": True}}
@@ -67,7 +68,7 @@ def test_rows_of_the_archive_that_the_state_file_does_not_count_are_ignored(tmp_
 def test_each_row_is_archived_once_and_a_new_archive_begins_when_it_is_too_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive, "MOST_LINES", 20)
+    monkeypatch.setattr(store_module, "MOST_LINES", 20)
     cloud, store = QueueCloud(), Store(tmp_path)
     live(cloud, store, 12)
     store.save(cloud.state)
@@ -85,7 +86,7 @@ def test_an_archive_that_cannot_begin_is_an_error_and_the_present_one_goes_on(
     cloud, store = QueueCloud(), Store(tmp_path)
     live(cloud, store, 1)
     with monkeypatch.context() as full_disk, pytest.raises(OSError, match="No space"):
-        full_disk.setattr(archive, "MOST_LINES", 0)
+        full_disk.setattr(store_module, "MOST_LINES", 0)
         full_disk.setattr("os.open", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
         store.save(cloud.state)
     store.save(cloud.state)
@@ -168,3 +169,41 @@ def test_a_second_daemon_is_refused_at_once(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_on_a_path_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot contain ':'"):
         Store(tmp_path / "a:b")
+
+
+# The clock of the emulated cloud is steady, also from one daemon to the next.
+
+NOW = 1_800_000_000.0
+
+
+@pytest.fixture
+def up_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds since the machine started, for the test to move."""
+    now = [500.0]
+    monkeypatch.setattr(boot_clock, "boot_s", lambda: now[0])
+    return now
+
+
+def test_a_step_of_the_wall_clock_does_not_change_it(tmp_path: Path, up_s: list[float]) -> None:
+    clock = steady_clock(tmp_path, 0.0, wall=lambda: NOW)
+    up_s[0] += 30.0
+    assert clock() == NOW + 30.0
+    assert steady_clock(tmp_path, 0.0, wall=lambda: NOW + 7200.0)() == NOW + 30.0, "the next daemon"
+
+
+def test_after_a_restart_it_begins_with_the_wall_clock_and_never_goes_back(
+    tmp_path: Path, up_s: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steady_clock(tmp_path, 0.0, wall=lambda: NOW)
+    monkeypatch.setattr(boot_clock, "boot_id", lambda: "the next boot")
+    assert steady_clock(tmp_path, NOW + 900.0, wall=lambda: NOW + 600.0)() == NOW + 900.0
+    monkeypatch.setattr(boot_clock, "boot_id", lambda: "one more")
+    assert steady_clock(tmp_path, NOW + 900.0, wall=lambda: NOW + 3600.0)() == NOW + 3600.0
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"boot": 1}', '{"boot": "b", "zero": []}'])
+def test_a_file_that_cannot_be_read_is_replaced(tmp_path: Path, up_s: list[float], text: str) -> None:
+    (tmp_path / FILE).write_text(text)
+    assert steady_clock(tmp_path, 0.0, wall=lambda: NOW)() == NOW
+    up_s[0] += 1.0
+    assert steady_clock(tmp_path, 0.0, wall=lambda: 0.0)() == NOW + 1.0

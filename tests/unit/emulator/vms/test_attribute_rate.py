@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestrator.emulator.vms.attribute_rate import AttributeRate
+from orchestrator.emulator.vms.metadata_server import AttributeRate
 
 
 def kept(times: list[float], speed: float = 1.0) -> list[bool]:

@@ -75,14 +75,9 @@ def armed(directory: Path, **env: str) -> subprocess.CompletedProcess[str]:
     code += f"guardian.SCOPE_TIMEOUT_S = {HANG_S}; "  # a busy machine is no reason to do without a scope here
     code += "print(guardian.start_guardian(Path(sys.argv[1]), lambda text: print(text, file=sys.stderr)).pid)"
     return subprocess.run(
-        [sys.executable, "-c", code, str(directory)],
-        cwd=ROOT,
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        timeout=HANG_S,
-        check=False,
-    )
+        [sys.executable, "-c", code, str(directory)], cwd=ROOT, env={**os.environ, **env}, capture_output=True,
+        text=True, timeout=HANG_S, check=False,
+    )  # fmt: skip
 
 
 def until_gone(directory: Path) -> None:

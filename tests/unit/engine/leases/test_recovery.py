@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from orchestrator.core.lease.lease import Held, Purpose
-from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.engine.effects.base import Program
 from orchestrator.engine.leases.recover import close_attempts, recover
 from orchestrator.engine.slices.up_and_down import UpRequest, up
@@ -23,15 +22,6 @@ def quick(directory: Path) -> VirtualWorld:
 
 def plain(world: VirtualWorld) -> Program[Any]:
     return run_job(job(world), CAN)
-
-
-def test_recovery_skips_leases_of_a_live_process(tmp_path: Path) -> None:
-    world = quick(tmp_path)
-    with pytest.raises(Crash):
-        world.drive(plain(world), crash_at=24)
-    world.drive(close_attempts())
-    assert world.drive(recover("emulated", CAN, budget_s=60)) == []
-    assert [attempt.state for _, attempt in world.ledger.runs()] != [AttemptState.INTERRUPTED]
 
 
 def test_recovery_skips_leases_that_were_held_since_they_were_judged(

@@ -6,23 +6,16 @@ import pytest
 
 from orchestrator.core.lease.access import Route
 from orchestrator.core.lease.cloud_api import Listing, Operation, QueueTerms, SliceName, SliceView
-from orchestrator.core.lease.lease import Created, CreateRefused, Gone, Intent, Lease, LeaseState, Ready, Sent
+from orchestrator.core.lease.lease import CreateRefused, Gone, Intent, Lease, LeaseState, Sent
 from orchestrator.engine.leases.release import Released, release, release_all
 from orchestrator.engine.provision.acquire import acquire
+from orchestrator.engine.provision.drafts import Draft
 from orchestrator.errors import AuthError, CapacityError, CloudError, CloudUnavailable, WrongState
-from tests.unit.engine.virtual import CAN, VirtualCloud, VirtualWorld, lease_and_request
+from tests.unit.engine.virtual import CAN, VirtualCloud, VirtualWorld, created, lease_and_request
 
 
-def created(world: VirtualWorld, *, ready: bool = True, n: int = 0) -> Lease:
-    """A lease with its slice in the cloud, as `acquire` leaves it."""
-    lease, request = lease_and_request(n)
-    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
-    operation = world.cloud.create(request)
-    world.ledger.record(Created(lease.id, world.time, operation.name))
-    if ready:
-        world.time += world.cloud.provision_s
-        world.ledger.record(Ready(lease.id, world.time))
-    return world.ledger.lease(lease.id)
+def a_slice(world: VirtualWorld, n: int = 0) -> Lease:
+    return created(world, lease_and_request(n), ready=True)
 
 
 def let_go(world: VirtualWorld, lease: Lease, budget_s: float = 7200.0) -> Released:
@@ -30,7 +23,7 @@ def let_go(world: VirtualWorld, lease: Lease, budget_s: float = 7200.0) -> Relea
 
 
 def test_the_delete_is_the_first_call_on_the_wire(world: VirtualWorld) -> None:
-    lease = created(world)
+    lease = a_slice(world)
     world.cloud.calls.clear()
     let_go(world, lease)
     assert world.cloud.calls[0][0] == "delete"
@@ -45,30 +38,18 @@ def with_key(world: VirtualWorld) -> Lease:
     return world.drive(acquire(*draft, CAN))
 
 
-@pytest.mark.parametrize("error", [CloudUnavailable("no answer"), AuthError("permission denied")])
-def test_a_key_that_os_login_never_removes_is_reported_and_holds_up_no_release(
-    world: VirtualWorld, error: CloudError
+@pytest.mark.parametrize(("error", "budget_s"), [
+    (CloudUnavailable("no answer"), 7200.0), (CloudUnavailable("no answer"), 30.0),
+    (AuthError("permission denied"), 7200.0),
+])  # fmt: skip
+def test_a_key_that_os_login_never_removes_is_left_to_its_expiry_reported_once_and_holds_up_no_release(
+    world: VirtualWorld, error: CloudError, budget_s: float
 ) -> None:
     lease = with_key(world)
-    world.os_login_error = error
-    began = world.time
-    assert let_go(world, lease).gone and world.time - began < 120
+    world.os_login_error, began = error, world.time
+    assert let_go(world, lease, budget_s).gone and world.time - began < 120
     (told,) = [line for line in world.told if "until it expires" in line]
     assert told.endswith(error.message) and lease.name.node in told
-
-
-def test_a_short_budget_leaves_the_key_to_its_expiry_and_says_so(world: VirtualWorld) -> None:
-    lease = with_key(world)
-    world.os_login_error = CloudUnavailable("no answer")
-    assert let_go(world, lease, budget_s=30.0).gone
-    assert len([line for line in world.told if "until it expires" in line]) == 1
-
-
-def test_a_list_with_an_unreachable_zone_is_never_gone(world: VirtualWorld) -> None:
-    lease = created(world)
-    world.cloud.unreachable = ("us-central1-a",)
-    released = let_go(world, lease, budget_s=600)
-    assert not released.gone and "unreachable" in released.verdict.missing[0]
 
 
 def test_with_no_trace_of_a_sent_create_the_visibility_bound_is_waited_out(world: VirtualWorld) -> None:
@@ -78,13 +59,6 @@ def test_with_no_trace_of_a_sent_create_the_visibility_bound_is_waited_out(world
     assert not early.gone and early.verdict.quiet_until == pytest.approx(1_800_000_300, abs=1)
     late = let_go(world, world.ledger.lease(lease.id))
     assert late.gone and world.time >= 1_800_000_300
-
-
-def test_a_lease_whose_create_never_left_is_gone_at_once(world: VirtualWorld) -> None:
-    lease, _ = lease_and_request()
-    world.ledger.record(Intent(lease))
-    assert let_go(world, world.ledger.lease(lease.id)).gone
-    assert world.time == 1_800_000_000.0
 
 
 def test_a_foreign_slice_of_the_same_name_stays_when_the_only_create_was_refused(world: VirtualWorld) -> None:
@@ -98,7 +72,7 @@ def test_a_foreign_slice_of_the_same_name_stays_when_the_only_create_was_refused
 
 
 def test_a_retry_after_is_respected_up_to_a_minute(world: VirtualWorld) -> None:
-    lease = created(world)
+    lease = a_slice(world)
     for asked_s, calls in ((20.0, 30), (3600.0, 10)):
         world.cloud.get_error = CloudUnavailable("quota of requests", retry_after_s=asked_s)
         world.cloud.calls.clear()
@@ -110,7 +84,7 @@ def test_a_retry_after_is_respected_up_to_a_minute(world: VirtualWorld) -> None:
 
 
 def test_the_reply_to_a_delete_is_kept_for_the_user(world: VirtualWorld) -> None:
-    lease = created(world)
+    lease = a_slice(world)
     world.cloud.delete = _refuses  # type: ignore[method-assign]
     assert let_go(world, lease, budget_s=30).answer == "refused: Permission 'tpu.nodes.delete' denied"
 
@@ -148,10 +122,7 @@ def queued_lease(world: VirtualWorld) -> tuple[Lease, QueuedCloud]:
     lease, request = lease_and_request()
     name = replace(lease.name, queued=True)
     lease = replace(lease, name=name, ready_by=world.time + 3600)
-    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
-    operation = cloud.create(replace(request, name=name, queue=QueueTerms(3600.0, "id")))
-    world.ledger.record(Created(lease.id, world.time, operation.name))
-    return world.ledger.lease(lease.id), cloud
+    return created(world, Draft(lease, replace(request, name=name, queue=QueueTerms(3600.0, "id")))), cloud
 
 
 def test_deletes_of_a_provisioning_request_are_sent_one_at_a_time(world: VirtualWorld) -> None:
@@ -166,7 +137,7 @@ def test_deletes_of_a_provisioning_request_are_sent_one_at_a_time(world: Virtual
 
 def test_the_proof_for_a_plain_slice_lists_no_requests(world: VirtualWorld) -> None:
     cloud = world.cloud = QueuedCloud(world)
-    assert let_go(world, created(world)).gone
+    assert let_go(world, a_slice(world)).gone
     assert cloud.listed_queued is False
 
 
@@ -202,7 +173,7 @@ def test_an_operation_that_may_create_the_slice_or_its_request_delays_the_proof(
 
 
 def test_of_several_leases_no_delete_waits_for_the_proof_of_another(world: VirtualWorld) -> None:
-    stuck, other = created(world, n=0), created(world, n=1)
+    stuck, other = a_slice(world), a_slice(world, 1)
     world.cloud.stuck = {stuck.name.node}
     world.cloud.calls.clear()
     began = world.time
@@ -214,7 +185,7 @@ def test_of_several_leases_no_delete_waits_for_the_proof_of_another(world: Virtu
 
 def test_a_proof_by_another_process_meanwhile_counts(world: VirtualWorld) -> None:
     """A machine that resumes when the time is over makes one pass, during which `down` in another terminal finishes."""
-    first, second = created(world), created(world, n=1)
+    first, second = a_slice(world), a_slice(world, 1)
     world.cloud.stuck = {first.name.node, second.name.node}
 
     def prove_elsewhere(world: VirtualWorld) -> None:

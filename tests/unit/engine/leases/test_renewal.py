@@ -1,7 +1,6 @@
 """Claims in the labels: written first in the create call, renewed while a process is attached, moved by keep and hand-over."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,15 +13,10 @@ from orchestrator.engine.leases.release import release
 from orchestrator.engine.leases.renewal import LeaseRenewal, hand_over, move_claim, wait_for_watchdogs
 from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.provision.drafts import Draft
-from orchestrator.engine.slices.extend import extend
+from orchestrator.engine.slices.up_and_down import extend
 from orchestrator.errors import AuthError, CloudUnavailable, UserError, Vanished, WatchdogNotArmed, WrongState
 from orchestrator.run.program import run_job
 from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, job, lease_and_request
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> VirtualWorld:
-    return VirtualWorld(tmp_path)
 
 
 def ready(world: VirtualWorld) -> Any:
@@ -46,27 +40,23 @@ def test_the_create_call_carries_the_first_claim_as_of_the_moment_it_leaves(worl
 
 
 @pytest.mark.parametrize("ahead_s", [-86400.0, 86400.0])
-def test_labels_are_in_the_servers_time_whatever_the_local_clock(world: VirtualWorld, ahead_s: float) -> None:
+def test_labels_are_in_the_servers_time_and_a_corrected_local_clock_moves_no_deadline(
+    world: VirtualWorld, ahead_s: float
+) -> None:
     world.cloud.clock_ahead_s = ahead_s
     owed = ready(world)
     first = world.ledger.lease(owed.lease.id)
     assert first.sent_at is not None
-    assert int(labels(world)["tpujob-claimed-until"]) == int(
-        first.sent_at + ahead_s + CAN.timings.provision_s + CAN.timings.boot_s
-    )
-    assert int(labels(world)["tpujob-deadline"]) == int(first.deadline + ahead_s)
+    claimed_s = CAN.timings.provision_s + CAN.timings.boot_s
+    deadline = labels(world)["tpujob-deadline"]
+    assert int(labels(world)["tpujob-claimed-until"]) == int(first.sent_at + ahead_s + claimed_s)
+    assert int(deadline) == int(first.deadline + ahead_s)
     assert any("shows are 1 d" in line for line in world.told)
-    lease = world.drive(keep_slice(owed, world.time + 3600, CAN))
-    assert abs(int(labels(world)["tpujob-claimed-until"]) - (lease.ends_at + ahead_s)) <= 1
-
-
-def test_a_corrected_local_clock_does_not_move_a_deadline(world: VirtualWorld) -> None:
-    world.cloud.clock_ahead_s = 86400.0
-    owed = ready(world)
-    before = labels(world)["tpujob-deadline"]
+    moved = world.drive(move_claim(first, Held(first.id, world.time, world.time + 3600), CAN))
+    assert abs(int(labels(world)["tpujob-claimed-until"]) - (moved.ends_at + ahead_s)) <= 1
     world.cloud.clock_ahead_s = 0.0
-    world.drive(keep_slice(owed, world.time + 3600, CAN))
-    assert labels(world)["tpujob-deadline"] == before
+    world.drive(move_claim(first, Held(first.id, world.time, world.time + 60), CAN))
+    assert labels(world)["tpujob-deadline"] == deadline
 
 
 def test_an_attached_run_renews_its_claim_before_it_ends_and_not_more_often_than_needed(world: VirtualWorld) -> None:
@@ -236,53 +226,26 @@ def test_guest_attributes_are_read_as_often_as_google_allows(
     """10 queries a minute, and bursts of 3 a second; the VM writes there, too."""
     owed = ready(world)
     world.cloud.armed = False
-    times = asked_at(world, monkeypatch)
+    times, began = asked_at(world, monkeypatch), world.time
     with pytest.raises(WatchdogNotArmed):
         world.drive(wait_for_watchdogs(owed.lease, 2, CAN))
+    assert world.time - began <= CAN.timings.boot_s + 60, "it has a limit"
     assert len(times) > 20
     assert max(sum(begin <= at < begin + 60 for at in times) for begin in times) <= 7
     times.clear()
     with pytest.raises(WatchdogNotArmed):
         world.drive(hand_over(owed.lease, CAN))
     assert max(sum(begin <= at < begin + 60 for at in times) for begin in times) <= 7
+    assert world.ledger.lease(owed.lease.id).detached_at is None, "nothing has confirmed: the run stays attached"
 
 
-def test_waiting_for_the_watchdog_has_a_limit(world: VirtualWorld) -> None:
-    owed = ready(world)
-    world.cloud.armed = False
-    began = world.time
-    with pytest.raises(WatchdogNotArmed):
-        world.drive(wait_for_watchdogs(owed.lease, 2, CAN))
-    assert world.time - began <= CAN.timings.boot_s + 60
-
-
-def test_a_watchdog_that_does_not_confirm_keeps_the_run_attached(
-    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    owed = ready(world)
-    monkeypatch.setattr(world.cloud, "guest_attributes", lambda name: ({}, {}))
-    with pytest.raises(WatchdogNotArmed):
-        world.drive(hand_over(owed.lease, CAN))
-    assert world.ledger.lease(owed.lease.id).detached_at is None
-
-
-def test_extending_moves_label_and_ledger(world: VirtualWorld) -> None:
-    owed = ready(world)
-    kept = world.drive(keep_slice(owed, world.time + 3600, CAN))
-    lease = world.drive(extend(kept, 1800, CAN))
-    assert lease.hold_until is not None and "ExtendLogin" not in world.effects
-    assert int(labels(world)["tpujob-claimed-until"]) == int(lease.hold_until)
-    assert lease.hold_until - world.ledger.lease(lease.id).created_at < 3600 + 1800 + 120
-
-
-def test_an_extension_during_provisioning_adds_to_the_hold_set_meanwhile(world: VirtualWorld) -> None:
+def test_an_extension_adds_in_label_and_ledger_to_a_hold_that_was_set_meanwhile(world: VirtualWorld) -> None:
     owed = ready(world)
     unheld = owed.lease
-    assert unheld is not None
     kept = world.drive(keep_slice(owed, world.time + 600, CAN))
-    assert kept.hold_until is not None
     lease = world.drive(extend(unheld, 60, CAN))
-    assert lease.hold_until == kept.hold_until + 60
+    assert kept.hold_until is not None and lease.hold_until == kept.hold_until + 60
+    assert int(labels(world)["tpujob-claimed-until"]) == int(lease.hold_until) and "ExtendLogin" not in world.effects
 
 
 def test_nothing_is_extended_beyond_a_week(world: VirtualWorld) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,11 +28,6 @@ from orchestrator.engine.provision.race import LoserRelease
 from tests.unit.engine.virtual import CAN, VirtualWorld, lease_and_request
 
 A, B, C = ZONES = ("us-central1-a", "us-east1-c", "europe-west4-b")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> VirtualWorld:
-    return VirtualWorld(tmp_path)
 
 
 def queued(draft: Draft, valid_for_s: float = 3600.0) -> Draft:
@@ -138,14 +132,6 @@ def test_a_request_for_the_last_moment_is_valid_for_a_second_at_least(world: Vir
     with pytest.raises(errors.CapacityError):
         search(world, Search(drafts.make(), wait_s=1.5, drafter=drafts))
     assert seen and min(seen) >= 1.0
-
-
-def test_without_a_wait_every_candidate_is_tried_once(world: VirtualWorld) -> None:
-    world.cloud.full_zones = {A, B}
-    drafts = Drafts(world, A, B)
-    with pytest.raises(errors.CapacityError, match="us-central1-a, us-east1-c"):
-        search(world, Search(drafts.make(), drafter=drafts))
-    assert len(created(world)) == 2
 
 
 def test_waiting_ends_in_time_with_the_reply_of_every_candidate(world: VirtualWorld) -> None:
@@ -390,14 +376,6 @@ def test_the_first_ready_slice_wins_the_race_and_the_others_are_deleted_at_once(
     assert owed.losers == [] and alive(world) == {B}
 
 
-def test_the_deletes_of_the_losers_leave_before_anything_else(world: VirtualWorld) -> None:
-    world.cloud.queue_s = {A: 600.0, B: 100.0, C: 600.0}
-    search(world, Search(Drafts(world, A, B, C, through=queued).make(), wait_s=7200, race=True))
-    calls = [call for call, _ in world.cloud.calls]
-    assert calls[calls.index("delete") :][:2] == ["delete", "delete"]
-    assert calls.index("delete") < calls.index("set_labels"), "the winner's earlier deadline can be written later"
-
-
 @pytest.mark.parametrize(("unanswered", "sent"), [(1, 3), (3, 5), (1000, 8)])
 def test_deletes_without_a_reply_are_sent_again_before_the_winner_is_returned(
     world: VirtualWorld, unanswered: int, sent: int
@@ -409,13 +387,6 @@ def test_deletes_without_a_reply_are_sent_again_before_the_winner_is_returned(
     calls = [call for call, _ in world.cloud.calls]
     assert calls[: calls.index("set_labels")].count("delete") == sent
     assert lease.name.zone == B and len(owed.losers) == 2, "of which the proof is owed, whatever was answered"
-
-
-def test_a_refused_candidate_leaves_the_race_and_the_others_stay(world: VirtualWorld) -> None:
-    world.cloud.refusing = {A: errors.AuthError("User does not have permission to submit requests into this queue")}
-    world.cloud.queue_s = {B: 300.0}
-    lease = search(world, Search(Drafts(world, A, B, through=queued).make(), wait_s=7200, race=True))
-    assert lease.name.zone == B
 
 
 def test_the_proof_for_a_dropped_candidate_does_not_delay_the_winner(world: VirtualWorld) -> None:

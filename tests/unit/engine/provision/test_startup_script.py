@@ -44,16 +44,13 @@ def test_the_configuration_has_the_claim_of_the_create_request() -> None:
     assert config() == {
         **{"v": 1, "node": "projects/my-project/locations/us-central1-a/nodes/tpujob-aaaaaa-run0000001"},
         **{
-            "lease_id": "run0000001",
-            "mode": "run",
-            "claimed_until": 1800003300,
-            "deadline": 1800007200,
+            "lease_id": "run0000001", "mode": "run", "claimed_until": 1800003300, "deadline": 1800007200,
             "idle_s": None,
         },
         **{"spot": False, "heartbeats": True, "user": "tpujob"},
         **{"heartbeat_s": 60.0, "ttl_s": 900.0, "grace_s": 180.0, "poll_s": 60.0, "linger_s": 3600.0},
         **{"margin_s": 120.0, "stagger_s": 60.0},
-    }
+    }  # fmt: skip
     held = replace(LEASE, purpose=Purpose.HOLD, hold_until=NOW + 3600)
     assert watchdog_config(held, claim_labels.labels(held, NOW, GOOGLE), GOOGLE, idle_s=60.0)["mode"] == "hold"
 

@@ -35,6 +35,15 @@ class Hang(Effect[str]):
         return "late"
 
 
+async def hangs(let_go: threading.Event, began: threading.Event) -> str:
+    """Its end, in a word."""
+    try:
+        return await Hang(let_go, began)
+    except Interrupted as interrupted:
+        let_go.set()
+        return interrupted.message
+
+
 @dataclass(frozen=True)
 class Answer(Effect[int]):
     value: int
@@ -113,22 +122,9 @@ def test_a_program_hears_that_it_stood_still_while_it_waited(
 
 def test_a_signal_ends_a_call_that_hangs(interpreter: Interpreter) -> None:
     let_go, began = threading.Event(), threading.Event()
-
-    def press() -> None:
-        began.wait(HANG_S)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    async def program() -> int:
-        try:
-            await Hang(let_go, began)
-        except Interrupted as interrupted:
-            return interrupted.exit_code
-        raise AssertionError("no interrupt came")
-
-    threading.Thread(target=press).start()
-    assert interpreter.run(program()) == 130, "though the call has not returned"
+    threading.Thread(target=lambda: (began.wait(HANG_S), os.kill(os.getpid(), signal.SIGINT))).start()
+    assert interpreter.run(hangs(let_go, began)) == "interrupted by Ctrl-C", "though the call has not returned"
     assert interpreter.world.told == ["stop Ctrl-C: stopping; what this command owes is released first"]  # type: ignore[attr-defined]
-    let_go.set()
 
 
 def test_a_wait_ends_when_another_process_has_ended_what_it_waits_for(interpreter: Interpreter, tmp_path: Path) -> None:
@@ -154,15 +150,8 @@ def test_a_signal_that_another_thread_received_is_heard_all_the_same(interpreter
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)
         let_go.wait(HANG_S)
 
-    async def program() -> str:
-        try:
-            return await Hang(let_go, began)
-        except Interrupted:
-            let_go.set()
-            return "interrupted"
-
     threading.Thread(target=press).start()
-    assert interpreter.run(program()) == "interrupted"
+    assert interpreter.run(hangs(let_go, began)) == "interrupted by Ctrl-C"
 
 
 def test_the_late_answer_of_an_abandoned_call_is_not_taken_for_the_next_one(interpreter: Interpreter) -> None:
@@ -222,15 +211,6 @@ def test_a_signal_that_was_ignored_at_the_start_stays_ignored(interpreter: Inter
 
 
 # -- other threads -----------------------------------------------------------------------------------------------------
-
-
-async def hangs(let_go: threading.Event, began: threading.Event) -> str:
-    """Its end, in a word."""
-    try:
-        return await Hang(let_go, began)
-    except Interrupted as interrupted:
-        let_go.set()
-        return interrupted.message
 
 
 def handlers() -> list[object]:

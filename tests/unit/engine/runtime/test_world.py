@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from orchestrator import fork
-from orchestrator.client.reach import Reach
 from orchestrator.core.lease.lease import Down, Intent
 from orchestrator.engine.guardian.process import Guardian
 from orchestrator.engine.runtime import world as worlds
 from orchestrator.engine.runtime.locks import FileLocks
 from orchestrator.engine.runtime.world import RealWorld
+from orchestrator.places.tpu.reach import Reach
 from tests.forked import Child
 from tests.unit.engine.virtual import LedgerInMemory, lease_and_request
 from tests.waiting import HANG_S
@@ -51,15 +51,11 @@ def world(tmp_path: Path, started: list[Guardian]) -> RealWorld:
 
     clocks: Any = None
     return RealWorld(
-        kind="emulated",
-        clocks=clocks,
-        ledger=LedgerInMemory(),
-        locks=FileLocks(tmp_path / "locks"),
-        report=lambda told: None,
-        start_guardian=start,
-        open_cloud=opened,
+        kind="emulated", clocks=clocks, ledger=LedgerInMemory(), locks=FileLocks(tmp_path / "locks"),
+        report=lambda told: None, start_guardian=start, open_cloud=opened,
         reach=Reach(lambda: None, lambda lease_id: tmp_path),
-    )
+        channel="ssh",
+    )  # fmt: skip
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """`up`, `stop`, `start`, `down`: from every state of a slice, and twice has the effect of once."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 
@@ -10,7 +11,7 @@ from orchestrator.engine.leases.recover import recover
 from orchestrator.engine.provision.candidate_search import Search, find
 from orchestrator.engine.slices.up_and_down import UpOutcome, UpRequest, down, start, stop, up
 from orchestrator.errors import CapacityError, NeedsConsent, Vanished, WrongState
-from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, lease_and_request
+from tests.unit.engine.virtual import CAN, ZONE, VirtualWorld, created, lease_and_request
 
 
 def bring(world: VirtualWorld, existing: Lease | None = None, *, n: int = 0, recreate: bool = False) -> UpOutcome:
@@ -38,21 +39,28 @@ def test_up_of_a_ready_slice_changes_nothing(world: VirtualWorld) -> None:
     assert [call for call, _ in world.cloud.calls] == ["get"]
 
 
-def test_up_of_a_stopped_slice_starts_it(world: VirtualWorld) -> None:
+@pytest.mark.parametrize(("change", "action"), [
+    pytest.param(lambda world, lease: world.drive(stop(lease)), "started", id="stopped"),
+    pytest.param(lambda world, lease: setattr(world, "time", world.time + 4000), "already ready", id="its hold ran out"),
+    pytest.param(lambda world, lease: world.cloud.nodes.clear(), "recreated", id="deleted from outside"),
+    pytest.param(lambda world, lease: setattr(world, "time", lease.deadline + 10), "recreated", id="past its deadline"),
+])  # fmt: skip
+def test_up_of_a_slice_that_is_not_ready_or_not_held_any_more_makes_it_both(
+    world: VirtualWorld, change: Callable[[VirtualWorld, Lease], None], action: str
+) -> None:
     lease = held(world)
-    world.drive(stop(lease))
-    assert bring(world, lease, n=1).action == "started"
-    assert len(world.cloud.nodes) == 1
+    change(world, lease)
+    outcome = bring(world, lease, n=1)
+    assert (outcome.action, outcome.error) == (action, None) and outcome.lease is not None
+    assert outcome.lease.hold_until == pytest.approx(world.time + 3600, abs=5)
+    assert set(world.cloud.nodes) == {outcome.lease.name.node}
+    assert world.ledger.lease(lease.id).state is (LeaseState.GONE if action == "recreated" else LeaseState.READY)
+    assert world.drive(recover("emulated", CAN, budget_s=600)) == []
 
 
 def test_up_waits_for_a_slice_that_another_up_is_creating(world: VirtualWorld) -> None:
-    lease, request = lease_and_request(purpose=Purpose.HOLD, now=world.time)
-    from orchestrator.core.lease.lease import Created, Intent, Sent
-
-    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
-    operation = world.cloud.create(request)
-    world.ledger.record(Created(lease.id, world.time, operation.name))
-    outcome = bring(world, world.ledger.lease(lease.id), n=1)
+    lease = created(world, lease_and_request(purpose=Purpose.HOLD, now=world.time))
+    outcome = bring(world, lease, n=1)
     assert outcome.action == "waited" and outcome.lease is not None and outcome.lease.id == lease.id
     assert outcome.lease.hold_until is not None
 
@@ -72,14 +80,6 @@ def test_a_preempted_slice_is_only_replaced_with_consent(world: VirtualWorld) ->
     replaced = bring(world, lease, n=1, recreate=True)
     assert replaced.action == "recreated" and replaced.lease is not None
     assert set(world.cloud.nodes) == {replaced.lease.name.node} != {lease.name.node}
-    assert world.ledger.lease(lease.id).state is LeaseState.GONE
-
-
-def test_a_slice_deleted_from_outside_is_created_again(world: VirtualWorld) -> None:
-    lease = held(world)
-    world.cloud.nodes.clear()
-    outcome = bring(world, lease, n=1)
-    assert outcome.action == "recreated"
     assert world.ledger.lease(lease.id).state is LeaseState.GONE
 
 
@@ -143,30 +143,9 @@ def test_a_hold_that_ran_out_is_released_by_the_next_command(world: VirtualWorld
 
 
 def test_recovery_skips_the_handle_that_up_takes_over(world: VirtualWorld) -> None:
-    lease, request = lease_and_request(purpose=Purpose.HOLD, now=world.time)
-    from orchestrator.core.lease.lease import Created, Intent, Sent
-
-    world.ledger.record(Intent(lease), Sent(lease.id, world.time))
-    world.ledger.record(Created(lease.id, world.time, world.cloud.create(request).name))
+    created(world, lease_and_request(purpose=Purpose.HOLD, now=world.time))
     assert world.drive(recover("emulated", CAN, budget_s=600, spare="alice")) == []
     assert len(world.drive(recover("emulated", CAN, budget_s=600, spare="bob"))) == 1
-
-
-def test_up_renews_a_hold_that_ran_out(world: VirtualWorld) -> None:
-    lease = held(world)
-    world.time += 4000
-    outcome = bring(world, lease, n=1)
-    assert outcome.action == "already ready" and outcome.lease is not None
-    assert outcome.lease.hold_until == pytest.approx(world.time + 3600, abs=5)
-    assert world.drive(recover("emulated", CAN, budget_s=600)) == []
-
-
-def test_up_of_a_slice_past_its_deadline_makes_a_new_one(world: VirtualWorld) -> None:
-    lease = held(world)
-    world.time = lease.deadline + 10
-    outcome = bring(world, lease, n=1)
-    assert outcome.action == "recreated" and outcome.lease is not None and outcome.lease.id != lease.id
-    assert set(world.cloud.nodes) == {outcome.lease.name.node}
 
 
 def test_past_the_deadline_not_even_the_lock_of_a_live_process_protects(

@@ -24,7 +24,10 @@ def test_a_missing_login_says_how_to_log_in() -> None:
     assert caught.value.exit_code == 77
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"type": "robot"}', '{"type": "service_account"}'])
+@pytest.mark.parametrize("content", [
+    *("", "{", "[]", "not json", '{"type": "robot"}', '{"type": "service_account"}'),
+    '{"type": "authorized_user", "refresh_token": "x"}',
+])  # fmt: skip
 def test_a_credentials_file_of_the_wrong_kind_is_an_auth_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
 ) -> None:

@@ -124,12 +124,6 @@ def test_what_git_tracks_is_shipped_although_a_pattern_matches_it(tmp_path: Path
     assert shipped(root) - {".tpujobignore", ".gitignore"} == {"é.bin", "runs/x/.gitignore"}, "the user's own word"
 
 
-def test_an_index_that_is_not_understood_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, {".git/index": "DIRC\0\0\0\5xxxx", "a": ""})
-    with pytest.raises(UserError, match="what git tracks is not known"):
-        shipped(tmp_path)
-
-
 @pytest.mark.parametrize(("setting", "place"), [
     ({}, ".config/git/ignore"),
     ({".gitconfig": "[user]\n\tname = x\n[Core]\n\texcludesfile = ~/mine # all\n"}, "mine"),
@@ -218,24 +212,23 @@ def test_the_own_file_can_ship_what_is_always_left_out(tmp_path: Path) -> None:
     assert shipped(root) == {"train.py", ".git/HEAD", ".tpujobignore"}
 
 
-def test_a_line_that_is_no_pattern_is_refused_with_its_place(tmp_path: Path) -> None:
-    root = write(tmp_path, {".tpujobignore": "*.ckpt\n!\n", "a": ""})
-    with pytest.raises(UserError, match=r"tpujobignore:2: '!' is not a pattern"):
-        shipped(root)
-
-
-def test_everything_left_out_is_a_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"everything in it is left out by \.gitignore:1"):
-        shipped(write(tmp_path, {".gitignore": "*\n", "train.py": "x"}))
+@pytest.mark.parametrize(("files", "why"), [
+    ({".tpujobignore": b"*.ckpt\n!\n", "a": b""}, "tpujobignore:2: '!' is not a pattern"),
+    ({".tpujobignore": "*.csv\n".encode("utf-16")}, "tpujobignore is UTF-16; save it as UTF-8"),
+    ({".gitignore": b"*\n", "train.py": b"x"}, r"everything in it is left out by \.gitignore:1"),
+    ({".git/index": b"DIRC\0\0\0\5xxxx", "a": b""}, "what git tracks is not known"),
+])  # fmt: skip
+def test_what_names_nothing_to_ship_is_refused_with_its_place(
+    tmp_path: Path, files: dict[str, bytes], why: str
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=why):
+        shipped(tmp_path)
 
 
 def test_data_is_shipped_whatever_git_leaves_out_of_it(tmp_path: Path) -> None:
     root = write(tmp_path, {".gitignore": "*\n", ".tpujobignore": "raw/\n", "a.npy": "", "raw/1": ""})
     assert set(survey({"data": Source(root)}).entries) >= {"data/a.npy", "data/.gitignore"}
     assert "data/raw/1" not in survey({"data": Source(root)}).entries
-
-
-def test_of_a_tpujobignore_in_utf_16_no_pattern_would_count(tmp_path: Path) -> None:
-    (tmp_path / ".tpujobignore").write_bytes("*.csv\n".encode("utf-16"))
-    with pytest.raises(UserError, match=r"tpujobignore is UTF-16; save it as UTF-8"):
-        shipped(tmp_path)

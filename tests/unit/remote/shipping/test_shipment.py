@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import UserError
-from orchestrator.remote.shipping import hash_cache, store
+from orchestrator.remote.shipping import store
 from orchestrator.remote.shipping.shipment import Shipment, make_shipment, shipment_in_place
 from orchestrator.remote.shipping.store import Store
 from orchestrator.remote.shipping.tree import Source, survey
@@ -39,7 +39,7 @@ def ship(tree: Path, place: Path, **more: bytes) -> Shipment:
 
 def aged(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the files be older than the last moments."""
-    later = time.time_ns() + 10 * hash_cache.RACY_NS
+    later = time.time_ns() + 10 * store.RACY_NS
     monkeypatch.setattr("orchestrator.remote.shipping.shipment.time.time_ns", lambda: later)
 
 

@@ -5,9 +5,10 @@ import shlex
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -19,19 +20,10 @@ from orchestrator.remote.ssh.piped import LOGIN_GRACE_S, UNKNOWN_S, Piped, Turns
 from tests.waiting import HANG_S, until
 
 
-class Clock:
-    """Its time is what the test says; who waits for it looks again at once."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
-    made = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Its time is what the test says; who waits for it looks again at once."""
+    made = SimpleNamespace(now=0.0, monotonic=lambda: made.now)
     monkeypatch.setattr(piped, "time", made)
     return made
 
@@ -98,7 +90,9 @@ def test_a_login_waits_until_one_before_it_ends() -> None:
         assert waiting.wait(HANG_S)
 
 
-def test_the_place_of_a_login_that_hangs_is_free_once_its_command_has_ended_and_not_before(clock: Clock) -> None:
+def test_the_place_of_a_login_that_hangs_is_free_once_its_command_has_ended_and_not_before(
+    clock: SimpleNamespace,
+) -> None:
     one = Turns(1)
     with ExitStack() as quick:
         assert taken(one, quick).wait(HANG_S)
@@ -119,7 +113,7 @@ def test_the_place_of_a_login_that_hangs_is_free_once_its_command_has_ended_and_
         assert second.has.wait(HANG_S)
 
 
-def test_a_command_that_does_not_end_counts_for_as_long_as_sshd_counts_it(clock: Clock) -> None:
+def test_a_command_that_does_not_end_counts_for_as_long_as_sshd_counts_it(clock: SimpleNamespace) -> None:
     one = Turns(1)
     with ExitStack() as held:
         first = Login(one, held)
@@ -136,7 +130,7 @@ def test_a_command_that_does_not_end_counts_for_as_long_as_sshd_counts_it(clock:
         assert second.has.wait(HANG_S)
 
 
-def test_a_login_is_ended_for_no_one_and_with_twice_the_patience_after_each_time(clock: Clock) -> None:
+def test_a_login_is_ended_for_no_one_and_with_twice_the_patience_after_each_time(clock: SimpleNamespace) -> None:
     one = Turns(1)
     with ExitStack() as held:
         first = Login(one, held, tries=2)
@@ -156,7 +150,7 @@ def test_a_login_is_ended_for_no_one_and_with_twice_the_patience_after_each_time
         assert not second.stays.is_set()
 
 
-def test_as_many_are_ended_as_wait_and_fresh_logins_go_before_those_that_were(clock: Clock) -> None:
+def test_as_many_are_ended_as_wait_and_fresh_logins_go_before_those_that_were(clock: SimpleNamespace) -> None:
     three = Turns(3)
     with ExitStack() as held:
         hang = [Login(three, held) for _ in range(3)]
@@ -173,7 +167,7 @@ def test_as_many_are_ended_as_wait_and_fresh_logins_go_before_those_that_were(cl
         assert sum(login.stays.is_set() for login in hang) == 2
 
 
-def test_a_login_that_fails_says_nothing_of_how_long_one_takes(clock: Clock) -> None:
+def test_a_login_that_fails_says_nothing_of_how_long_one_takes(clock: SimpleNamespace) -> None:
     one = Turns(1)
     with ExitStack() as held:
         failed = Login(one, held, dials=False)

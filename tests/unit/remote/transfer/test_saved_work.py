@@ -217,18 +217,19 @@ def test_the_step_is_that_of_the_checkpoint_not_that_of_the_metrics(tmp_path: Pa
     assert (found.files, found.step, found.metrics_step) == (3, 20, 68)
 
 
-def test_the_step_is_unknown_if_it_was_told_of_another_checkpoint_than_the_saved_one(tmp_path: Path) -> None:
-    older = {"worker0/artifacts/checkpoint.json": checkpoint("at 20", 20)["worker0/artifacts/checkpoint.json"]}
-    assert state(tmp_path, checkpoint("at 40", 40) | older).step is None
+TOLD = "worker0/artifacts/checkpoint.json"
 
 
-def test_a_job_of_ones_own_may_tell_the_step_alone(tmp_path: Path) -> None:
-    assert state(tmp_path, {"worker0/artifacts/checkpoint.json": '{"step": 7}'}).step == 7
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"step": "80"}', '{"step": -1}', '{"step": true}', "[" * 50_000])
-def test_a_checkpoint_file_that_makes_no_sense_tells_nothing(tmp_path: Path, text: str) -> None:
-    assert state(tmp_path, {"worker0/artifacts/checkpoint.json": text}).step is None
+@pytest.mark.parametrize(("files", "step"), [
+    pytest.param(checkpoint("at 40", 40) | {TOLD: checkpoint("at 20", 20)[TOLD]}, None, id="told of another checkpoint"),
+    pytest.param({TOLD: '{"step": 7}'}, 7, id="a job of one's own may tell it alone"),
+    *(({TOLD: no_sense}, None)
+      for no_sense in ("", "[]", "{}", '{"step": "80"}', '{"step": -1}', '{"step": true}', "[" * 50_000)),
+])  # fmt: skip
+def test_the_step_is_known_only_if_it_was_told_of_the_saved_checkpoint(
+    tmp_path: Path, files: Files, step: int | None
+) -> None:
+    assert state(tmp_path, files).step == step
 
 
 def test_the_last_line_with_a_step_counts_and_an_incomplete_one_does_not(tmp_path: Path) -> None:

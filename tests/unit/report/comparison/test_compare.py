@@ -22,18 +22,12 @@ from tests.unit.engine.virtual import lease_and_request
 LEASE, _ = lease_and_request()
 AT = 1_000_000.0
 METRICS: dict[str, Any] = {
-    "model": "mnist_cnn",
-    "batch_size": 64,
-    "precision": "fp32",
-    "test_accuracy": 0.9876,
-    "images_per_s": 1234.5,
-    "train_loss": [0.5, 0.1],
-    "epochs": [{}, {}],
-    "peak_rss_bytes": 900_000_000,
+    "model": "mnist_cnn", "batch_size": 64, "precision": "fp32", "test_accuracy": 0.9876,
+    "images_per_s": 1234.5, "train_loss": [0.5, 0.1], "epochs": [{}, {}], "peak_rss_bytes": 900_000_000,
     "dataset": {"name": "mnist", "synthetic": False, "train_examples": 60_000},
     "world": {"device": "xla:cpu", "processes": 2, "workers": 1, "emulated": False},
     "seconds": {"total_s": 40.25},
-}
+}  # fmt: skip
 STEPS = [0.07, 0.08, 0.09, 0.08]
 
 

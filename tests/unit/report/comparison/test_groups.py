@@ -14,9 +14,9 @@ from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRe
 from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.errors import UserError
 from orchestrator.report.comparison import group_tables
+from orchestrator.report.comparison.compare import mean_and_std
 from orchestrator.report.comparison.figures import Measure, RunFigures, figures
-from orchestrator.report.comparison.formats import mean_and_std
-from orchestrator.report.comparison.group_remarks import notes
+from orchestrator.report.comparison.group_tables import notes
 from orchestrator.report.comparison.groups import grouped, measure
 from orchestrator.report.files.metric_sums import Metric
 from orchestrator.report.whole_run import WholeRun
@@ -76,13 +76,9 @@ def test_the_mean_and_the_sample_standard_deviation_are_exact() -> None:
 
 def test_a_group_is_a_column_with_its_parameters_its_runs_and_its_figures() -> None:
     assert cells(SIX, "seed") == {
-        "lr": ("0.01", "0.1"),
-        "runs": ("2", "2"),
-        "loss": ("1.00 ± 0.35", "0.38 ± 0.18"),
-        "whole job (s)": ("60.0 ± 0", "32.0 ± 2.8"),
-        "cost": ("$0.50", "$0.50"),
-        "on": ("no slice", "no slice"),
-    }
+        "lr": ("0.01", "0.1"), "runs": ("2", "2"), "loss": ("1.00 ± 0.35", "0.38 ± 0.18"),
+        "whole job (s)": ("60.0 ± 0", "32.0 ± 2.8"), "cost": ("$0.50", "$0.50"), "on": ("no slice", "no slice"),
+    }  # fmt: skip
 
 
 def test_many_groups_are_rows_with_their_parameters_first() -> None:
@@ -176,11 +172,8 @@ def test_jobs_and_named_variants_and_clouds_are_never_mixed() -> None:
     ]
     shown = grouped(columns, ["seed"])
     assert [(group.title, len(group.members)) for group in shown] == [
-        ("a small google", 2),
-        ("a large google", 2),
-        ("b google", 2),
-        ("b emulated", 1),
-    ]
+        ("a small google", 2), ("a large google", 2), ("b google", 2), ("b emulated", 1),
+    ]  # fmt: skip
     table = cells(columns, "seed")
     assert (table["job"], table["variant"]) == (("a", "a", "b", "b"), ("small", "large", "-", "-"))
     assert table["cost"][2:] == ("$0.50", "$0.25 emulated")

@@ -39,17 +39,9 @@ def test_a_loss_that_diverged_has_no_last_value_and_keeps_its_best(tmp_path: Pat
 
 def test_lines_that_are_no_metrics_cost_only_themselves(tmp_path: Path) -> None:
     path = write(
-        tmp_path / "m",
-        '{"loss": 1}',
-        "{",
-        "",
-        '{"loss": "x"}',
-        '{"loss": true}',
-        "1],[2",
-        "[[[[",
-        '{"loss": 3}, 4',
-        '{"loss": 2}',
-    )
+        tmp_path / "m", '{"loss": 1}', "{", "", '{"loss": "x"}', '{"loss": true}', "1],[2", "[[[[",
+        '{"loss": 3}, 4', '{"loss": 2}',
+    )  # fmt: skip
     with path.open("a") as file:
         file.write('{"loss": 99')
     assert summarize(path)["loss"] == Metric(2, None, 1, None, 1, 2, 2)

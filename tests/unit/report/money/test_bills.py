@@ -1,11 +1,11 @@
 """The ledger as bills: `tpujob cost` has every slice that existed, and for each run the dollars of `tpujob show`."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from orchestrator import catalog
+from orchestrator.client.results.costs import bills
 from orchestrator.core.lease.lease import (
     CreateRefused,
     Down,
@@ -24,7 +24,6 @@ from orchestrator.core.lease.run_spec import RunSpec
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import costs
 from orchestrator.report.money import spending
-from orchestrator.report.money.bills import bills
 from orchestrator.report.money.spending import By, CloudCost
 from orchestrator.report.money.stretches import Period
 from tests.unit.engine.virtual import lease_and_request
@@ -33,11 +32,6 @@ AT = 1_700_000_000.0
 HOUR = 3600.0
 NOW = AT + 20 * HOUR
 RUN = RunRecord("r1", "job", "job.yaml", "google", AT, "runs/r1")
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "ledger.sqlite3")
 
 
 def asked(ledger: Ledger, number: int, at: float, run: str | None = RUN.id, **changes: object) -> Lease:
@@ -137,15 +131,6 @@ def test_a_slice_that_the_user_forgot_counts_until_then_and_is_named(ledger: Led
     cost = found(ledger)
     assert cost.total.cost_usd == pytest.approx(2 * 9.6) == costs.of_run(ledger, RUN, NOW)
     assert [each.forgotten for each in cost.open_slices] == [True]
-
-
-def test_a_slice_in_deletion_that_is_not_proven_gone_counts_until_now(ledger: Ledger) -> None:
-    began(ledger)
-    lease = asked(ledger, 1, AT)
-    ledger.record(Ready(lease.id, AT), Down(lease.id, AT + HOUR, "over"))
-    cost = found(ledger)
-    assert cost.total.cost_usd == pytest.approx(20 * 9.6)
-    assert [(each.state, each.counted_until) for each in cost.open_slices] == [("down", NOW)]
 
 
 def test_spot_is_compared_with_the_on_demand_price_of_its_type_and_zone(ledger: Ledger) -> None:

@@ -39,15 +39,9 @@ def test_each_dollar_has_its_column_and_nothing_is_a_dash() -> None:
     shown = tables.table(cloud(SPOT), "job")
     row = dict(zip(shown.head, shown.rows[0], strict=True))
     assert row == {
-        "JOB": "mnist",
-        "RUNS": "1",
-        "CHIP HOURS": "80.0",
-        "COST": "$100.00",
-        "FAILED": "-",
-        "IDLE": "-",
-        "LOST": "-",
-        "SPOT SAVED": "$150.00",
-    }
+        "JOB": "mnist", "RUNS": "1", "CHIP HOURS": "80.0", "COST": "$100.00", "FAILED": "-", "IDLE": "-",
+        "LOST": "-", "SPOT SAVED": "$150.00",
+    }  # fmt: skip
     assert len(shown.rows) == 1, "a total of one row says nothing"
 
 

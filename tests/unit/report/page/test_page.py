@@ -14,7 +14,7 @@ import pytest
 from orchestrator.core.lease.run_and_attempt import AttemptState, WorkerEnd
 from orchestrator.core.text.redaction import Redactor
 from orchestrator.report.files.step_times import Piece
-from orchestrator.report.page import charts, pages, pictures, summary, tables, timeline
+from orchestrator.report.page import charts, pages, pictures, summary, timeline
 from tests.unit.report.page.world import World, plain_run, preempted_twice, training_steps
 
 HOSTILE = '</script><script>window.owned = 1</script><img src=x onerror="window.owned = 1">\'\u2028&'
@@ -95,12 +95,9 @@ def test_every_attempt_zone_and_wait_is_on_the_timeline_and_each_loss_has_its_pr
     world = preempted_twice(tmp_path / "a")
     rows = timeline.rows(world.data())
     assert [(row.minor, row.note) for row in rows] == [
-        (False, "preempted"),
-        (True, "no capacity"),
-        (False, "preempted"),
-        (True, "no capacity"),
+        (False, "preempted"), (True, "no capacity"), (False, "preempted"), (True, "no capacity"),
         (False, "succeeded"),
-    ]
+    ]  # fmt: skip
     first = [(span.kind, span.seconds) for span in rows[0].spans]
     assert first == [("wait", 80), ("ship", 5), ("main", 300), ("release", 10)]
     assert [(span.kind, span.seconds) for span in rows[4].spans][-2:] == [("collect", 4), ("release", 30)]
@@ -140,12 +137,9 @@ def test_what_can_be_better_is_among_the_first_figures_and_of_an_evaluation_befo
     world = plain_run(tmp_path / "a")
     world.metrics({"step": step, "lr": 1e-4, "loss": 1 / step, "eval/loss": 2 / step, "norm": step} for step in (1, 2))
     assert [name for name, _ in summary.main_metrics(world.data().report.figures)] == [
-        "eval/loss",
-        "loss",
-        "lr",
-        "norm",
-    ]
-    rows = {row[0]: row[2] for row in tables.metric_rows(world.data())}
+        "eval/loss", "loss", "lr", "norm",
+    ]  # fmt: skip
+    rows = {row[0]: row[2] for row in summary.metric_rows(world.data())}
     assert rows == {"lr": "", "loss": "0.5", "eval/loss": "1", "norm": ""}, "no learning rate is the best"
 
 

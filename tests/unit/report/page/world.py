@@ -151,14 +151,9 @@ def training_steps(count: int, *, seconds: Sequence[float] = (0.02, 0.021, 0.019
         if step < 3:
             lines[-1]["compile"] = True
     end = {
-        "epoch": 1,
-        "t_s": at,
-        "s": at - 18,
-        "compile_s": 8.0,
-        "warm_steps": count - 2,
-        "steps": count,
+        "epoch": 1, "t_s": at, "s": at - 18, "compile_s": 8.0, "warm_steps": count - 2, "steps": count,
         "wait_s": 0.5,
-    }
+    }  # fmt: skip
     return [*lines, {"span": "compile", "t_s": 18.0, "s": 8.0}, end]
 
 

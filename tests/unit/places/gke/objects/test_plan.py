@@ -5,7 +5,7 @@ import pytest
 from orchestrator import catalog
 from orchestrator.places.gke.objects.plan import plan_of, price
 from orchestrator.places.gke.objects.program import PodProgram
-from orchestrator.report.cluster_plan import cluster_plan_lines, program_line
+from orchestrator.places.gke.plan_lines import cluster_plan_lines, program_line
 from tests.unit.places.gke.objects.jobs import CAPACITIES, job
 
 

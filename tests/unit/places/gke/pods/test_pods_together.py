@@ -9,10 +9,10 @@ import pytest
 from orchestrator.core.text.scripts import with_data
 from orchestrator.errors import Unreachable
 from orchestrator.places.google.objects import Objects, RunResults
+from orchestrator.places.preparation.phases import POD_DATA
 from orchestrator.remote.fleet.follow import WorkerState
 from orchestrator.remote.fleet.port import Crew
 from orchestrator.remote.ssh import agent
-from orchestrator.run.preparation.phases import POD_DATA
 from tests.emulator_fixture import Emulator
 from tests.pods_fixture import Node, request
 from tests.unit.places.gke.pods.conftest import Followed

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.client.cluster.code import pack_code
 from orchestrator.core.jobfile import keys
 from orchestrator.core.text import scripts
+from orchestrator.places.gke.code import pack_code
+from orchestrator.places.preparation import sources
 from orchestrator.remote.shipping.shipment import make_shipment
-from orchestrator.run.preparation import sources
 from tests.pods_fixture import Node, request
 from tests.unit.places.gke.pods.conftest import Followed
 from tests.unit.places.gke.pods.test_pods_together import place

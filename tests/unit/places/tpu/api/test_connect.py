@@ -1,12 +1,14 @@
 """Real credentials are sent only to Google, the emulator's token only to loopback."""
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from orchestrator.errors import ConfigError
 from orchestrator.places.tpu.api import connect
+from orchestrator.places.tpu.api.calls import ApiCalls
 from orchestrator.settings import Target
 
 EMULATED = Target("emulated", "emulated")
@@ -22,6 +24,7 @@ def without_real_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connect, "google_credentials", AnonymousCredentials)
 
 
+@pytest.mark.parametrize("connects", [connect.connect, connect.connect_light])
 @pytest.mark.parametrize(("target", "endpoint", "token"), [
     (GOOGLE, "http://127.0.0.1:8080", None), (GOOGLE, "https://tpu.googleapis.com.evil.com", None),
     (GOOGLE, "https://evil.com/tpu.googleapis.com", None), (GOOGLE, "https://tpu.googleapis.com@evil.com", None),
@@ -31,9 +34,11 @@ def without_real_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     (EMULATED, "http://127.0.0.1@evil.com:80", "emulator-token"), (EMULATED, LOOPBACK, None),
     (EMULATED, None, "emulator-token"), (EMULATED, None, None),
 ])  # fmt: skip
-def test_no_secret_is_sent_to_the_wrong_endpoint(target: Target, endpoint: str | None, token: str | None) -> None:
+def test_no_secret_is_sent_to_the_wrong_endpoint(
+    connects: Callable[..., ApiCalls], target: Target, endpoint: str | None, token: str | None
+) -> None:
     with pytest.raises(ConfigError):
-        connect.connect(target, endpoint, token)
+        connects(target, endpoint, token)
 
 
 def test_each_target_is_connected_to_its_own_cloud() -> None:

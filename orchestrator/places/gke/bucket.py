@@ -1,0 +1,73 @@
+"""The bucket of a job on a cluster: code that no ConfigMap holds goes up, results come down, and the code is deleted again."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from orchestrator.core.text import names
+from orchestrator.core.text.sizes import format_size
+from orchestrator.errors import CloudError, UserError
+from orchestrator.places.preparation import buckets
+
+if TYPE_CHECKING:
+    from orchestrator.core.jobfile.keys import JobSpec
+    from orchestrator.core.lease.run_and_attempt import RunRecord
+    from orchestrator.places.desk import Desk, Teller
+    from orchestrator.places.gke.code import CodeArchive
+    from orchestrator.places.google.objects import Objects, RunResults
+
+EMULATOR = "STORAGE_EMULATOR_HOST"
+DELETE_S = 10.0  # a try: the commands that delete have other things to do
+
+
+def variables(spec: JobSpec) -> dict[str, str]:
+    """Return what pods need to know besides their own credentials: where an emulator of Cloud Storage answers, if any."""
+    host = os.environ.get(EMULATOR)
+    return {EMULATOR: host} if (spec.bucket is not None or spec.data) and host else {}
+
+
+def check(desk: Desk, spec: JobSpec, location: str | None) -> None:
+    """Raise UserError for a bucket in another region than the cluster, unless the job accepts that; BadRequest if it is none.
+
+    `location`: a zone or a region; None: where the cluster is, is not known.
+    """
+    found = buckets.buckets_of(desk, spec, os.environ.get(EMULATOR) or None)
+    if location is None:
+        return
+    region = location.rpartition("-")[0] if names.zone_problem(location) is None else location
+    if problem := next(filter(None, (each.problem_in(region) for each in found)), None):
+        raise UserError(problem, hint="`allow_egress: true` in the job accepts that")
+
+
+def upload(reporter: Teller, archive: CodeArchive, url: str | None) -> None:
+    """Store the code of a run where its pods read it. Raises CloudError; nothing was created then."""
+    assert url is not None, "what is to be uploaded has a place"
+    reporter.progress("ship", f"{format_size(archive.size_bytes)} to {url}")
+    _objects().upload(url, archive.path)
+    reporter.notice("ship", f"{format_size(archive.size_bytes)} of code in {url}, deleted when the run ends")
+
+
+def remove_code(reporter: Teller, run: RunRecord) -> None:
+    """Delete the code that was uploaded for a run, if any was. A failure is reported: a lifecycle rule of the bucket helps."""
+    url = run.spec.cluster.code_object
+    if url is None:
+        return
+    try:
+        _objects(DELETE_S).delete(url)
+    except CloudError as error:
+        reporter.notice("warning", f"{url} is not deleted: {error.message}")
+
+
+def results(run: RunRecord) -> RunResults | None:
+    """Return where the results of a run in its bucket are read; None for a run without one."""
+    from orchestrator.places.google.objects import RunResults
+
+    place = run.spec.bucket
+    return RunResults(_objects(), f"{place}/{run.id}") if place else None
+
+
+def _objects(timeout_s: float | None = None) -> Objects:
+    from orchestrator.places.google.objects import TIMEOUT_S, Objects
+
+    return Objects(emulator=os.environ.get(EMULATOR) or None, timeout_s=timeout_s or TIMEOUT_S)

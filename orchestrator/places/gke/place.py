@@ -1,0 +1,167 @@
+"""A cluster as a place: a job becomes a JobSet with all that its pods need, which is submitted and followed."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from orchestrator.core.text import names
+from orchestrator.errors import JobSpecError, UserError
+from orchestrator.places.gke import bucket, targets
+from orchestrator.places.gke.api import clusters
+from orchestrator.places.gke.api.kube_api import path_of
+from orchestrator.places.gke.draft import draft_of
+from orchestrator.places.gke.objects.plan import plan_of, price
+from orchestrator.places.gke.objects.yaml_text import to_yaml
+from orchestrator.places.gke.plan_lines import cluster_plan_lines, program_line
+from orchestrator.places.gke.preparation import prepare, variables
+from orchestrator.places.gke.reach import PodReach
+from orchestrator.places.gke.stay import ClusterStay
+from orchestrator.places.gke.traits import TRAITS
+from orchestrator.places.leased import LeasedPlace
+from orchestrator.places.place import STATES, Phase, PlanMade, Prepared, Stay, Wish
+from orchestrator.places.preparation import data, records
+from orchestrator.settings import GKE
+
+if TYPE_CHECKING:
+    from orchestrator.core.jobfile.keys import JobSpec
+    from orchestrator.core.lease.cloud_api import Cloud
+    from orchestrator.core.lease.lease import Lease
+    from orchestrator.core.lease.run_and_attempt import RunRecord
+    from orchestrator.core.planning.plan import Plan
+    from orchestrator.places.desk import Desk, Lines
+    from orchestrator.places.gke.api.client import ClusterCloud
+    from orchestrator.places.gke.objects.manifest import ClusterJob
+
+MANIFEST = "jobset.yaml"  # in the directory of a run: what was submitted, without the values of the Secret
+
+NO_CLOUD_OPTIONS = "a job with `on: gke` names its cluster below `gke:`: --cloud and --project do not apply"
+
+
+class Cluster(LeasedPlace):
+    traits = TRAITS
+
+    def check(self, desk: Desk, spec: JobSpec, path: Path, wish: Wish) -> None:
+        if wish.cloud_is_named:
+            raise UserError(NO_CLOUD_OPTIONS)
+        if wish.keep_s is not None:
+            raise UserError("--keep holds a slice: on a cluster nothing is left to hold once the pods have ended")
+        if spec.keep_on_failure is not None:
+            why = "holds a slice: on a cluster nothing is left to hold once the pods have ended; remove it"
+            raise JobSpecError([spec.mistake(("keep_on_failure",), why)])
+        targets.target_of(spec, desk.target.gke)
+
+    def capacity(self, desk: Desk, spec: JobSpec, wish: Wish) -> Plan:
+        return plan_of(targets.shape_of(spec, desk.target.gke))
+
+    def describe(self, desk: Desk, spec: JobSpec, plan: Plan) -> list[str]:
+        return cluster_plan_lines(targets.shape_of(spec, desk.target.gke))
+
+    def plan(self, desk: Desk, spec: JobSpec, path: Path) -> PlanMade:
+        """Return the same objects as a run submits, under names that are not used. Asks no cluster."""
+        run, lease_id = _new_ids()
+        with ExitStack() as stack:
+            env = variables(spec, with_secrets=False)
+            made = prepare(desk, spec, path, run=run, lease_id=lease_id, env=env, stack=stack)
+            bucket.check(desk, spec, made.job.target.location)
+            requests = tuple(map(_request, _shown(made.documents())))
+        notes = (*cluster_plan_lines(made.job), program_line(made.job.program))
+        more = {"requests": list(requests), "cluster": _about(made.job)}
+        return PlanMade(GKE, None, plan_of(made.job), requests, notes, more=more)
+
+    def prepare(
+        self, desk: Desk, spec: JobSpec, env: Mapping[str, str], path: Path, wish: Wish, stack: ExitStack
+    ) -> Prepared:
+        fetched = data.lines_of(desk, spec) if wish.sweep is None else []
+        desk.recover(look=True)
+        run, attempt = records.new_run(spec, path, GKE, desk.runs_directory, desk.now(GKE), sweep=wish.sweep)
+        _, lease_id = _new_ids()
+        env = {**env, **bucket.variables(spec)}
+        made = prepare(desk, spec, path, run=run.id, lease_id=lease_id, env=env, stack=stack)
+        target, documents = made.job.target, made.documents()
+        project = clusters.identity(target.context, target.cluster, os.environ)
+        draft = draft_of(
+            desk, spec, made.job, documents, project=project, run=run.id, lease_id=lease_id, detach=wish.detach
+        )
+        phases = tuple(each["name"] for each in made.job.program.request["phases"])
+        about = {"phases": list(phases), "pods": made.job.pods, "code_object": made.code_object}
+        run = replace(run, spec=run.spec.having(cluster=about))  # for later commands
+        wish.check_workers(made.job.pods)
+        bucket.check(desk, spec, target.location or clusters.location(project))
+        if wish.sweep is None:  # of a sweep, it was said before the first of its runs
+            desk.reporter.notice("cloud", f"cluster {clusters.short_name(project)}: `on: gke`")
+            for line in (*cluster_plan_lines(made.job), program_line(made.job.program), *fetched):
+                desk.reporter.notice("plan", line)
+        upload = None
+        if made.upload is not None:
+            upload = partial(bucket.upload, desk.reporter, made.upload, made.code_object)
+        stay = ClusterStay((draft,), upload, _results_at(run))
+        return Prepared(run, attempt, stay, _phases(phases), files={MANIFEST: to_yaml(_shown(documents))})
+
+    def attached(self, run: RunRecord, lease: Lease) -> tuple[Stay, tuple[Phase, ...]]:
+        return ClusterStay(bucket=_results_at(run)), _phases(run.spec.cluster.phases)
+
+    def tidy(self, desk: Desk, run: RunRecord) -> None:
+        bucket.remove_code(desk.reporter, run)
+
+    def open_cloud(self, lines: Lines, cloud: str) -> Cloud:
+        from orchestrator.places.gke.api.client import ClusterCloud
+
+        return ClusterCloud(lambda identity: clusters.open_api(identity, os.environ))
+
+    def reach(self, desk: Desk, cloud: str) -> PodReach:
+        return PodReach(lambda: cast("ClusterCloud", desk.cloud(cloud)), desk.run_of)
+
+
+def _new_ids() -> tuple[str, str]:
+    run, lease_id = (names.new_run_id(secrets.randbits(names.RUN_BITS)) for _ in range(2))
+    return run, lease_id
+
+
+def _phases(found: tuple[str, ...]) -> tuple[Phase, ...]:
+    return tuple(Phase(name, STATES[name]) for name in found)
+
+
+def _results_at(run: RunRecord) -> str | None:
+    """Return where the results of a run are in its bucket; None for a run without one."""
+    return f"{run.spec.bucket}/{run.id}" if run.spec.bucket else None
+
+
+def _shown(documents: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
+    """Return the objects without the values of secrets."""
+    return [each for each in documents if each["kind"] != "Secret"]
+
+
+def _request(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The call that creates an object. Its host is that of the cluster, which is not asked."""
+    collection = path_of(f"{str(document['kind']).lower()}s", document["metadata"]["namespace"])
+    return {"method": "POST", "url": collection, "body": document}
+
+
+def _about(job: ClusterJob) -> dict[str, Any]:
+    """What the plan of a job has as JSON values of its cluster."""
+    return {
+        "context": job.target.context,
+        "cluster": job.target.cluster,
+        "namespace": job.target.namespace,
+        "queue": job.target.queue,
+        "image": job.target.image,
+        "machine_type": job.slice.machine_type,
+        "topology": job.slice.topology,
+        "chips": job.slices * job.slice.kind.chips,
+        "slices": job.slices,
+        "hosts_per_slice": job.slice.hosts,
+        "price_why": price(job)[1],
+        "pod_deadline_s": job.deadlines.pod_s,
+        "job_deadline_s": job.deadlines.job_s,
+        "kept_s": job.deadlines.kept_s,
+    }
+
+
+PLACE = Cluster()

@@ -1,0 +1,148 @@
+"""The scripts of a job's phases on every worker, with the environment that they make and use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.core.lease.lease import Lease
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
+from orchestrator.core.lease.timings import GOOGLE
+from orchestrator.core.text import artifacts, scripts
+from orchestrator.core.text.environments import Environment, of_training
+from orchestrator.places.place import Phase
+from orchestrator.places.preparation import requirements
+from orchestrator.places.preparation.variables import Emulation, worker_environment
+
+# What the image of a pod has to have for a training with PyTorch, by its backend.
+_TORCH: dict[str, tuple[str, ...]] = dict.fromkeys(("xla", "auto"), ("torch", "torch_xla", "numpy"))
+_TORCH |= dict.fromkeys(("cuda", "cpu"), ("torch", "numpy"))
+_TORCH["tpu"] = ("torch", "torch_tpu", "numpy")
+
+# Where `data:` is kept for later runs: on the disk of the job's directory, which gets links to it. Of a pod: beside that.
+WORKER_DATA, POD_DATA = "~/tpujob/data", "../../data"
+
+if TYPE_CHECKING:
+    from orchestrator.core.jobfile.keys import JobSpec
+    from orchestrator.remote.fleet.fleet import StartRequest
+    from orchestrator.remote.shipping.shipment import Shipment
+
+
+def phases(
+    spec: JobSpec,
+    run: RunRecord,
+    *,
+    shipment: Shipment | None,
+    env: Mapping[str, str],
+    emulation: Emulation | None,
+    job_path: Path,
+) -> tuple[Phase, ...]:
+    """Return `setup` (if there is anything to set up) and `main`, each the same script on every worker.
+
+    Raises JobSpecError for `requirements:` that no worker can install.
+    """
+    setup, main = _texts(spec, shipment.id if shipment else None, emulation, job_path)
+
+    def script(phase: str, text: str, bucket: str | None = None) -> PhaseScript:
+        manifest = shipment.id if shipment else None
+        return PhaseScript(phase, text, run, env, manifest, emulation, bucket, artifacts.patterns(spec.artifacts))
+
+    first = [Phase("setup", AttemptState.SETUP, script("setup", setup))] if setup else []
+    return (*first, Phase("main", AttemptState.RUNNING, script("main", main, spec.bucket)))
+
+
+def pod_scripts(spec: JobSpec, *, code_id: str | None, job_path: Path) -> tuple[tuple[str, str], ...]:
+    """Return the same phases for the pods of a cluster, as (name, script).
+
+    An image that has what a training needs is used as it is; in another one, setup installs it. `code_id`: of what is shipped.
+    Raises JobSpecError for `requirements:` that no pod can install.
+    """
+    setup, main = _texts(spec, code_id, None, job_path, in_pod=True)
+    return (*((("setup", setup),) if setup else ()), ("main", main))
+
+
+def _texts(
+    spec: JobSpec, code_id: str | None, emulation: Emulation | None, job_path: Path, *, in_pod: bool = False
+) -> tuple[str, str]:
+    """Return the scripts of both phases; that of setup is empty if there is nothing to set up."""
+    asked = requirements.read(spec, job_path, code_sha256=code_id)
+    setup = scripts.chain(spec.setup) if spec.setup else ""
+    if spec.train is not None:
+        main = scripts.train_main("python3")
+    else:
+        main = f"{spec.command}\n" if emulation is None else scripts.announce_lent_device(f"{spec.command}\n")
+    from orchestrator.remote.ssh import agent
+
+    if spec.tpu_metrics:  # 3 is the log of the job; an emulated worker has chips only where the emulator was told so
+        look = f"{agent.command('chips', f'{emulation.chip_s if emulation else GOOGLE.chip_s:g}')} 3>&1"
+        main = scripts.beside(main, f'[ ! -d "${{TPUJOB_EMULATED_CHIPS:-}}" ] || {look}' if emulation else look)
+    if emulation is None and spec.tpu_metrics:
+        main = scripts.beside(main, agent.command_of_the_job("tpu_metrics", '"$TPUJOB_ARTIFACTS"'))
+    environment = _environment(spec, asked, emulation)
+    if environment is not None and in_pod and spec.train is not None and not asked.is_asked_for:
+        made = scripts.unless_python_has(_TORCH[spec.train.backend], environment.setup(agent.command("environment")))
+        setup = made + (environment.use_if_made(setup) if setup else "")
+        main = environment.use_if_made(main)
+    elif environment is not None:
+        setup = environment.setup(agent.command("environment")) + (environment.use(setup) if setup else "")
+        main = environment.use(main)
+    elif trains_with_torch(spec):
+        setup, main = scripts.in_lent_environment(setup) if setup else "", scripts.in_lent_environment(main)
+    if spec.data:
+        setup = scripts.with_data(setup, spec.data, agent.command("data"), POD_DATA if in_pod else WORKER_DATA)
+    return setup, main
+
+
+def _environment(spec: JobSpec, asked: Environment, emulation: Emulation | None) -> Environment | None:
+    """Return the environment that the job needs on a worker; None where it needs none but those that are there."""
+    asked = replace(asked, install_uv=True) if emulation is None else asked.without_tpu()
+    if spec.train is None or not trains_with_torch(spec):
+        return asked if asked.is_asked_for else None
+    if emulation is None:
+        return of_training(spec.train.backend, asked)
+    return replace(asked, base=scripts.LENT_PYTHON) if asked.is_asked_for else None
+
+
+def trains_with_torch(spec: JobSpec) -> bool:
+    """Return whether the job is a training with PyTorch."""
+    return spec.train is not None and spec.train.backend != "none"
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseScript:
+    """The script of one phase. Called with the addresses of the workers, it returns the request that starts it."""
+
+    phase: str
+    text: str
+    run: RunRecord
+    env: Mapping[str, str]
+    manifest: str | None  # of what is shipped
+    emulation: Emulation | None
+    bucket: str | None  # upload the artifacts there after the script
+    artifacts: tuple[str, ...]
+
+    def __call__(self, attempt: Attempt, lease: Lease | None, hosts: Sequence[str], coordinator: str) -> StartRequest:
+        from orchestrator.remote.fleet.steps import StartRequest
+
+        assert lease is not None
+        return StartRequest(
+            attempt=attempt.id,
+            phase=self.phase,
+            manifest=self.manifest,
+            max_log=self.run.spec.limits.max_log,
+            script=self.text if self.bucket is None else scripts.with_upload(self.text, self._upload(attempt)),
+            env_by_worker=[
+                {**worker_environment(self.run, attempt, lease, index, hosts, coordinator, self.emulation), **self.env}
+                for index in range(len(hosts))
+            ],
+        )
+
+    def _upload(self, attempt: Attempt) -> str:
+        from orchestrator.remote.ssh import agent
+
+        place = f"{self.bucket}/{self.run.id}"
+        command = agent.command("upload", attempt.id, place, json.dumps(list(self.artifacts)))
+        return f'{command} "$TPUJOB_WORKER"'
