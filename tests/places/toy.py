@@ -37,7 +37,7 @@ from orchestrator.remote.ssh.fan_out import Wakeup
 from orchestrator.remote.transfer.collect import Collector, CollectRequest
 from orchestrator.remote.transfer.collection import Collection
 
-TRAITS = Traits("toy", ("toy",), "cell", billed=True, held=False, watched=False, made_with_job=True)
+TRAITS = Traits("toy", ("toy",), "cell", reached="cell", billed=True, made_with_job=True)
 CAN = api.Capabilities(visible_within_s=0.0, settles_within_s=0.0)
 STOPPED, LOOK_S = 143, 0.02
 

@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,7 @@ from orchestrator.run.job_run import JobRun
 from orchestrator.run.program import run_job
 from orchestrator.run.progress import Outcome
 from tests.cli_fixture import hear_signals
-from tests.places.toy import CAN, Place, ToyCloud, ToyCrew, ToyStay, serve
+from tests.places.toy import CAN, TRAITS, Place, ToyCloud, ToyCrew, ToyStay, serve
 
 OWNER = "0wner0"
 
@@ -73,6 +74,7 @@ def command(directory: Path, place: Place, verb: str) -> int:
         None,
         lambda: ToyCloud(place),
         Reach(place),  # type: ignore[arg-type]
+        TRAITS.reached,
     )
     play = Interpreter(world).run
     play(_recovery())
@@ -150,6 +152,8 @@ class Machine:
         code = 70
         try:
             code = command(directory, self.place, verb)
+        except BaseException:
+            traceback.print_exc()
         finally:
             sys.stdout.flush()
             os._exit(code)

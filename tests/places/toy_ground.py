@@ -30,7 +30,8 @@ class ToyCommand:
     pid: int
 
     def until_begun(self) -> None:
-        until(lambda: BEGUN in self.said, BEGUN)
+        until(lambda: BEGUN in self.said or self.ground.machine("code", self.pid) is not None, BEGUN)
+        assert BEGUN in self.said, self.said
 
     def press(self, number: int = signal.SIGINT) -> None:
         os.kill(self.pid, number)
