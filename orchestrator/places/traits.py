@@ -21,18 +21,12 @@ class Traits:
     reached: str = ""  #: how its workers are reached, as the stage of messages about that: "ssh", "pods"
     billed: bool = False  #: it costs dollars while it exists, so a lease claims it, and its absence is proven
     tpus: bool = False  #: its workers have TPUs
-    by_target: bool = (
-        False  #: the target of a command says where: `--cloud`, `--project`, the settings; else the job does
-    )
+    by_target: bool = False  #: `--cloud`, `--project` and the settings say where; else the job does
     one_list: bool = False  #: one list has every area of a project; else those to look in have to be named
     held: bool = False  #: it outlives its job where the user or uncollected results need it, and goes from run to run
-    watched: bool = (
-        False  #: its workers have a watchdog, to which this machine sends heartbeats while it claims the slice
-    )
+    watched: bool = False  #: its workers have a watchdog, which hears heartbeats of the process that claims them
     made_with_job: bool = False  #: the job goes there with the create call, and starts without this machine
-    vms: bool = (
-        False  #: its workers are VMs of the user's: `ssh`, `scp`, `forward`, `stop`, `start`, and `extend` of their end
-    )
+    vms: bool = False  #: its workers are VMs of the user's: `ssh`, `scp`, `forward`, `stop`, `start`, `extend`
     results_stay: bool = False  #: a job there may send its results to a bucket, so that they outlive its workers
     alone: bool = False  #: one job runs there at a time: two would slow each other down, and spoil the figures
     dollars: str = ""  #: what its dollars are, where they are not those of its own bill

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
 
 # The work of a job that may be restarted is saved so many times as often as labels are renewed: at least every 5 minutes.
 SAVES_PER_RENEWAL = 6
+RESTARTS = "with `on_preemption: restart` in its job file, a run goes on with another slice"
 
 
 async def run_job(job: JobRun, capabilities: Capabilities) -> Outcome:
@@ -126,8 +127,8 @@ async def _tried(job: JobRun, capabilities: Capabilities, progress: JobProgress)
         if borrowed or len(progress.losses) >= job.max_restarts:
             if progress.detached:
                 progress.detached = job.stay.goes_on(lost, progress.collected)
-            elif job.stay.traits.held and not borrowed and not job.max_restarts and lost.hint is None:
-                lost.hint = "with `on_preemption: restart` in its job file, a run goes on with another slice"
+            elif job.attached_to is None and job.stay.traits.held and not borrowed and not job.max_restarts:
+                lost.hint = lost.hint or RESTARTS
             raise
         await _restart(job, capabilities, progress, lost)
         return False

@@ -25,10 +25,10 @@ ALLOWED = {
 }
 NO_PLACE = {  # the same words with another meaning
     "a scope of gc": "client.guarantee.health_checks._age client.jobs.results._bounds",
-    "a section of the job file": "client.job._arguments core.jobfile.sweep._variant core.jobfile.keys._with_sections core.jobfile.overrides._rivals "
-    "core.jobfile.tpu_keys._below_any_of",
-    "a backend, or an extra of a package": "core.jobfile.rules.train._profile core.jobfile.rules.train._environment core.text.environments.of_training "
-    "core.text.environments.Environment.without_tpu",
+    "a section of the job file": "client.job._arguments core.jobfile.keys._with_sections core.jobfile.overrides._rivals "
+    "core.jobfile.sweep._variant core.jobfile.tpu_keys._below_any_of",
+    "a backend, or an extra of a package": "core.jobfile.rules.train._environment core.jobfile.rules.train._profile "
+    "core.text.environments.of_training core.text.environments.Environment.without_tpu",
 }
 IMPORTS = {  # of modules of one place
     "client.connections": "opens the client of each cloud",

@@ -15,10 +15,9 @@ from orchestrator.client import shown_logs
 from orchestrator.client.events import RunResult
 from orchestrator.client.jobs import job_files, results
 from orchestrator.client.jobs.log_output import JobOutput, make_directory
-from orchestrator.client.jobs.sleep_inhibitor import about_sleep, inhibit_sleep
+from orchestrator.client.jobs.sleep_inhibitor import awake
 from orchestrator.client.results import pages
 from orchestrator.core.lease.access import NO_WISH
-from orchestrator.core.lease.clouds import is_emulated
 from orchestrator.errors import TpujobError
 from orchestrator.places.place import Wish
 from orchestrator.places.preparation import checks, tpu_use
@@ -138,11 +137,9 @@ def _played(session: Session, spec: JobSpec, options: RunOptions, prepared: Prep
         most_bytes=spec.limits.max_results,
         ports=spec.ports if traits.watched else (),
     )
-    if traits.watched and not is_emulated(session.target.kind) and not options.detach and options.lane is None:
-        inhibited = stack.enter_context(inhibit_sleep(f"run {run.id} is attached to this machine"))
-        ttl_s = session.target.timings.ttl_s
-        if said := about_sleep(inhibited=inhibited, ttl_s=ttl_s, else_do="; `tpujob submit` outlives that"):
-            session.reporter.notice("note", said)
+    if traits.watched and not options.detach and options.lane is None:
+        why = f"run {run.id} is attached to this machine"
+        stack.enter_context(awake(session, why, else_do="; `tpujob submit` outlives that"))
     with pages.reported_if_it_raises(session, run):
         return session.on_cloud(lambda capabilities: run_job(job, capabilities), run.cloud)
 
