@@ -6,8 +6,8 @@ import pytest
 
 from tests.places.ground import Ground
 from tests.places.grounds import GROUNDS
-from tests.places.toy import Place
-from tests.places.toy_ground import toy_processes
+from tests.places.toy.ground import toy_processes
+from tests.places.toy.place import Place
 
 
 @pytest.fixture(scope="session")

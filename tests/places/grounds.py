@@ -10,7 +10,7 @@ import pytest
 from tests.places.cli_grounds import ControlPlane, Emulated, Here
 from tests.places.ground import Ground
 from tests.places.simulated_grounds import SimulatedJobSet, SimulatedSlice
-from tests.places.toy_ground import ToyGround
+from tests.places.toy.ground import ToyGround
 
 GROUNDS: dict[str, tuple[type[Ground], Callable[[Any], Ground]]] = {
     "simulated slice": (SimulatedSlice, lambda get: SimulatedSlice()),

@@ -13,9 +13,9 @@ from orchestrator import places
 from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.places.traits import Traits
 from tests.cli_fixture import in_ci
-from tests.places import toy
 from tests.places.ground import BEGUN, CREATED, KILLED, Ground, GroundWithFiles, Job
 from tests.places.grounds import GROUNDS, mark
+from tests.places.toy.place import TRAITS as OF_TOY
 from tests.waiting import until
 
 # A place of which none of these traits is true is excused from the promise.
@@ -260,7 +260,7 @@ def test_a_secret_is_in_no_log_ledger_file_argument_or_label(ground: GroundWithF
 # -- the table -------------------------------------------------------------------------------------------------------------
 
 PLACES = {name: import_module(f"orchestrator.places.{name}.traits").TRAITS for name in places.NAMES}
-PLACES["toy"] = toy.TRAITS
+PLACES["toy"] = OF_TOY
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -271,9 +271,9 @@ def test_every_place_keeps_every_promise_from_which_a_trait_that_it_lacks_does_n
 
 
 def test_the_table_knows_only_promises_that_are_played_and_traits_that_a_place_may_lack() -> None:
-    kinds = {field.name for field in fields(Traits) if isinstance(getattr(toy.TRAITS, field.name), bool)}
+    kinds = {field.name for field in fields(Traits) if isinstance(getattr(OF_TOY, field.name), bool)}
     assert (
         EXCUSED_WITHOUT.keys() <= PLAYED.keys()
         and {each for some in EXCUSED_WITHOUT.values() for each in some} <= kinds
     )
-    assert not [name for name in PLAYED if excused(name, toy.TRAITS)], "the toy place passes the whole suite"
+    assert not [name for name in PLAYED if excused(name, OF_TOY)], "the toy place passes the whole suite"

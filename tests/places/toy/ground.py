@@ -17,7 +17,7 @@ from pathlib import Path
 from orchestrator.errors import CloudUnavailable
 from tests import ROOT
 from tests.places.ground import BEGUN, GroundWithFiles, Job
-from tests.places.toy import TRAITS, Place
+from tests.places.toy.place import TRAITS, Place
 from tests.waiting import until
 
 FOREVER = 1e9
@@ -101,9 +101,10 @@ def toy_processes() -> Iterator[tuple[Place, Place]]:
     """Start the place, and the machine that forks commands."""
     with tempfile.TemporaryDirectory(prefix="toy") as sockets:  # short names
         table, machine = Place(f"{sockets}/table"), Place(f"{sockets}/machine")
-        words = (("toy", table.address), ("toy_commands", machine.address, table.address))
+        words = (("place", table.address), ("commands", machine.address, table.address))
         started = [
-            subprocess.Popen([sys.executable, "-m", f"tests.places.{name}", *rest], cwd=ROOT) for name, *rest in words
+            subprocess.Popen([sys.executable, "-m", f"tests.places.toy.{name}", *rest], cwd=ROOT)
+            for name, *rest in words
         ]
         try:
             until(lambda: all(map(_answers, (table, machine))), "both processes")

@@ -38,7 +38,7 @@ from orchestrator.run.job_run import JobRun
 from orchestrator.run.program import run_job
 from orchestrator.run.progress import Outcome
 from tests.cli_fixture import hear_signals
-from tests.places.toy import CAN, TRAITS, Place, ToyCloud, ToyCrew, ToyStay, serve
+from tests.places.toy.place import CAN, TRAITS, Place, ToyCloud, ToyCrew, ToyStay, serve
 
 OWNER = "0wner0"
 
