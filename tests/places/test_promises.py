@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from orchestrator import places
+from orchestrator.core.jobfile import keys
 from orchestrator.core.lease.run_and_attempt import AttemptState
+from orchestrator.errors import JobSpecError
 from orchestrator.places.traits import Traits
 from tests.cli_fixture import in_ci
 from tests.places.ground import BEGUN, CREATED, KILLED, Ground, GroundWithFiles, Job
@@ -255,6 +257,18 @@ def test_a_secret_is_in_no_log_ledger_file_argument_or_label(ground: GroundWithF
     ground.let_go()
     assert run.code() == 0
     assert "it is " in ground.log() and secret not in run.said and ground.holding(secret) == []
+
+
+# -- refusals --------------------------------------------------------------------------------------------------------------
+
+REFUSED = {"tpu": "tpu: {slices: 2}", "gke": "ports: [8888]", "local": "bucket: gs://b/runs"}
+
+
+@pytest.mark.parametrize("place", places.NAMES)
+def test_what_a_place_refuses_of_a_job_names_the_file_the_line_and_the_key_before_anything_is_asked(place: str) -> None:
+    with pytest.raises(JobSpecError) as refused:
+        keys.load(f"command: train\non: {place}\n{REFUSED[place]}\n", path="job.yaml")
+    assert f"job.yaml:3: {REFUSED[place].partition(':')[0]}" in str(refused.value)
 
 
 # -- the table -------------------------------------------------------------------------------------------------------------
