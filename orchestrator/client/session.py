@@ -153,9 +153,12 @@ class Session:
         """Return where an emulated cloud answers, which is started if need be; None: the cloud is Google's."""
         return self._connections.emulator(cloud)
 
-    def check_machine(self) -> None:
-        """Raise ConfigError where this machine cannot keep what a run needs of it."""
+    def check_machine(self, workers: int = 0, files_each: int = 1) -> None:
+        """Raise ConfigError for what would end a run on so many workers once its slice is billed."""
+        from orchestrator.remote.fleet import limits
+
         self.locks.check()
+        limits.check(workers, files_each)
 
     def run_of(self, lease: Lease) -> RunRecord | None:
         """Return the run of a lease."""

@@ -36,7 +36,7 @@ def checks_on(name: object) -> FileChecks:
 
 def place_of(cloud: str) -> Place:
     """Return the place of a run or a lease, by its `cloud`."""
-    return place_on(traits_of(cloud).name)
+    return place_on(traits_of(cloud).name or NAMES[0])
 
 
 def billed_clouds() -> tuple[str, ...]:
@@ -61,4 +61,4 @@ def traits_of(cloud: str) -> Traits:
 
 def by_hand(cloud: str) -> ByHand:
     """Return what a person is told, and may type, where the release of a lease of this cloud is not proven."""
-    return cast("ByHand", import_module(f"{__name__}.{traits_of(cloud).name}.by_hand"))
+    return cast("ByHand", import_module(f"{__name__}.{traits_of(cloud).name or NAMES[0]}.by_hand"))

@@ -81,6 +81,9 @@ class Desk(Protocol):
     def lease_directory(self, lease_id: str) -> Path:
         """Return the private directory of a lease. Raises ConfigError."""
 
+    def check_machine(self, workers: int = 0, files_each: int = 1) -> None:
+        """Raise ConfigError for what would end a run on so many workers once its slice is billed: locks, files, memory."""
+
     def announce(self) -> None:
         """Say which cloud this is, once."""
 

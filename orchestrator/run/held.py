@@ -161,8 +161,8 @@ async def pass_on(job: JobRun, progress: JobProgress) -> bool:
         return False
     if progress.is_bug or not (progress.error is None or isinstance(progress.error, _SLICE_IS_FINE)):
         return False
-    if progress.collected is not None and progress.collected.uncollected:
-        return False  # the slice is held for these results
+    if progress.collected is None or progress.collected.uncollected:
+        return False  # the slice is held for these results, or they were lost in a way that may concern it
     lease = await latest_lease(lease)
     left_s = lease.deadline - await Now()
     if lease.state is not LeaseState.READY or lease.mode is not Mode.RUN or left_s < LEAST_LEFT_S:

@@ -8,7 +8,6 @@ the outcome; then the lease is released in any case, and a release without a pro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -45,7 +44,7 @@ from orchestrator.engine.leases.standing import check_slice
 from orchestrator.engine.provision.race import LoserRelease
 from orchestrator.errors import (
     Canceled,
-    CloudUnavailable,
+    CloudError,
     DeadlineExceeded,
     Interrupted,
     PayloadFailed,
@@ -146,10 +145,14 @@ async def _classified(job: JobRun, capabilities: Capabilities, progress: JobProg
     try:
         try:
             await _attempt(job, capabilities, progress)
-        except RemoteError:
+        except RemoteError as error:
             if progress.lease is not None:
-                with suppress(CloudUnavailable, Vanished):  # no answer, or another process deleted it
+                try:
                     await check_slice(progress.lease)
+                except SliceLost as lost:
+                    raise lost from error
+                except CloudError:
+                    pass  # no answer, or another process deleted it
             raise
     except SliceLost as lost:
         if (ended := what_ended_it(lost)) is not lost:
@@ -377,6 +380,8 @@ class _Work:
             if self.saving is not None and isinstance(error, SliceLost | Vanished):
                 await self.saving.tell()
             ended = failure or error  # a failure is the job's own, whatever became of its results
+            if failure is not None:
+                await Report("warning", f"the results were not collected: {error.message}")
         if failure is not None or job.stay.traits.held:
             progress.detached = False  # the job is over, and what is not collected by now is lost, or its slice is held
         if ended is not None:

@@ -125,7 +125,7 @@ def _played(session: Session, spec: JobSpec, options: RunOptions, prepared: Prep
         metrics=output.metrics,
         max_duration_s=spec.limits.max_duration_s,
         held=prepared.held,
-        lane=options.lane,
+        lane=options.lane if traits.held else None,
         shipment=prepared.shipment,
         keep_s=options.keep_s,
         keep_on_failure_s=spec.keep_on_failure,

@@ -225,6 +225,12 @@ class Make(Effect[T]):
         return self.make()
 
 
+class MakeNow(Make[T]):
+    """The same at once, so that no signal comes between the call and what follows from it."""
+
+    slow: ClassVar[bool] = False
+
+
 # -- the ledger and the locks -----------------------------------------------------------------------------------------
 
 

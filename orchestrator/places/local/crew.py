@@ -64,6 +64,8 @@ class LocalCrew:
         self._metrics: Sink = self._sink
         self._tail = MetricsTail("", 0)
         self._end: WorkerStatus | None = None
+        self._is_news = True  # that the phase has begun
+        self._collection: Collection | None = None
 
     def connect(self, deadline_s: float, on_wait: Callable[[str], None] = lambda _text: None) -> None:
         """Do nothing: it is here."""
@@ -102,6 +104,7 @@ class LocalCrew:
     def attach(self, attempt: str, phase: str) -> None:
         self._phase = self.runs / self.attempt / phase
         self._log, self._read, self._end = BoundedLog(str(self._phase / "log"), self._max_log), 0, None
+        self._is_news = True
         self._tail = MetricsTail(str(self.runs / self.attempt / "artifacts" / "metrics.jsonl"), 0)
         self._close_pipe()
 
@@ -110,8 +113,9 @@ class LocalCrew:
         self._sink, self._metrics = sink, metrics or self._metrics
 
     def wait(self, timeout_s: float) -> FleetStatus:
-        """Pass the log on until the phase ends, `timeout_s` at most; return its state."""
-        deadline = time.monotonic() + timeout_s
+        """Pass the log on until the phase ends, `timeout_s` at most; return its state. The first call returns at once."""
+        deadline = time.monotonic() + (0.0 if self._is_news else timeout_s)
+        self._is_news = False
         while True:
             assert self._process is not None, "no phase was started"
             ended = self._process.poll() is not None  # asked first: then no byte is still to come
@@ -137,8 +141,14 @@ class LocalCrew:
             self._pass_on(last=True, until=math.inf)
 
     def collect(self, order: CollectRequest) -> Collection:
+        """Start collecting the results; go on with a collection whose wait a signal ended: two would write the same files."""
+        if self._collection is not None:
+            with contextlib.suppress(Exception):  # of one that failed: it is tried again
+                self._collection.wait(0.0)
+                return self._collection
         collector = Collector(replace(order, attempt=self.attempt, runs=str(self.runs)))
-        return Collection(collector, (self,), self._wakeup, lambda slow, why: None, lambda here: LocalPacker())
+        self._collection = Collection(collector, (self,), self._wakeup, _ignore, lambda here: LocalPacker())
+        return self._collection
 
     def leave(self) -> Path:
         """Instead of `close`: move what is left to a place where nothing deletes it; return the new directory."""
@@ -151,8 +161,9 @@ class LocalCrew:
             return here
 
     def asked_to_end(self) -> bool:
-        """Return whether `ask_to_end` was called, by whichever process."""
-        return _request_to_end(self.runs, self.attempt).exists()
+        """Return whether a phase runs that is to be ended: `ask_to_end` was called, by whichever process."""
+        is_running = self._process is not None and self._process.poll() is None
+        return is_running and _request_to_end(self.runs, self.attempt).exists()
 
     def close(self) -> None:
         """End what still runs, and delete the files of the attempt."""
@@ -238,6 +249,10 @@ class LocalPacker:
         self._process.kill()
 
 
+def _ignore(slow: object, why: object) -> None:
+    """Say nothing of a slow worker: it is here."""
+
+
 def _write(pipe: fork.Descriptor, data: bytes) -> None:
     left = memoryview(data)
     while left:
@@ -251,7 +266,7 @@ def _reply(line: bytes) -> dict[str, Any]:
 
 
 def ask_to_end(runs: Path, attempt: str) -> None:
-    """Ask the process that runs this attempt to stop it, as a signal would. It looks once a second."""
+    """Ask the process that runs this attempt to stop it, as a signal would. It looks every two seconds while a phase runs."""
     private_files.make_directory(runs)
     _request_to_end(runs, attempt).touch()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.core.lease.cloud_api import Capabilities
 from orchestrator.core.lease.lease import CANCEL, Lease
-from orchestrator.engine.effects.base import Make, Report, Shield
+from orchestrator.engine.effects.base import MakeNow, Report
 from orchestrator.engine.effects.workers import StartCollection, StopPhase, WaitForCollection
 from orchestrator.engine.leases.obligations import Obligations
 from orchestrator.engine.leases.standing import SliceProblem
@@ -90,13 +90,12 @@ class LocalStay:
     async def leave(self, error: TpujobError | None, collected: CollectResult | None) -> CollectResult | None:
         if error is not None and collected is None:
             collected = await self._save()
-        await Shield()
         if collected is not None and collected.uncollected:
-            left = await Make(self.crew.leave)
+            left = await MakeNow(self.crew.leave)
             text = f"the results that are not in {self.order.destination} are in {left}: delete them when you are done"
             await Report("results", text)
         else:
-            await Make(self.crew.close)
+            await MakeNow(self.crew.close)
         return collected
 
     async def _save(self) -> CollectResult | None:

@@ -77,16 +77,8 @@ def drafter(desk: Desk, plan: Plan, wish: AccessWish, *, purpose: Purpose, **abo
     way = access.route(where.access, where.rules())
     files = 1 if way.via is not access.Via.IAP and way.ssh_proxy_command is None else 3
     workers = max(candidate.workers for candidate in plan.candidates)
-    check_machine(desk, *((workers, files) if purpose is Purpose.RUN else ()))
+    desk.check_machine(*((workers, files) if purpose is Purpose.RUN else ()))
     return PlanDrafter(plan, where, purpose=purpose, **about)
-
-
-def check_machine(desk: Desk, workers: int = 0, files_each: int = 1) -> None:
-    """Raise ConfigError for what would end a run on so many workers once its slice is billed."""
-    from orchestrator.remote.fleet import limits
-
-    desk.locks.check()
-    limits.check(workers, files_each)
 
 
 def place(desk: Desk, wish: AccessWish) -> Site:

@@ -14,7 +14,15 @@ from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.engine.effects.base import StoodStill
 from orchestrator.engine.provision.drafts import Draft
 from orchestrator.engine.slices.up_and_down import UpRequest, down, up
-from orchestrator.errors import Canceled, DeadlineExceeded, PayloadFailed, TeardownUnproven, Unreachable, Vanished
+from orchestrator.errors import (
+    AuthError,
+    Canceled,
+    DeadlineExceeded,
+    PayloadFailed,
+    TeardownUnproven,
+    Unreachable,
+    Vanished,
+)
 from orchestrator.ledger.file import LedgerUnavailable
 from orchestrator.run import log_hints
 from orchestrator.run.job_run import JobRun
@@ -244,6 +252,29 @@ def test_a_worker_that_cannot_be_told_to_stop_does_not_hide_the_jobs_own_code(
     outcome = run(world)
     assert outcome.exit_code == 7 and world.cloud.nodes == {}
     assert any("may still be running" in line for line in world.told)
+
+
+def test_a_second_look_that_fails_hides_no_worker_that_is_not_reached(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: Any) -> Any:
+        world.cloud.get_error = AuthError("the credentials have expired")
+        raise Unreachable("worker1 could not be reached")
+
+    monkeypatch.setattr(world, "connect", unreachable)
+    assert isinstance(run(world).error, Unreachable)
+
+
+def test_results_that_do_not_come_hide_no_failure_of_the_job_and_are_named(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise AuthError("the credentials have expired")
+
+    monkeypatch.setattr("tests.unit.engine.virtual.VirtualCollection.wait", broken)
+    world.fleet.rc = 7
+    assert run(world).exit_code == 7 and world.cloud.nodes == {}
+    assert "warning the results were not collected: the credentials have expired" in world.told
 
 
 def test_the_end_of_a_long_job_is_announced_twice_and_that_of_a_short_one_never(world: VirtualWorld) -> None:
