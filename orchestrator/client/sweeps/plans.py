@@ -16,6 +16,7 @@ from orchestrator.core.text.table import Table
 from orchestrator.places.place import Wish
 from orchestrator.places.preparation import checks, data, tpu_use
 from orchestrator.places.preparation.code import ship_line, survey_of
+from orchestrator.report import costs
 from orchestrator.report.layout import format_cost
 
 if TYPE_CHECKING:
@@ -123,9 +124,7 @@ def _where(session: Session, sweep: Sweep, plan: Plan | None) -> tuple[str, str,
 
 def worst_case_usd(found: Mapping[int, Plan | None]) -> float | None:
     """Return what all variants cost at most together, in US dollars; None: a price is unknown."""
-    amounts = [0.0 if plan is None else plan.worst_case_usd for plan in found.values()]
-    known = [amount for amount in amounts if amount is not None]
-    return sum(known) if len(known) == len(amounts) else None
+    return costs.total(0.0 if plan is None else plan.worst_case_usd for plan in found.values())
 
 
 def show(session: Session, sweep: Sweep, done: Mapping[int, VariantResult], lanes: int) -> None:
