@@ -206,7 +206,8 @@ class _Asked:
         found = list(networks.in_place(rows, self.place, self._regions()))
         if not found:
             place = self.place.subnetwork or self.place.network
-            raise CloudError(f"no subnetwork of {place} is in {_some(self._regions())}")
+            where = _some(self._regions())
+            return HealthCheck(name, None, f"not known {QUESTIONS[name]}: no subnetwork of {place} is in {where}")
         off = [each for each in found if not each.private_google_access]
         if not off:
             return HealthCheck(name, True, f"on in {_some([each.region for each in found])}")
