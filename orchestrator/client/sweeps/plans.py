@@ -139,15 +139,11 @@ def show(session: Session, sweep: Sweep, done: Mapping[int, VariantResult], lane
 
 def _lines(session: Session, sweep: Sweep, made: Mapping[int, Plan | None]) -> list[str]:
     """Return the plans in sentences, each sentence once."""
-    specs = {variant.number: variant.spec for variant in sweep.variants}
-    lines = (
-        line
-        for number, plan in made.items()
-        for line in (
-            places.place_on(specs[number].on).describe(session, specs[number], plan) if plan is not None else ()
-        )
-    )
-    return list(dict.fromkeys(lines))
+    lines: dict[str, None] = {}
+    for variant in sweep.variants:
+        if (plan := made.get(variant.number)) is not None:
+            lines |= dict.fromkeys(places.place_on(variant.spec.on).describe(session, variant.spec, plan))
+    return list(lines)
 
 
 def on_slices(sweep: Sweep) -> bool:

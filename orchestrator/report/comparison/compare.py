@@ -26,7 +26,6 @@ Plain = Callable[[float], str]
 LEAST = ("on", "device", "memory (MB)")  # left out first where a row for each run does not fit
 LEAST_WAIT = 0.01  # of the training
 PER_CHIP = "images / s / chip"
-MEAN = " (mean ± σ)"
 COLUMNS = 4  # of more runs each gets a row
 BUILT_IN = ("images_per_s", "test_accuracy")  # metrics that have rows of their own, from metrics.json
 NOTHING = "-"
@@ -44,24 +43,25 @@ def _decimals(value: float) -> int:
 
 
 class Shown(NamedTuple):
-    """How a figure is shown: its label, the form of a value without σ, and the factor of its unit."""
+    """How a figure is shown: its label, the form of a value without σ, the factor of its unit, and whether less is better."""
 
     label: str
     plain: Plain = seconds
     factor: float = 1
+    less: bool | None = None
 
 
 FIGURES = {  # by their names in JSON and CSV
-    "total_s": Shown("total (s)"),
-    "step_s": Shown("s / iteration"),
-    "epoch_s": Shown("s / epoch"),
-    "images_per_s": Shown("images / s", "{:,.0f}".format),
+    "total_s": Shown("total (s)", less=True),
+    "step_s": Shown("s / iteration", less=True),
+    "epoch_s": Shown("s / epoch", less=True),
+    "images_per_s": Shown("images / s", "{:,.0f}".format, less=False),
     "images_per_s_per_chip": Shown(PER_CHIP, "{:,.0f}".format),
     "data_wait_s": Shown("waited for data (s)"),
-    "first_step_s": Shown("time to first step (s)"),
-    "compile_s": Shown("compile (s)"),
-    "test_accuracy": Shown("test accuracy (%)", "{:.2f}".format, 100),
-    "peak_rss_bytes": Shown("memory (MB)", "{:,.0f}".format, 1e-6),
+    "first_step_s": Shown("time to first step (s)", less=True),
+    "compile_s": Shown("compile (s)", less=True),
+    "test_accuracy": Shown("test accuracy (%)", "{:.2f}".format, 100, less=False),
+    "peak_rss_bytes": Shown("memory (MB)", "{:,.0f}".format, 1e-6, less=True),
     "peak_device_bytes": Shown("device memory (GB)", "{:,.1f}".format, 1e-9),
     "duty_cycle_percent": Shown("duty cycle (%)", "{:.1f}".format),
 }
@@ -99,10 +99,12 @@ def _param(name: str, column: RunFigures) -> str:
 
 
 def _built_in() -> list[Row]:
-    return [
-        (f"{how.label}{MEAN if name in ('step_s', 'epoch_s') else ''}", partial(_figure, name, how))
-        for name, how in FIGURES.items()
-    ]
+    return [(label_of(name), partial(_figure, name, how)) for name, how in FIGURES.items()]
+
+
+def label_of(name: str) -> str:
+    """Return the label of a figure's row."""
+    return FIGURES[name].label + (" (mean ± σ)" if name in ("step_s", "epoch_s") else "")
 
 
 def _figure(name: str, how: Shown, column: RunFigures) -> str:

@@ -86,10 +86,6 @@ def measure(values: Iterable[float | None]) -> Measure:
     return Measure(statistics.mean(known), std, len(known))
 
 
-def _value(found: Measure | float | None) -> float | None:
-    return found.mean if isinstance(found, Measure) else found
-
-
 def _check(columns: Sequence[RunFigures], over: Sequence[str]) -> None:
     known = list(dict.fromkeys(chain.from_iterable(column.params for column in columns)))
     for name in over:
@@ -143,7 +139,7 @@ def _group(title: str, members: Sequence[RunFigures], over: Sequence[str]) -> Ru
         params=_params(first, over),
         members=tuple(members),
         averaged=averaged,
-        figures={name: measure(_value(getattr(column, name)) for column in averaged) for name in AVERAGED},
+        figures={name: measure(column.value(name) for column in averaged) for name in AVERAGED},
         metrics={name: _metric(name, averaged) for name in names},
         cost_usd=costs.total(column.cost_usd for column in members),
     )
