@@ -35,7 +35,7 @@ from orchestrator.report.files.artifact_files import read_object, section, short
 from orchestrator.report.files.metrics import read as read_metrics
 from orchestrator.report.files.metrics import short
 from orchestrator.report.layout import format_cost
-from orchestrator.report.whole_run import RunSummary, summary, whole_run
+from orchestrator.report.whole_run import summary, whole_run
 from orchestrator.report.worker_ends import WorkerReport
 
 EVENTS = {  # what a kind of event says, with the fields of its data
@@ -98,17 +98,27 @@ class RunFile:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunReport(RunSummary):
+@dataclass(frozen=True, slots=True)
+class RunReport:
     """Everything about one run, named as in `run --json`.
 
     `exit_code`: None until it has ended. `cost_usd`: of all attempts; None while a price is unknown, or on this machine.
     `workers`: how a job that failed ended on each of them.
     """
 
+    run: str
+    name: str
+    state: str
+    exit_code: int | None
     detail: str
     hint: str  #: what to do about it; empty: nothing special
+    cloud: str
+    job: str | None  #: its file; None: it has none
     spec: dict[str, Any]
+    started_at: float
+    ended_at: float | None
+    directory: str
+    cost_usd: float | None
     lease: LeaseReport | None
     attempts: tuple[AttemptReport, ...]
     workers: tuple[WorkerReport, ...]
@@ -117,6 +127,12 @@ class RunReport(RunSummary):
     metrics: dict[str, Any]
     files: tuple[RunFile, ...]
     results: tuple[ResultRemark, ...]  #: those that have another name here, or are not here
+    params: dict[str, Any]
+    sweep: str | None  #: the name of the sweep, and what the run is called in it
+    variant: str | None
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 def describe(run: RunRecord, state: AttemptState, detail: str, where: Path, checked: str = "") -> str:
