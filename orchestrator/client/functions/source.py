@@ -278,8 +278,7 @@ def _import_line(name: str, value: object) -> str | None:
     if isinstance(value, ModuleType):
         home, _, own = value.__name__.rpartition(".")
     else:
-        home, own = getattr(value, "__module__", None), getattr(value, "__name__", None)
-        named = isinstance(home, str) and isinstance(own, str) and own.isidentifier()
-        if not named or home in ("__main__", "builtins"):
+        home, own = (str(getattr(value, each, "")) for each in ("__module__", "__name__"))
+        if home in ("__main__", "builtins", "", "None") or not own.isidentifier():
             return None
     return f"{f'from {home} ' if home else ''}import {own}" + ("" if own == name else f" as {name}")
