@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from orchestrator.client.jobs.planning import PlanPreview as _Plan
     from orchestrator.client.lending import CommandResult as CommandResult
     from orchestrator.client.lending import Slice as Slice
-    from orchestrator.client.results.history import RunSummary as RunSummary
     from orchestrator.client.slices.down import DownResult as DownResult
     from orchestrator.client.slices.down import SliceRelease as SliceRelease
     from orchestrator.client.slices.held import SliceEnd as SliceEnd
@@ -67,6 +66,7 @@ if TYPE_CHECKING:
     from orchestrator.report.money.spending import CostRow as CostRow
     from orchestrator.report.money.spending import OpenSlice as OpenSlice
     from orchestrator.report.results import RunReport as RunReport
+    from orchestrator.report.whole_run import RunSummary as RunSummary
     from orchestrator.report.worker_ends import WorkerReport as WorkerReport
 
     Plan = _Plan
@@ -84,7 +84,6 @@ _NAMES = {  # module of each name
     "client.job": ("Access", "Emulated", "Gke", "Job", "Limits", "Profile", "Tpu", "TpuAlternative", "Train"),
     "client.jobs.planning": ("Plan",),
     "client.lending": ("CommandResult", "Slice"),
-    "client.results.history": ("RunSummary",),
     "client.slices.down": ("DownResult", "SliceRelease"),
     "client.slices.held": ("SliceEnd", "SliceStatus"),
     "client.slices.offers": ("Offers",),
@@ -101,6 +100,7 @@ _NAMES = {  # module of each name
         *("Unreachable", "UserError", "Vanished", "WatchdogNotArmed", "WrongState"),
     ),
     "report.results": ("RunReport",),
+    "report.whole_run": ("RunSummary",),
     "report.collected": ("ResultRemark",),
     "report.worker_ends": ("WorkerReport",),
     "report.money.spending": ("CloudCost", "CostReport", "CostRow", "OpenSlice"),

@@ -122,17 +122,10 @@ def _value_text(name: str, value: float | NotFinite) -> str:
     if isinstance(value, NotFinite):
         return f"{name[:MAX_NAME]} {value}"
     if name.endswith(PER_S):
-        return _rate_text(name, value)
+        rate = f"{value:,.3g}" if value < 100 else f"{value:,.0f}"
+        return f"{rate} {name.removesuffix(PER_S)[:MAX_NAME]}/s"
     number = f"{value:,.0f}" if value == round(value) and abs(value) < 1e15 else f"{value:.4g}"
     return f"{name[:MAX_NAME]} {number}"
-
-
-def _rate_text(name: str, value: float) -> str:
-    return (
-        f"{value:,.3g} {name.removesuffix(PER_S)[:MAX_NAME]}/s"
-        if value < 100
-        else (f"{value:,.0f} {name.removesuffix(PER_S)[:MAX_NAME]}/s")
-    )
 
 
 def _rough(seconds: float) -> str:

@@ -28,7 +28,6 @@ from orchestrator.client.jobs.runs import RunOptions, start_run
 from orchestrator.client.lending import DEFAULT_NAME, Slice, SliceOptions
 from orchestrator.client.results import costs, history, logs, pages, reports
 from orchestrator.client.results.costs import Since
-from orchestrator.client.results.history import RunSummary
 from orchestrator.client.session import Session
 from orchestrator.client.slices import held
 from orchestrator.client.slices.down import DownResult, take_down
@@ -48,6 +47,7 @@ from orchestrator.core.lease.access import Via
 from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.report.money.spending import By, CostReport
 from orchestrator.report.results import RunReport
+from orchestrator.report.whole_run import RunSummary
 
 DEFAULT_IDLE = "default"  # of `up`: 1h, or that of the existing slice
 P = ParamSpec("P")

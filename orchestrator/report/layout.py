@@ -1,7 +1,10 @@
 """Costs, cells and requests, as every message and command shows them. Pure."""
 
+import csv
 import hashlib
+import io
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from orchestrator import places
@@ -20,6 +23,15 @@ def format_cost(usd: float | None, cloud: str) -> str:
 def csv_cell(value: Any) -> Any:
     """Return the value for a CSV file; a text that a spreadsheet would read as a formula is quoted."""
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
+
+
+def csv_lines(rows: Sequence[Mapping[str, Any]], head: Sequence[str] = ()) -> str:
+    """Return a header with these columns and those that any row has, and a line for each row; empty where a row has none."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fieldnames=list(dict.fromkeys(chain(head, *rows))), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
 
 
 # A request to the API as a person reads it: method, URL, and its body as YAML, with scripts and keys summarized.

@@ -17,7 +17,7 @@ from typing import Any
 
 from orchestrator import places
 from orchestrator.core.lease.lease import Lease
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, end_text, job_file
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, end_text
 from orchestrator.core.lease.run_spec import NO_TRAINING, RunSpec
 from orchestrator.core.text.artifacts import takes_all
 from orchestrator.core.text.durations import format_duration
@@ -35,7 +35,7 @@ from orchestrator.report.files.artifact_files import read_object, section, short
 from orchestrator.report.files.metrics import read as read_metrics
 from orchestrator.report.files.metrics import short
 from orchestrator.report.layout import format_cost
-from orchestrator.report.whole_run import whole_run
+from orchestrator.report.whole_run import summary, whole_run
 from orchestrator.report.worker_ends import WorkerReport
 
 EVENTS = {  # what a kind of event says, with the fields of its data
@@ -202,19 +202,10 @@ def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunR
     lease = ledger.lease(attempt.lease_id) if attempt.lease_id else None
     directory = Path(run.directory)
     return RunReport(
-        run=run.id,
-        name=run.name,
-        state=str(attempt.state),
-        exit_code=attempt.exit_code,
+        **asdict(summary(run, attempt, whole.cost_usd)),
         detail=attempt.detail,
         hint=attempt.hint,
-        cloud=run.cloud,
-        job=job_file(run.job_path),
         spec=run.spec.values,
-        started_at=run.created_at,
-        ended_at=attempt.ended_at,
-        directory=run.directory,
-        cost_usd=whole.cost_usd,
         lease=_lease_report(lease, now) if lease is not None else None,
         attempts=attempts.attempts(ledger, run, now),
         workers=worker_ends.recorded(ledger, attempt, directory),
@@ -223,9 +214,6 @@ def report(ledger: Ledger, run: RunRecord, attempt: Attempt, now: float) -> RunR
         metrics=metrics(directory),
         files=tuple(_files(directory)),
         results=collected.read(directory, lease),
-        params=run.spec.params,
-        sweep=run.spec.sweep.name,
-        variant=run.spec.sweep.variant,
     )
 
 

@@ -1,8 +1,9 @@
-"""What every run has, whatever its job measures: the seconds that its job ran, restarts and dollars, from the ledger."""
+"""What every run has, whatever its job measures: which it is, seconds, restarts and dollars, from the ledger."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
+from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord, job_file
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.report import costs
 
@@ -14,6 +15,47 @@ class WholeRun:
     job_s: float | None = None
     restarts: int = 0
     cost_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One run. Times are unix seconds of the ledger; `exit_code` is that of the command that ended it, None until then."""
+
+    run: str
+    name: str
+    state: str
+    exit_code: int | None
+    cloud: str
+    job: str | None  #: its file
+    started_at: float
+    ended_at: float | None
+    directory: str
+    cost_usd: float | None  #: of all attempts; None: a price is unknown, or it ran on this machine
+    params: dict[str, Any] = field(default_factory=dict)  #: of the job
+    sweep: str | None = None  #: the name of the sweep, and what the run is called in it
+    variant: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def summary(run: RunRecord, attempt: Attempt, cost_usd: float | None) -> RunSummary:
+    """Return what the ledger has of a run, of which this is the last attempt."""
+    return RunSummary(
+        run=run.id,
+        name=run.name,
+        state=str(attempt.state),
+        exit_code=attempt.exit_code,
+        cloud=run.cloud,
+        job=job_file(run.job_path),
+        started_at=run.created_at,
+        ended_at=attempt.ended_at,
+        directory=run.directory,
+        cost_usd=cost_usd,
+        params=run.spec.params,
+        sweep=run.spec.sweep.name,
+        variant=run.spec.sweep.variant,
+    )
 
 
 def whole_run(ledger: Ledger, run: RunRecord, now: float) -> WholeRun:

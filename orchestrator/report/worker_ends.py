@@ -26,6 +26,11 @@ class WorkerReport:
     stopped: bool  #: it ended because it was asked to, after the failure of another worker
     last_line: str
 
+    @property
+    def failed(self) -> bool:
+        """Whether it ended by a failure of its own."""
+        return not self.stopped and self.exit_code != 0
+
 
 def reports(ends: Iterable[WorkerEnd], directory: Path) -> tuple[WorkerReport, ...]:
     """Return the ends with the last lines of the log files of the run in this directory."""
@@ -54,19 +59,15 @@ def lines(workers: Sequence[WorkerReport]) -> list[str]:
 
 def first_failures(workers: Sequence[WorkerReport]) -> list[int]:
     """Return the first worker of each group that failed alike."""
-    failed = [worker for worker in workers if not worker.stopped and worker.exit_code != 0]
-    return [group[0].worker for group in grouped(failed, _likeness)]
+    return [group[0].worker for group in grouped([each for each in workers if each.failed], _likeness)]
 
 
 def _rank(worker: WorkerReport) -> tuple[int, int]:
-    failed = not worker.stopped and worker.exit_code != 0
-    return (0 if failed else 1 if worker.stopped else 2), worker.worker
+    return (0 if worker.failed else 1 if worker.stopped else 2), worker.worker
 
 
 def _likeness(worker: WorkerReport) -> Hashable:
-    if worker.stopped or worker.exit_code == 0:
-        return worker.stopped
-    return worker.exit_code, masked(worker.last_line)
+    return (worker.exit_code, masked(worker.last_line)) if worker.failed else worker.stopped
 
 
 def _line(group: Sequence[WorkerReport], count: int) -> str:

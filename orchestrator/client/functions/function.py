@@ -176,21 +176,9 @@ class RemoteFunction(Generic[P, R]):
             and (parameter := signature.parameters.get(name)) is not None
             and parameter.default is None
         ]
-        source = self._source
-        return json_text(
-            {
-                "name": source.name,
-                "module": source.module,
-                "source": source.source,
-                "file": source.file,
-                "line": source.line,
-                "defaults": source.defaults,
-                "kwdefaults": source.kwdefaults,
-                "args": bound.args,
-                "kwargs": bound.kwargs,
-                "given": given,
-            }
-        )
+        own = ("name", "module", "source", "file", "line", "defaults", "kwdefaults")
+        called = {key: getattr(self._source, key) for key in own}
+        return json_text({**called, "args": bound.args, "kwargs": bound.kwargs, "given": given})
 
 
 def function(

@@ -276,11 +276,9 @@ def _value(fn: FunctionType, name: str) -> object:
 def _import_line(name: str, value: object) -> str | None:
     """Return the line that imports the value under this name; None for what no module has."""
     if isinstance(value, ModuleType):
-        package, _, last = value.__name__.rpartition(".")
-        if not package:
-            return f"import {last}" + ("" if last == name else f" as {name}")
-        return f"from {package} import {last}" + ("" if last == name else f" as {name}")
-    home, own = getattr(value, "__module__", None), getattr(value, "__name__", None)
-    if isinstance(home, str) and isinstance(own, str) and home not in ("__main__", "builtins") and own.isidentifier():
-        return f"from {home} import {own}" + ("" if own == name else f" as {name}")
-    return None
+        home, _, own = value.__name__.rpartition(".")
+    else:
+        home, own = (str(getattr(value, each, "")) for each in ("__module__", "__name__"))
+        if home in ("__main__", "builtins", "", "None") or not own.isidentifier():
+            return None
+    return f"{f'from {home} ' if home else ''}import {own}" + ("" if own == name else f" as {name}")

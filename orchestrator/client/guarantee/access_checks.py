@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from orchestrator import catalog
-from orchestrator.client.guarantee.health_checks import HealthCheck, SliceHealth, login_check
+from orchestrator.client.guarantee.health_checks import HealthCheck, SliceHealth, failed, login_check
 from orchestrator.client.session import Session
 from orchestrator.core.lease import access, networks
 from orchestrator.core.lease import access_commands as commands
 from orchestrator.core.lease.access import AccessWish, Route, Via
-from orchestrator.core.lease.networks import Entrance, NetworkPlace
+from orchestrator.core.lease.networks import NetworkPlace
 from orchestrator.errors import AuthError, CloudError, TpujobError, TunnelRefused
 from orchestrator.places.google import project_setup
 from orchestrator.places.tpu.plans import rules_of
@@ -26,6 +26,14 @@ LOGIN, SUDO = "compute.instances.osLogin", "compute.instances.osAdminLogin"
 IAP = "iap.googleapis.com"
 NO_INSTANCE = "tpujob-doctor"  # no VM has this name: who may ask for it is told that it does not exist
 ASK_S = 10.0
+
+OS_LOGIN, FIREWALL, GOOGLE_ACCESS, NAT = "os-login", "firewall", "private-google-access", "cloud-nat"
+QUESTIONS = {  # what is not known without an answer; `{}`: from where SSH comes
+    OS_LOGIN: "whether the project turns OS Login on",
+    FIREWALL: "whether {} reaches tcp:22",
+    GOOGLE_ACCESS: "whether workers without external addresses reach Google's APIs",
+    NAT: "whether workers without external addresses have a route out",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +93,30 @@ class _Asked:
         if not proven:
             if self.route.via is Via.IAP:
                 yield self.relay
-            yield self.os_login if self.route.os_login else self.no_os_login
-            yield self.firewall
+            yield self.os_login if self.route.os_login else self._else_not_known(OS_LOGIN, self.no_os_login)
+            yield self._else_not_known(FIREWALL, self.firewall)
         if self.route.via is not Via.EXTERNAL:
-            yield self.google_access
-            yield self.nat
+            yield self._else_not_known(GOOGLE_ACCESS, self.google_access)
+            yield self._else_not_known(NAT, self.nat)
+
+    def _else_not_known(self, name: str, check: Callable[[], HealthCheck | None]) -> Callable[[], HealthCheck | None]:
+        """Return the check, which says what is not known where the API does not answer it."""
+
+        def asked() -> HealthCheck | None:
+            try:
+                return check()
+            except CloudError as error:
+                service, what = project_setup.disabled_api(error), f"not known {QUESTIONS[name].format(self._source())}"
+                if service is None:
+                    return HealthCheck(name, None, f"{what}: {error.message}")
+                fix = commands.enable(self.place.project, service)
+                return HealthCheck(name, None, f"{what}: {service} is not enabled", fix)
+
+        return asked
+
+    def _source(self) -> str:
+        """Return from where SSH comes."""
+        return f"{networks.RELAY_RANGE} (the relay of IAP)" if self.route.via is Via.IAP else "this machine"
 
     # -- who is let in ------------------------------------------------------------------------------------------------
 
@@ -102,7 +129,7 @@ class _Asked:
         try:
             code = dialer.refusal(self.reach.relay(), RelayTarget(self.project, zone, NO_INSTANCE), timeout_s=ASK_S)
         except TpujobError as error:
-            return HealthCheck(name, False, error.message, error.hint, error.exit_code)
+            return failed(name, error)
         if code == tunnel.LOOKUP_FAILED:
             return HealthCheck(name, True, f"the relay answers, and {TUNNEL_ROLE} is granted")
         if code not in (tunnel.NOT_AUTHORIZED, 401, 403):
@@ -115,14 +142,14 @@ class _Asked:
 
     def os_login(self) -> HealthCheck:
         """Read the profile, and ask for the permissions to log in with it."""
-        name = "os-login"
+        name = OS_LOGIN
         try:
             logins = self.reach.logins()
             logins.keys(self.project)
         except CloudError as error:
             service = project_setup.disabled_api(error)
             if service is None:
-                return HealthCheck(name, False, error.message, error.hint, error.exit_code)
+                return failed(name, error)
             fix = commands.enable(self.project, service)
             return HealthCheck(name, False, f"{service} is not enabled", fix, error.exit_code)
         text = f"the profile of {logins.account} can be read"
@@ -140,57 +167,47 @@ class _Asked:
 
     def no_os_login(self) -> HealthCheck | None:
         """Ask whether the project turns OS Login on: then VMs ignore the keys of their metadata."""
-        name = "os-login"
-        try:
-            on = self.reach.setup(self.project).uses_os_login()
-        except CloudError as error:
-            return self._not_known(name, "whether the project turns OS Login on", error)
-        if not on:
+        if not self.reach.setup(self.project).uses_os_login():
             return None
         text = "the metadata of the project have enable-oslogin=TRUE: its VMs take no SSH keys of metadata"
-        return HealthCheck(name, False, text, "`os_login: on` in `access:` of the settings or the job")
+        return HealthCheck(OS_LOGIN, False, text, "`os_login: on` in `access:` of the settings or the job")
 
     def firewall(self) -> HealthCheck:
         """Ask which rule lets SSH in."""
-        name, through_relay = "firewall", self.route.via is Via.IAP
-        source = networks.RELAY_RANGE if through_relay else None
-        where = f"{networks.RELAY_RANGE} (the relay of IAP)" if through_relay else "this machine"
-        target, place = self.target, self.place
-        try:
-            network = self._network()
-            rules = self.reach.setup(place.project).firewall_rules()
-        except CloudError as error:
-            return self._not_known(name, f"whether {where} reaches tcp:22", error)
-        inside, tags = self.route.via is Via.INTERNAL, target.access.tags or ()
-        found = networks.entrance(rules, network, source, inside=inside, tags=tags, account=target.service_account)
-        return self._firewall(name, NetworkPlace(place.project, network, place.subnetwork), found, where)
-
-    def _firewall(self, name: str, place: NetworkPlace, found: Entrance, where: str) -> HealthCheck:
-        rules, on = " and ".join(found.rules), f"on the network {place.network}"
+        through_relay, where = self.route.via is Via.IAP, self._source()
+        network = self._network()
+        found = networks.entrance(
+            self.reach.setup(self.place.project).firewall_rules(),
+            network,
+            networks.RELAY_RANGE if through_relay else None,
+            inside=self.route.via is Via.INTERNAL,
+            tags=self.target.access.tags or (),
+            account=self.target.service_account,
+        )
+        rules, on = " and ".join(found.rules), f"on the network {network}"
         if found.is_open:
-            return HealthCheck(name, True, f"the rule {found.rules[-1]} {on} lets {where} reach tcp:22")
-        fix = commands.admit_ssh(place, through_relay=self.route.via is Via.IAP)
+            return HealthCheck(FIREWALL, True, f"the rule {found.rules[-1]} {on} lets {where} reach tcp:22")
+        fix = commands.admit_ssh(
+            NetworkPlace(self.place.project, network, self.place.subnetwork), through_relay=through_relay
+        )
         if found.is_open is None:
             text = f"tcp:22 is open to some addresses only ({rules}, {on}): whether {where} is one is not known"
-            return HealthCheck(name, None, text, fix)
+            return HealthCheck(FIREWALL, None, text, fix)
         why = f"{rules} forbids it" if rules else "no firewall rule allows it (firewall policies are not read)"
-        if self.route.via is not Via.IAP:
+        if not through_relay:
             fix += f", where {commands.MY_ADDRESS} is this machine's address as the network sees it"
-        return HealthCheck(name, False, f"{where} does not reach tcp:22 {on}: {why}", fix)
+        return HealthCheck(FIREWALL, False, f"{where} does not reach tcp:22 {on}: {why}", fix)
 
     # -- ways out -----------------------------------------------------------------------------------------------------
 
     def google_access(self) -> HealthCheck:
         """Ask whether workers without external addresses reach Google's APIs."""
-        name, what = "private-google-access", "whether workers without external addresses reach Google's APIs"
-        try:
-            rows = self.reach.setup(self.place.project).subnetworks()
-        except CloudError as error:
-            return self._not_known(name, what, error)
+        name, rows = GOOGLE_ACCESS, self.reach.setup(self.place.project).subnetworks()
         found = list(networks.in_place(rows, self.place, self._regions()))
         if not found:
             place = self.place.subnetwork or self.place.network
-            return HealthCheck(name, None, f"not known {what}: no subnetwork of {place} is in {self._where()}")
+            where = _some(self._regions())
+            return HealthCheck(name, None, f"not known {QUESTIONS[name]}: no subnetwork of {place} is in {where}")
         off = [each for each in found if not each.private_google_access]
         if not off:
             return HealthCheck(name, True, f"on in {_some([each.region for each in found])}")
@@ -202,12 +219,8 @@ class _Asked:
 
     def nat(self) -> HealthCheck:
         """Ask whether workers without external addresses reach anything else, such as a package index."""
-        name = "cloud-nat"
-        try:
-            network = self._network()
-            found = self.reach.setup(self.place.project).regions_with_nat(network)
-        except CloudError as error:
-            return self._not_known(name, "whether workers without external addresses have a route out", error)
+        name, network = NAT, self._network()
+        found = self.reach.setup(self.place.project).regions_with_nat(network)
         lacking = [region for region in self._regions() if region not in found]
         if not lacking:
             return HealthCheck(name, True, f"gives the workers a route out in {_some(self._regions())}")
@@ -215,14 +228,6 @@ class _Asked:
         return HealthCheck(name, None, text, commands.route_out(self.place.project, network, lacking[0]))
 
     # -- what the checks share ----------------------------------------------------------------------------------------
-
-    def _not_known(self, name: str, what: str, error: CloudError) -> HealthCheck:
-        service = project_setup.disabled_api(error)
-        if service is None:
-            return HealthCheck(name, None, f"not known {what}: {error.message}")
-        return HealthCheck(
-            name, None, f"not known {what}: {service} is not enabled", commands.enable(self.place.project, service)
-        )
 
     def _network(self) -> str:
         """Return the name of the network; where only the subnetwork is named, the API tells. Raises CloudError."""
@@ -257,9 +262,6 @@ class _Asked:
         if zone is None:
             return list(catalog.regions())
         return [zone if zone in catalog.regions() else zone.rpartition("-")[0]]
-
-    def _where(self) -> str:
-        return _some(self._regions())
 
 
 def _some(regions: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ from orchestrator.core.lease.lease import Lease
 from orchestrator.engine.effects.cloud import Get, GetGuestAttributes
 from orchestrator.engine.runtime.retry import until
 from orchestrator.errors import CloudError, TpujobError
+from orchestrator.report import costs
 from orchestrator.settings import Target
 
 QUESTION_S = 10.0
@@ -37,8 +38,7 @@ class Diagnosis:
     @property
     def worst_usd(self) -> float | None:
         """Dollars if every slice exists until its deadline; None when a price is unknown, or which slices there are."""
-        known = [each.worst_usd for each in self.slices or ()]
-        return None if self.slices is None or None in known else sum(filter(None, known))
+        return None if self.slices is None else costs.total(each.worst_usd for each in self.slices)
 
     @property
     def is_bounded(self) -> bool:

@@ -76,11 +76,7 @@ class GcResult:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "cloud": self.cloud,
-            "project": self.project,
-            "why": self.why,
-            "dry_run": self.dry_run,
-            "done": self.done,
+            **{key: getattr(self, key) for key in ("cloud", "project", "why", "dry_run", "done")},
             "zones": list(self.zones),
             "ended": [each.as_json("why", "gone", "problem") for each in self.ended],
             "claimed": [each.as_json("until") for each in self.claimed],

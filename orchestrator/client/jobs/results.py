@@ -129,24 +129,10 @@ def recorded(
     session: Session, run: RunRecord, attempt: Attempt, lease: Lease | None, lines: Iterable[str] = ()
 ) -> RunResult:
     """Return the result of a run that has ended, from the ledger."""
-    whole = whole_run(session.ledger, run, session.now(run.cloud))
-    return RunResult(
-        run=run.id,
-        name=run.name,
-        state=str(attempt.state),
-        exit_code=session.exit_code(attempt.exit_code or 0),
-        directory=Path(run.directory),
-        started_at=run.created_at,
-        ended_at=attempt.ended_at or run.created_at,
-        attempt_count=_number(attempt),
-        restarts=whole.restarts,
-        emulated=places.is_emulated(run.cloud),
-        job_s=whole.job_s,
-        cost_usd=whole.cost_usd,
-        metrics=metrics(Path(run.directory)),
-        artifacts=_artifacts(Path(run.directory)),
-        results=collected.read(Path(run.directory), lease),
-        workers=worker_ends.recorded(session.ledger, attempt, Path(run.directory)),
+    made = _made(session, run, attempt, lease, whole_run(session.ledger, run, session.now(run.cloud)))
+    return replace(
+        made,
+        workers=worker_ends.recorded(session.ledger, attempt, made.directory),
         released=lease is None or lease.gone_at is not None,
         release="nothing was created" if lease is None else lease_outcome(lease),
         error=recorded_error(attempt),
@@ -155,28 +141,40 @@ def recorded(
 
 
 def _result(session: Session, outcome: Outcome, whole: WholeRun, *, lines: Iterable[str] = ()) -> RunResult:
-    directory = Path(outcome.run.directory)
-    return RunResult(
-        run=outcome.run.id,
-        name=outcome.run.name,
+    run = outcome.run
+    return replace(
+        _made(session, run, outcome.attempt, outcome.lease, whole),
         state=str(outcome.state),
         exit_code=session.exit_code(outcome.exit_code),
-        directory=directory,
         started_at=outcome.started_at,
         ended_at=outcome.ended_at,
-        attempt_count=_number(outcome.attempt),
+        released=_is_released(outcome),
+        release=release_outcome(outcome) if places.traits_of(run.cloud).billed else "it ran on this machine",
+        detached=outcome.detached,
+        error=outcome.error,
+        lines=tuple(lines),
+    )
+
+
+def _made(session: Session, run: RunRecord, attempt: Attempt, lease: Lease | None, whole: WholeRun) -> RunResult:
+    """Return what the ledger and the files of a run say of it, without the end of its slice."""
+    directory = Path(run.directory)
+    return RunResult(
+        run=run.id,
+        name=run.name,
+        state=str(attempt.state),
+        exit_code=session.exit_code(attempt.exit_code or 0),
+        directory=directory,
+        started_at=run.created_at,
+        ended_at=attempt.ended_at or run.created_at,
+        attempt_count=int(attempt.id.rpartition("-")[2]),
         restarts=whole.restarts,
-        emulated=places.is_emulated(outcome.run.cloud),
+        emulated=places.is_emulated(run.cloud),
         job_s=whole.job_s,
         cost_usd=whole.cost_usd,
         metrics=metrics(directory),
         artifacts=_artifacts(directory),
-        results=collected.read(directory, outcome.lease),
-        released=_is_released(outcome),
-        release=release_outcome(outcome) if places.traits_of(outcome.run.cloud).billed else "it ran on this machine",
-        detached=outcome.detached,
-        error=outcome.error,
-        lines=tuple(lines),
+        results=collected.read(directory, lease),
     )
 
 
@@ -204,10 +202,6 @@ def _is_released(outcome: Outcome) -> bool:
     if outcome.released is not None:
         return outcome.released.gone
     return outcome.lease is None or outcome.lease.gone_at is not None
-
-
-def _number(attempt: Attempt) -> int:
-    return int(attempt.id.rpartition("-")[2])
 
 
 def _artifacts(directory: Path) -> tuple[Path, ...]:

@@ -16,6 +16,7 @@ from orchestrator.core.text.table import Table
 from orchestrator.places.place import Wish
 from orchestrator.places.preparation import checks, data, tpu_use
 from orchestrator.places.preparation.code import ship_line, survey_of
+from orchestrator.report import costs
 from orchestrator.report.layout import format_cost
 
 if TYPE_CHECKING:
@@ -123,9 +124,7 @@ def _where(session: Session, sweep: Sweep, plan: Plan | None) -> tuple[str, str,
 
 def worst_case_usd(found: Mapping[int, Plan | None]) -> float | None:
     """Return what all variants cost at most together, in US dollars; None: a price is unknown."""
-    amounts = [0.0 if plan is None else plan.worst_case_usd for plan in found.values()]
-    known = [amount for amount in amounts if amount is not None]
-    return sum(known) if len(known) == len(amounts) else None
+    return costs.total(0.0 if plan is None else plan.worst_case_usd for plan in found.values())
 
 
 def show(session: Session, sweep: Sweep, done: Mapping[int, VariantResult], lanes: int) -> None:
@@ -140,15 +139,11 @@ def show(session: Session, sweep: Sweep, done: Mapping[int, VariantResult], lane
 
 def _lines(session: Session, sweep: Sweep, made: Mapping[int, Plan | None]) -> list[str]:
     """Return the plans in sentences, each sentence once."""
-    specs = {variant.number: variant.spec for variant in sweep.variants}
-    lines = (
-        line
-        for number, plan in made.items()
-        for line in (
-            places.place_on(specs[number].on).describe(session, specs[number], plan) if plan is not None else ()
-        )
-    )
-    return list(dict.fromkeys(lines))
+    lines: dict[str, None] = {}
+    for variant in sweep.variants:
+        if (plan := made.get(variant.number)) is not None:
+            lines |= dict.fromkeys(places.place_on(variant.spec.on).describe(session, variant.spec, plan))
+    return list(lines)
 
 
 def on_slices(sweep: Sweep) -> bool:

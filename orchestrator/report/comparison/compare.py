@@ -4,14 +4,12 @@ A figure that none of the runs has gets no row; of many runs each is a row. Runs
 another batch) are shown side by side all the same, and marked as not comparable. Pure: figures in, lines out.
 """
 
-import csv
-import io
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator import places
 from orchestrator.core.jobfile.params import text_of
@@ -20,15 +18,53 @@ from orchestrator.report.comparison.figures import EpochMeasure, Measure, RunFig
 from orchestrator.report.comparison.remarks import SAME_WAY, SAME_WORK, differences, headline, notes, remarks, titles
 from orchestrator.report.files.metric_sums import Metric
 from orchestrator.report.files.metrics import last_text, short
-from orchestrator.report.layout import csv_cell, format_cost
+from orchestrator.report.layout import csv_cell, csv_lines, format_cost
 
 Row = tuple[str, Callable[[RunFigures], str]]
+Plain = Callable[[float], str]
 
 LEAST = ("on", "device", "memory (MB)")  # left out first where a row for each run does not fit
 LEAST_WAIT = 0.01  # of the training
 PER_CHIP = "images / s / chip"
 COLUMNS = 4  # of more runs each gets a row
 BUILT_IN = ("images_per_s", "test_accuracy")  # metrics that have rows of their own, from metrics.json
+NOTHING = "-"
+MOST_PLACES = 6  # decimals; a smaller σ is written as a power of ten
+LARGE = 1e9
+
+
+def seconds(value: float | None) -> str:
+    """Return seconds with three significant digits: 0.00741, 0.0741, 7.41, 74.1; at least one decimal."""
+    return NOTHING if value is None else f"{value:,.{_decimals(value)}f}"
+
+
+def _decimals(value: float) -> int:
+    return max(1, min(6, 2 - math.floor(math.log10(value)))) if value > 0 else 1
+
+
+class Shown(NamedTuple):
+    """How a figure is shown: its label, the form of a value without σ, the factor of its unit, and whether less is better."""
+
+    label: str
+    plain: Plain = seconds
+    factor: float = 1
+    less: bool | None = None
+
+
+FIGURES = {  # by their names in JSON and CSV
+    "total_s": Shown("total (s)", less=True),
+    "step_s": Shown("s / iteration", less=True),
+    "epoch_s": Shown("s / epoch", less=True),
+    "images_per_s": Shown("images / s", "{:,.0f}".format, less=False),
+    "images_per_s_per_chip": Shown(PER_CHIP, "{:,.0f}".format),
+    "data_wait_s": Shown("waited for data (s)"),
+    "first_step_s": Shown("time to first step (s)", less=True),
+    "compile_s": Shown("compile (s)", less=True),
+    "test_accuracy": Shown("test accuracy (%)", "{:.2f}".format, 100, less=False),
+    "peak_rss_bytes": Shown("memory (MB)", "{:,.0f}".format, 1e-6, less=True),
+    "peak_device_bytes": Shown("device memory (GB)", "{:,.1f}".format, 1e-9),
+    "duty_cycle_percent": Shown("duty cycle (%)", "{:.1f}".format),
+}
 
 
 def as_json(columns: Sequence[RunFigures]) -> dict[str, Any]:
@@ -63,20 +99,22 @@ def _param(name: str, column: RunFigures) -> str:
 
 
 def _built_in() -> list[Row]:
-    return [
-        ("total (s)", lambda f: seconds(f.total_s)),
-        ("s / iteration (mean ± σ)", lambda f: spread(f.step_s)),
-        ("s / epoch (mean ± σ)", lambda f: spread(f.epoch_s)),
-        ("images / s", lambda f: NOTHING if f.images_per_s is None else f"{f.images_per_s:,.0f}"),
-        (PER_CHIP, lambda f: NOTHING if f.images_per_s_per_chip is None else f"{f.images_per_s_per_chip:,.0f}"),
-        ("waited for data (s)", lambda f: seconds(f.data_wait_s) if waits_for_data(f) else NOTHING),
-        ("time to first step (s)", lambda f: seconds(f.first_step_s)),
-        ("compile (s)", lambda f: seconds(f.compile_s)),
-        ("test accuracy (%)", lambda f: NOTHING if f.test_accuracy is None else f"{100 * f.test_accuracy:.2f}"),
-        ("memory (MB)", lambda f: NOTHING if f.peak_rss_bytes is None else f"{f.peak_rss_bytes / 1e6:,.0f}"),
-        ("device memory (GB)", lambda f: device_memory(f) or NOTHING),
-        ("duty cycle (%)", lambda f: NOTHING if f.duty_cycle_percent is None else f"{f.duty_cycle_percent:.1f}"),
-    ]
+    return [(label_of(name), partial(_figure, name, how)) for name, how in FIGURES.items()]
+
+
+def label_of(name: str) -> str:
+    """Return the label of a figure's row."""
+    return FIGURES[name].label + (" (mean ± σ)" if name in ("step_s", "epoch_s") else "")
+
+
+def _figure(name: str, how: Shown, column: RunFigures) -> str:
+    found = getattr(column, name)
+    if isinstance(found, Measure):
+        return spread(found)
+    if name == "peak_device_bytes":
+        return device_memory(column) or NOTHING
+    unseen = found is None or (name == "data_wait_s" and not waits_for_data(column))
+    return NOTHING if unseen else how.plain(found * how.factor)
 
 
 def _metrics(columns: Sequence[RunFigures]) -> list[Row]:
@@ -104,11 +142,6 @@ def _of_any_run(columns: Sequence[RunFigures]) -> list[Row]:
     return [*found, ("cost", dollars), ("device", device), ("on", place), ("run", lambda f: f.run)]
 
 
-def seconds(value: float | None) -> str:
-    """Return seconds with three significant digits: 0.00741, 0.0741, 7.41, 74.1; at least one decimal."""
-    return NOTHING if value is None else f"{value:,.{_decimals(value)}f}"
-
-
 def spread(measure: Measure) -> str:
     """Return mean ± σ with the same decimals; the mean alone without a σ."""
     mean, std = measure.mean, measure.std
@@ -130,10 +163,6 @@ def device_memory(column: RunFigures) -> str:
     if peak is None:
         return ""
     return f"{peak / 1e9:,.1f}" + (f" of {whole / 1e9:,.1f}" if whole else "")
-
-
-def _decimals(value: float) -> int:
-    return max(1, min(6, 2 - math.floor(math.log10(value)))) if value > 0 else 1
 
 
 def dollars(column: RunFigures) -> str:
@@ -216,13 +245,7 @@ def _flat(column: RunFigures) -> dict[str, Any]:
     return flat
 
 
-# The forms of a comparison: Markdown of a table and its notes, CSV of figures, and mean ± σ as people write it.
-
-Plain = Callable[[float], str]
-
-NOTHING = "-"
-MOST_PLACES = 6  # decimals; a smaller σ is written as a power of ten
-LARGE = 1e9
+# The forms of a comparison: Markdown of a table and its notes, and mean ± σ as people write it.
 
 
 def markdown_lines(found: Table, notes: Iterable[str]) -> list[str]:
@@ -234,15 +257,6 @@ def markdown_lines(found: Table, notes: Iterable[str]) -> list[str]:
         "",
         *(f"- {line.replace('<', '&lt;')}" for line in notes),
     ]
-
-
-def csv_lines(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a header with the columns that any row has, and a line for each row; empty where a row has none."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, fieldnames=list(dict.fromkeys(chain.from_iterable(rows))), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
 
 
 def mean_and_std(found: Measure, plain: Plain = short) -> str:

@@ -99,6 +99,11 @@ class RunFigures:
     prices_as_of: str
     problems: tuple[str, ...]
 
+    def value(self, name: str) -> float | None:
+        """Return a figure as a number: of steps and epochs the mean."""
+        found: Measure | float | None = getattr(self, name)
+        return found.mean if isinstance(found, Measure) else found
+
 
 def figures(run: RunRecord, attempt: Attempt, lease: Lease | None, whole: WholeRun) -> RunFigures:
     """Return the figures of a run, of which this is the last attempt."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from orchestrator.core.jobfile.params import text_of
 from orchestrator.core.text.metric_lines import less_is_better
@@ -15,48 +15,24 @@ from orchestrator.core.text.table import Table
 from orchestrator.report.comparison import remarks
 from orchestrator.report.comparison.compare import (
     BUILT_IN,
+    FIGURES,
     LEAST_WAIT,
     NOTHING,
-    PER_CHIP,
-    Plain,
-    csv_lines,
+    Shown,
     device,
     markdown_lines,
     mean_and_std,
     place,
-    seconds,
     turned,
 )
 from orchestrator.report.comparison.figures import Measure, RunFigures
 from orchestrator.report.comparison.groups import MetricMeasure, RunGroup
-from orchestrator.report.layout import csv_cell, format_cost
+from orchestrator.report.layout import csv_cell, csv_lines, format_cost
 
 Row = tuple[str, Callable[[RunGroup], str]]
 
 
-class Shown(NamedTuple):
-    """How a figure is shown: its label, the factor of its unit, and the form of a value without σ."""
-
-    label: str
-    factor: float
-    plain: Plain
-
-
-FIGURES = {
-    "total_s": Shown("total (s)", 1, seconds),
-    "step_s": Shown("s / iteration", 1, seconds),
-    "epoch_s": Shown("s / epoch", 1, seconds),
-    "images_per_s": Shown("images / s", 1, "{:,.0f}".format),
-    "images_per_s_per_chip": Shown(PER_CHIP, 1, "{:,.0f}".format),
-    "data_wait_s": Shown("waited for data (s)", 1, seconds),
-    "first_step_s": Shown("time to first step (s)", 1, seconds),
-    "compile_s": Shown("compile (s)", 1, seconds),
-    "test_accuracy": Shown("test accuracy (%)", 100, "{:.2f}".format),
-    "peak_rss_bytes": Shown("memory (MB)", 1e-6, "{:,.0f}".format),
-    "peak_device_bytes": Shown("device memory (GB)", 1e-9, "{:,.1f}".format),
-    "duty_cycle_percent": Shown("duty cycle (%)", 1, "{:.1f}".format),
-}
-WHOLE_JOB = Shown("whole job (s)", 1, seconds)
+WHOLE_JOB = Shown("whole job (s)")
 
 
 def table(groups: Sequence[RunGroup]) -> Table:

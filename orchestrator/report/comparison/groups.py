@@ -6,7 +6,7 @@ and clouds are never mixed: emulated seconds and dollars are not those of a TPU.
 
 import difflib
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -16,26 +16,23 @@ from orchestrator.core.jobfile.params import text_of
 from orchestrator.core.lease.run_and_attempt import AttemptState
 from orchestrator.core.text.names import shown
 from orchestrator.errors import UserError
+from orchestrator.report import costs
 from orchestrator.report.comparison.figures import Measure, RunFigures
 
-# The figures of a group, by their names in JSON and CSV.
-VALUES: dict[str, Callable[[RunFigures], float | None]] = {
-    "total_s": lambda f: f.total_s,
-    "step_s": lambda f: f.step_s.mean,
-    "epoch_s": lambda f: f.epoch_s.mean,
-    "images_per_s": lambda f: f.images_per_s,
-    "images_per_s_per_chip": lambda f: f.images_per_s_per_chip,
-    "data_wait_s": lambda f: f.data_wait_s,
-    "first_step_s": lambda f: f.first_step_s,
-    "compile_s": lambda f: f.compile_s,
-    "eval_s": lambda f: f.eval_s,
-    "test_accuracy": lambda f: f.test_accuracy,
-    "train_loss": lambda f: f.train_loss,
-    "peak_rss_bytes": lambda f: f.peak_rss_bytes,
-    "peak_device_bytes": lambda f: f.peak_device_bytes,
-    "duty_cycle_percent": lambda f: f.duty_cycle_percent,
-    "job_s": lambda f: f.job_s,
-}
+# The figures of a group, by their names in JSON and CSV: those of a run, of steps and epochs the means.
+AVERAGED = (
+    *(
+        "total_s",
+        "step_s",
+        "epoch_s",
+        "images_per_s",
+        "images_per_s_per_chip",
+        "data_wait_s",
+        "first_step_s",
+        "compile_s",
+    ),
+    *("eval_s", "test_accuracy", "train_loss", "peak_rss_bytes", "peak_device_bytes", "duty_cycle_percent", "job_s"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +48,8 @@ class RunGroup:
     """Runs that differ in the named parameters only. `members`: all of them; `averaged`: those that succeeded.
 
     `title`: in what it differs from the other groups, such as `lr=0.1`. `params`: those that its runs have in common by
-    definition. `figures`: by the names in VALUES; a Measure has how many runs it is of. `cost_usd`: of all members; None if it
-    is unknown for one of them.
+    definition. `figures`: by the names in AVERAGED; a Measure has how many runs it is of. `cost_usd`: of all members; None if
+    it is unknown for one of them.
     """
 
     title: str
@@ -133,7 +130,6 @@ def _titles(firsts: Sequence[RunFigures], params: Sequence[Mapping[str, Any]]) -
 def _group(title: str, members: Sequence[RunFigures], over: Sequence[str]) -> RunGroup:
     first = members[0]
     averaged = tuple(column for column in members if column.state == AttemptState.SUCCEEDED)
-    costs = [column.cost_usd for column in members]
     names = dict.fromkeys(chain.from_iterable(column.metrics for column in averaged))
     return RunGroup(
         title=title,
@@ -143,9 +139,9 @@ def _group(title: str, members: Sequence[RunFigures], over: Sequence[str]) -> Ru
         params=_params(first, over),
         members=tuple(members),
         averaged=averaged,
-        figures={name: measure(map(value, averaged)) for name, value in VALUES.items()},
+        figures={name: measure(column.value(name) for column in averaged) for name in AVERAGED},
         metrics={name: _metric(name, averaged) for name in names},
-        cost_usd=None if None in costs else sum(cost for cost in costs if cost is not None),
+        cost_usd=costs.total(column.cost_usd for column in members),
     )
 
 

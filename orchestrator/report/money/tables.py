@@ -1,15 +1,12 @@
 """`tpujob cost` as tables, sentences and CSV."""
 
-import csv
-import io
-from dataclasses import asdict
 from datetime import UTC, datetime
 
 from orchestrator import places
 from orchestrator.core.text.durations import format_duration, format_usd, format_usd_per_hour
 from orchestrator.core.text.table import Table
 from orchestrator.core.text.times import minute_clock
-from orchestrator.report.layout import csv_cell, format_cost
+from orchestrator.report.layout import csv_cell, csv_lines, format_cost
 from orchestrator.report.money.spending import By, CloudCost, CostReport, CostRow, OpenSlice
 
 
@@ -109,16 +106,16 @@ def _open_text(each: OpenSlice, cloud: str) -> str:
 
 def csv_text(found: CostReport) -> str:
     """Return a header and one line for each row, without totals; a dollar that is unknown is empty."""
-    out = io.StringIO()
-    columns = ["since", "until", "cloud", found.by]
-    columns += [
-        name for name in CostRow.__dataclass_fields__ if name != "name" and (name != "job" or found.by == "run")
-    ]
-    writer = csv.DictWriter(out, fieldnames=columns, lineterminator="\n", extrasaction="ignore")
-    writer.writeheader()
+    columns = [each for each in CostRow.__dataclass_fields__ if each != "name" and (each != "job" or found.by == "run")]
     period = {"since": minute_clock(found.since), "until": minute_clock(_until(found))}
-    for cloud in found.clouds:
-        for row in cloud.rows:
-            cells = {name: csv_cell(value) for name, value in asdict(row).items()}
-            writer.writerow({**cells, **period, "cloud": cloud.cloud, found.by: cells["name"]})
-    return out.getvalue()
+    rows = [
+        {
+            **period,
+            "cloud": cloud.cloud,
+            found.by: csv_cell(row.name),
+            **{k: csv_cell(getattr(row, k)) for k in columns},
+        }
+        for cloud in found.clouds
+        for row in cloud.rows
+    ]
+    return csv_lines(rows, ("since", "until", "cloud", found.by, *columns))

@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any
 
 from orchestrator.core.text.metric_lines import less_is_better
@@ -123,16 +123,9 @@ def _rates(pieces: Sequence[Piece], most: int) -> Iterator[tuple[int, float]]:
 
 def _compiled(steps: Sequence[Any]) -> Iterator[tuple[int, int]]:
     """Yield the first and the last of consecutive steps that compiled."""
-    first = last = None
-    for step in (each.step for each in steps):
-        if last is not None and step == last + 1:
-            last = step
-            continue
-        if first is not None and last is not None:
-            yield first, last
-        first = last = step
-    if first is not None and last is not None:
-        yield first, last
+    for _, group in groupby(enumerate(each.step for each in steps), lambda pair: pair[1] - pair[0]):
+        numbers = [step for _, step in group]
+        yield numbers[0], numbers[-1]
 
 
 def clock(run: RunData) -> dict[str, list[float]] | None:

@@ -8,20 +8,9 @@ from orchestrator.report.comparison import compare, remarks
 from orchestrator.report.comparison.figures import RunFigures
 
 PLACES = ("device", "on")
-Value = Callable[[RunFigures], float | None]
-
-# Of which rows of `report.compare` less, or more, is better, and their numbers.
-LESS: dict[str, Value] = {
-    "total (s)": lambda f: f.total_s,
-    "s / iteration (mean ± σ)": lambda f: f.step_s.mean,
-    "s / epoch (mean ± σ)": lambda f: f.epoch_s.mean,
-    "time to first step (s)": lambda f: f.first_step_s,
-    "compile (s)": lambda f: f.compile_s,
-    "memory (MB)": lambda f: f.peak_rss_bytes,
-    "whole job (s)": lambda f: f.job_s,
-    "cost": lambda f: f.cost_usd,
-}
-MORE: dict[str, Value] = {"images / s": lambda f: f.images_per_s, "test accuracy (%)": lambda f: f.test_accuracy}
+# Of which rows of `report.compare` less, or more, is better, and their figures.
+BETTER = {compare.label_of(name): (name, how.less) for name, how in compare.FIGURES.items() if how.less is not None}
+BETTER |= {"whole job (s)": ("job_s", True), "cost": ("cost_usd", True)}
 TIMES = (
     *("cost", "images / s", "s / iteration (mean ± σ)", "s / epoch (mean ± σ)", "total (s)", "time to first step (s)"),
     *("compile (s)", "whole job (s)", "memory (MB)", "restarts", "exit code", *PLACES),
@@ -100,8 +89,10 @@ def _rank(label: str) -> int:
 
 def _best(label: str, columns: Sequence[RunFigures]) -> set[int]:
     """Return the numbers of the runs with the best value of a row; none where all are alike or it is only shown."""
-    if label in LESS or label in MORE:
-        less, value_of = label in LESS, LESS.get(label) or MORE[label]
+    value_of: Callable[[RunFigures], float | None]
+    if label in BETTER:
+        name, less = BETTER[label]
+        value_of = lambda f: f.value(name)  # noqa: E731
     elif any(label in column.metrics for column in columns) and not any(label in c.params for c in columns):
         less = less_is_better(label) is True
         value_of = lambda f: f.metrics[label].best if label in f.metrics else None  # noqa: E731

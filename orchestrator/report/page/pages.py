@@ -13,7 +13,7 @@ from orchestrator.core.text.times import day_clock
 from orchestrator.report import worker_ends
 from orchestrator.report.comparison import remarks
 from orchestrator.report.page import device, pictures, summary, timeline
-from orchestrator.report.page.charts import Chart, charts, clock
+from orchestrator.report.page.charts import charts, clock
 from orchestrator.report.page.comparison import Comparison, comparison
 from orchestrator.report.page.html import Hide, render
 from orchestrator.report.page.run_data import RunData
@@ -28,7 +28,6 @@ def run_page(data: RunData, *, link: str, hide: Hide, trace: bool) -> str:
     a `trace.json`.
     """
     report, rows = data.report, timeline.rows(data)
-    drawn, not_drawn = charts([data])
     files, more_files = files_of(report, link)
     page = {
         "kind": "run",
@@ -61,16 +60,14 @@ def run_page(data: RunData, *, link: str, hide: Hide, trace: bool) -> str:
         "job_path": report.job,
         "environment": environment(data.provenance),
         "directory": report.directory,
-        **_drawn(drawn, not_drawn, [data], [report.name]),
     }
-    return _render(page, drawn, [data], [report.name], hide)
+    return _render(page, [data], [report.name], hide)
 
 
 def runs_page(runs: Sequence[RunData], *, title: str, links: Sequence[str], hide: Hide) -> str:
     """Return the page of several runs. `links`: the page of each run as seen from this one; empty where it has none."""
     columns = [data.report.figures for data in runs]
     names, table = remarks.titles(columns), comparison(columns)
-    drawn, not_drawn = charts(runs)
     rows = [_row(data, name) for data, name in zip(runs, names, strict=True)]
     page = {
         "kind": "runs",
@@ -87,9 +84,8 @@ def runs_page(runs: Sequence[RunData], *, title: str, links: Sequence[str], hide
         "device": [],
         "links": dict(zip(names, links, strict=True)),
         "timeline": pictures.timeline_of(rows),
-        **_drawn(drawn, not_drawn, runs, names),
     }
-    return _render(page, drawn, runs, names, hide)
+    return _render(page, runs, names, hide)
 
 
 def _row(data: RunData, name: str) -> timeline.Row:
@@ -120,8 +116,10 @@ def _counts(runs: Sequence[RunData]) -> str:
     return f"{len(runs)} runs: {', '.join(f'{states.count(state)} {state}' for state in dict.fromkeys(states))}."
 
 
-def _drawn(drawn: Sequence[Chart], not_drawn: Sequence[str], runs: Sequence[RunData], names: Sequence[str]) -> Any:
-    return {
+def _render(page: dict[str, Any], runs: Sequence[RunData], names: Sequence[str], hide: Hide) -> str:
+    """Add what every page has, and render it."""
+    drawn, not_drawn = charts(runs)
+    page |= {
         "charts": list(enumerate(drawn)),
         "not_drawn": not_drawn,
         "names": names,
@@ -129,11 +127,6 @@ def _drawn(drawn: Sequence[Chart], not_drawn: Sequence[str], runs: Sequence[RunD
         "restarted": any(timeline.restarts(data) for data in runs),
         "written_at": day_clock(max(data.now for data in runs)),
     }
-
-
-def _render(
-    page: dict[str, Any], drawn: Sequence[Chart], runs: Sequence[RunData], names: Sequence[str], hide: Hide
-) -> str:
     data = {
         "runs": [
             {"name": hide(name), "clock": clock(run), "restarts": timeline.restarts(run)}

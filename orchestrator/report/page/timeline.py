@@ -9,7 +9,7 @@ from orchestrator.core.lease.run_and_attempt import Attempt
 from orchestrator.core.text.durations import format_duration
 from orchestrator.report import costs
 from orchestrator.report.attempts import AttemptReport
-from orchestrator.report.page.run_data import LedgerEvent, RunData
+from orchestrator.report.page.run_data import RunData
 
 # Each kind of span, in the order of an attempt, and what it is called.
 KINDS = {"wait": "waiting for a slice", "refused": "asked, not given", "ship": "connecting and shipping",
@@ -81,7 +81,8 @@ def rows(data: RunData) -> list[Row]:
 
 def _spans(data: RunData, attempt: Attempt, report: AttemptReport, lease: Lease | None) -> Iterator[Span]:
     """Yield the spans of an attempt in their order. What has not ended goes on until now."""
-    moves = [(at, PHASE_OF_STATE[phase]) for at, phase in _moves(data.events[attempt.id]) if phase in PHASE_OF_STATE]
+    moved = [(at, str(event.get("state"))) for at, kind, event in data.events[attempt.id] if kind == "moved"]
+    moves = [(at, PHASE_OF_STATE[phase]) for at, phase in moved if phase in PHASE_OF_STATE]
     end = data.now if report.ended_at is None else report.ended_at
     ready = None if lease is None else lease.ready_at
     first = moves[0][0] if moves else end
@@ -107,10 +108,6 @@ def _release(data: RunData, lease: Lease | None, end: float) -> tuple[float, flo
     if lease.hold_until is not None and lease.down_at > end:
         return end, end
     return lease.down_at, lease.gone_at or data.now
-
-
-def _moves(events: Sequence[LedgerEvent]) -> list[tuple[float, str]]:
-    return [(at, str(event.get("state"))) for at, kind, event in events if kind == "moved"]
 
 
 def _asked(lease: Lease, why: str, now: float) -> Row:

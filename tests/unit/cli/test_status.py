@@ -1,6 +1,7 @@
 """The table of `status`: a line a slice at 80 columns, and everything about it where other programs read."""
 
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -31,18 +32,25 @@ ROWS = [
 WAITING = [WaitingRun("waiter", "f6c3fe0pff", "emulated", "v5litepod-16", "us-west4")]
 
 
-def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rows: list[SliceRow]) -> list[str]:
+Print = Callable[..., list[str]]
+
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Print:
+    """Return a function that prints these slices on a terminal, and returns its lines."""
+
+    def lines_of(*rows: SliceRow, waiting: Sequence[WaitingRun] = WAITING) -> list[str]:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        print_slices(rows, waiting, complete=True)
+        return capsys.readouterr().out.splitlines()
+
     for name, value in {"COLUMNS": "80", "TERM": "xterm-256color", "NO_COLOR": "1"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    print_slices(rows, WAITING, complete=True)
-    return capsys.readouterr().out.splitlines()
+    return lines_of
 
 
-def test_at_80_columns_every_slice_and_every_waiting_run_is_a_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    head, *lines = printed(monkeypatch, capsys, ROWS)
+def test_at_80_columns_every_slice_and_every_waiting_run_is_a_line(printed: Print) -> None:
+    head, *lines = printed(*ROWS)
     assert head.split() == ["SLICE", "TYPE", "ZONE", "STATE", "CLAIM", "COST", "AT", "MOST"]
     assert max(map(len, lines)) <= 80
     cells = [[cell for cell in line.split("  ") if cell] for line in lines]
@@ -55,23 +63,17 @@ def test_at_80_columns_every_slice_and_every_waiting_run_is_a_line(
     assert [each.strip() for each in cells[0][5:]] == ["$9.60", "$230.40"]
 
 
-def test_a_long_name_needs_no_second_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "WAITING", [])
-    lines = printed(monkeypatch, capsys, [row("keras-tpustrategy"), row("alice", **HELD)])
+def test_a_long_name_needs_no_second_line(printed: Print) -> None:
+    lines = printed(row("keras-tpustrategy"), row("alice", **HELD), waiting=())
     assert len(lines) == 3 and max(map(len, lines)) <= 80
 
 
-def test_a_remark_is_a_line_below_the_table(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = printed(monkeypatch, capsys, [row("alice", remark="results of 7q2m are on it")])
-    assert lines[-1] == "alice: results of 7q2m are on it"
+def test_a_remark_is_a_line_below_the_table(printed: Print) -> None:
+    assert printed(row("alice", remark="results of 7q2m are on it"))[-1] == "alice: results of 7q2m are on it"
 
 
-def test_beside_slices_of_google_cloud_a_cost_says_that_it_is_emulated(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = "\n".join(printed(monkeypatch, capsys, [row("alice"), row("bob", emulated=False, usd_so_far=2.0)]))
+def test_beside_slices_of_google_cloud_a_cost_says_that_it_is_emulated(printed: Print) -> None:
+    text = "\n".join(printed(row("alice"), row("bob", emulated=False, usd_so_far=2.0)))
     assert "$9.60 emulated" in text and "$2.00 " in text and "$2.00 emulated" not in text
 
 

@@ -2,6 +2,8 @@
 
 import re
 import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
@@ -17,15 +19,22 @@ ROWS = [
 IDS = ("x6qn33t5b8", "us-central1-a", "lr-sweep-3")
 
 
-def drawn(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int, rows: object = ROWS, **env: str
-) -> str:
-    monkeypatch.setenv("COLUMNS", str(width))
-    for name, value in {"TERM": "xterm-256color", "NO_COLOR": "", **env}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    print_table(HEAD, rows, states=(2,), optional=(4,), wraps=(3,))  # type: ignore[arg-type]
-    return capsys.readouterr().out
+Draw = Callable[..., str]
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Draw:
+    """Return a function that prints a table on a terminal of this width."""
+
+    def draw(width: int, rows: Any = ROWS, head: Sequence[str] = HEAD, **how: Any) -> str:
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        print_table(head, rows, **(how or {"states": (2,), "optional": (4,), "wraps": (3,)}))
+        return capsys.readouterr().out
+
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", "")
+    return draw
 
 
 def plain(text: str) -> str:
@@ -33,45 +42,38 @@ def plain(text: str) -> str:
 
 
 @pytest.mark.parametrize("width", [70, 80, 120])
-def test_a_table_fits_the_terminal_and_breaks_no_id(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int
-) -> None:
-    text = plain(drawn(monkeypatch, capsys, width))
+def test_a_table_fits_the_terminal_and_breaks_no_id(drawn: Draw, width: int) -> None:
+    text = plain(drawn(width))
     assert text.startswith("SLICE       ZONE           STATE")
     assert max(map(cell_len, text.splitlines())) <= width
     assert all(name in text for name in IDS)
     assert ("tpujob-tcmsq6-x6qn33t5b8" in text) == (width > 70), "the least important column is left out first"
 
 
-def test_a_name_that_is_cut_keeps_its_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_is_cut_keeps_its_end(drawn: Draw) -> None:
     """The names of the runs of a sweep differ in their end."""
-    monkeypatch.setenv("COLUMNS", "20")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    print_table(("RUN", "JOB"), [("x6qn33t5b8", "slow-sweep-4"), ("x6qn33t5b8", "äöü漢字漢字")], shortens=(1,))
-    lines = plain(capsys.readouterr().out).splitlines()
+    rows = [("x6qn33t5b8", "slow-sweep-4"), ("x6qn33t5b8", "äöü漢字漢字")]
+    lines = plain(drawn(20, rows, ("RUN", "JOB"), shortens=(1,))).splitlines()
     assert lines[1].split() == ["x6qn33t5b8", "slo…ep-4"] and lines[2].endswith("…漢字")
     assert max(map(cell_len, lines)) <= 20
 
 
-def test_a_terminal_that_is_narrower_than_the_ids_gets_whole_ids(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = plain(drawn(monkeypatch, capsys, 20))
+def test_a_terminal_that_is_narrower_than_the_ids_gets_whole_ids(drawn: Draw) -> None:
+    text = plain(drawn(20))
     assert all(name in text for name in IDS)
 
 
-def test_states_are_colored_by_their_meaning(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = drawn(monkeypatch, capsys, 120)
+def test_states_are_colored_by_their_meaning(drawn: Draw) -> None:
+    text = drawn(120)
     assert "\x1b[32mREADY" in text and "\x1b[33mCREATING" in text and "\x1b[31munknown: 503" in text
 
 
-@pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
 def test_without_color_nothing_but_text_is_printed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], env: dict[str, str]
+    drawn: Draw, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
-    assert "\x1b" not in drawn(monkeypatch, capsys, 120, **env)
+    monkeypatch.setenv(name, value)
+    assert "\x1b" not in drawn(120)
 
 
 def test_elsewhere_a_row_is_a_line_of_cells_between_tabs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,9 +87,7 @@ def test_headings_that_are_data_are_printed_elsewhere_too(capsys: pytest.Capture
     assert capsys.readouterr().out == "\trun a\ntotal\t1.0\n"
 
 
-def test_wide_letters_count_as_what_they_take(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wide_letters_count_as_what_they_take(drawn: Draw) -> None:
     rows = [("名前", "z", "READY", "x", ""), ("ab", "z", "READY", "x", "")]
-    first, second = plain(drawn(monkeypatch, capsys, 80, rows)).splitlines()[1:]
+    first, second = plain(drawn(80, rows)).splitlines()[1:]
     assert cell_len(first.partition("z")[0]) == cell_len(second.partition("z")[0])

@@ -4,12 +4,12 @@ from orchestrator.cli.console import console, emit, emit_json
 from orchestrator.cli.options import Json
 from orchestrator.cli.tables import print_table
 from orchestrator.client.results import history
-from orchestrator.client.results.history import RunSummary
 from orchestrator.client.session import Session
 from orchestrator.client.sweeps import progress
 from orchestrator.core.text.durations import format_duration
 from orchestrator.core.text.times import minute_clock
 from orchestrator.report.layout import format_cost
+from orchestrator.report.whole_run import RunSummary
 
 HEAD = ("RUN", "JOB", "STATE", "STARTED", "TOOK", "COST")
 
