@@ -63,6 +63,7 @@ class ClusterClaim:
     canceled_at: float | None = None
     canceler: Process | None = None
     seen_ready_at: float | None = None
+    is_waited_out: bool = False  # it was not admitted in time when its release was recorded, whatever ran after that
     ends: list[tuple[float, str]] = field(default_factory=list)
 
     @property
@@ -281,7 +282,7 @@ class ClusterOracle:
         ):
             return False  # its deadline may have come
         if claim.detached_at is not None:
-            waited = now >= began + claim.wait_s * 0.97 and fate.ran_at is None
+            waited = claim.is_waited_out or (now >= began + claim.wait_s * 0.97 and fate.ran_at is None)
             late = fate.ran_at is not None and now >= fate.ran_at + (claim.max_s + LATE_S) * 0.97
             if waited or (clocks and fate.ran_at is None):
                 return False  # any command releases what was not admitted in time
@@ -320,6 +321,9 @@ class ClusterOracle:
             case Down() if claim is not None and claim.canceled_at is None:
                 if self.world.acting is claim.canceler and claim.canceler is not None:
                     claim.canceled_at = now
+                has_run = any(fate.of is claim and fate.ran_at is not None for fate in self.fates.values())
+                began = claim.intent_at or claim.begun_at
+                claim.is_waited_out |= not has_run and now >= began + claim.wait_s * 0.97
             case Gone():
                 self.called_gone.setdefault(after.id, now)
                 if left := self.left_of(after.id):
