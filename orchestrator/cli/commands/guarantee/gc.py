@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from orchestrator.cli import completion
-from orchestrator.cli.console import console, emit, emit_json, emit_wrapped
+from orchestrator.cli.console import console, emit, emit_json, emit_wrapped, open_session
 from orchestrator.cli.options import Cloud, Json, Option, Project
 from orchestrator.client.guarantee.gc import (
     FoundSlice,
@@ -13,7 +13,6 @@ from orchestrator.client.guarantee.gc import (
     collect_garbage_on_cluster,
     finish_own,
 )
-from orchestrator.client.session import Session
 from orchestrator.core.text.times import day_clock
 from orchestrator.errors import UserError
 from orchestrator.places import traits_of, traits_on
@@ -58,7 +57,7 @@ def gc(
     if local:
         if zone or all_zones or dry_run or as_json:
             raise UserError("--local goes with --cloud and --project only")
-        own = finish_own(Session.open(cloud, project, reporter=console().reporter, quiet=quiet, light=True))
+        own = finish_own(open_session(cloud, project, quiet=quiet, light=True))
         if not quiet:
             emit(f"{own.released} released, {own.unproven} not proven, {own.claimed} claimed")
         return own.exit_code

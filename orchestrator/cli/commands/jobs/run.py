@@ -3,10 +3,9 @@
 from typing import Annotated
 
 from orchestrator.cli.comparison import print_comparison
-from orchestrator.cli.console import console
+from orchestrator.cli.console import console, open_session
 from orchestrator.cli.options import Cloud, EventStream, JobArguments, KeepOnFailure, Logs, Option, Project
 from orchestrator.client.arguments import seconds
-from orchestrator.client.events import Reporter
 from orchestrator.client.jobs.job_files import parted, read
 from orchestrator.client.jobs.results import command_exit_code
 from orchestrator.client.jobs.runs import RunOptions, run_spec
@@ -50,7 +49,7 @@ def run(
     console().choose_logs("--logs", chosen)
     keep_s = None if keep is None else seconds("--keep", keep, "1m", "7d")
     options = RunOptions(keep_s=keep_s, detach=detach, logs=chosen)
-    session = Session.open(cloud, project, reporter=console().reporter)
+    session = open_session(cloud, project)
     found, path = read(job.request(keep_on_failure))
     spec, sweep = parted(found)
     if spec is not None:
@@ -61,12 +60,9 @@ def run(
     if options.keep_s is not None or detach:
         raise UserError(_ATTACHED, hint="`tmux` or `nohup` keeps the command running")
     console().print_only_ids()  # stdout is for the table
-
-    def open_session(reporter: Reporter) -> Session:
-        return Session.open(cloud, project, reporter=reporter)
-
-    result = run_sweep(session, open_session, SweepRequest(sweep, path, again, chosen))
+    request = SweepRequest(sweep, path, again, chosen)
+    result = run_sweep(session, lambda reporter: Session.open(cloud, project, reporter=reporter), request)
     ran = [each.run for each in result.variants if each.run is not None]
     if ran and not as_json:
         print_comparison(session, ran)
-    return session.exit_code(result.exit_code)
+    return result.exit_code

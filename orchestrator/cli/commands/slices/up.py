@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli import completion
-from orchestrator.cli.console import console, emit_result
+from orchestrator.cli.console import console, emit_result, open_session
 from orchestrator.cli.options import Argument, Cloud, Json, Option, Project
 from orchestrator.client.arguments import seconds
 from orchestrator.client.session import Session
@@ -80,7 +80,7 @@ def up(
     as_json: Json = False,
     cloud: Cloud = None,
     project: Project = None,
-) -> int:
+) -> None:
     """Bring a TPU slice to READY and hold it. Running it twice changes nothing."""
     options = UpOptions(
         name=name,
@@ -94,11 +94,11 @@ def up(
         recreate=yes,
         via=via,
     )
-    session = Session.open(cloud, project, reporter=console().reporter)
+    session = open_session(cloud, project)
     if dry_run:
         request = preview_up(session, options)
         emit_result(request, request_lines(request), as_json=as_json)
-        return session.exit_code()
+        return
     result = _bring_up(session, options)
     if max_duration is not None and result.action not in MADE:
         end = f"{result.name} existed: its end stays {day_clock(result.ends_at)}"
@@ -111,7 +111,6 @@ def up(
     )
     line = f"{result.node}\t{result.accelerator}\t{result.zone}\tREADY"
     emit_result(asdict(result), [line], as_json=as_json)
-    return session.exit_code()
 
 
 def _bring_up(session: Session, options: UpOptions) -> UpResult:
