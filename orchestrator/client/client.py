@@ -42,7 +42,7 @@ from orchestrator.client.slices.up import UpOptions, UpResult, bring_up
 from orchestrator.client.sweeps.ending import cancel
 from orchestrator.client.sweeps.plans import SweepPreview
 from orchestrator.client.sweeps.plans import preview as preview_sweep
-from orchestrator.client.sweeps.sweeps import SweepRequest, run_sweep
+from orchestrator.client.sweeps.sweeps import run_sweep
 from orchestrator.core.jobfile.sweep import Sweep
 from orchestrator.core.lease.access import Via
 from orchestrator.core.planning.capacity_request import Provisioning
@@ -181,8 +181,7 @@ class Client:
         if a slice is not proven absent, with the SweepResult as its `result`: the same call goes on there.
         """
         with self._session(on_event) as session:
-            request = SweepRequest(sweep_of(job), path_of(job), again)
-            return swept(run_sweep(session, self._lane_session, request))
+            return swept(run_sweep(session, self._lane_session, sweep_of(job), path_of(job), again=again))
 
     def submit(self, job: Job, *, on_event: OnEvent | None = None, max_duration: Duration | None = None) -> Run:
         """Start a job and return once it runs without this process. Its slice deletes itself when the job has ended.
@@ -296,7 +295,7 @@ class Client:
     def _map(self, sweep: Sweep, job: Job, again: bool, return_exceptions: bool, *, on_event: OnEvent) -> list[Any]:
         """Run the calls of `RemoteFunction.map`. `job`: one of them, for its paths."""
         with self._session(on_event) as session:
-            result = swept(run_sweep(session, self._lane_session, SweepRequest(sweep, path_of(job), again)))
+            result = swept(run_sweep(session, self._lane_session, sweep, path_of(job), again=again))
             return mapping.values_of(result, session.reporter.secrets.hide, return_exceptions=return_exceptions)
 
     # -- slices --------------------------------------------------------------------------------------------------------

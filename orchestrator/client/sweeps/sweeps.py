@@ -1,6 +1,6 @@
 """Run a sweep: the variants of a job over one slice or several, each slice used for one variant after the other.
 
-    run_sweep(session, open_session, SweepRequest(sweep, path)) -> SweepResult
+    run_sweep(session, open_session, sweep, path) -> SweepResult
 
 `Client.sweep`, `tpujob run` of a file with `matrix:` and the `.map` of a function call it. It needs no file: a `Sweep` has a
 name, variants (`Variant(number, label, spec, params)`: `label` is unique, `spec.name` the name of its runs) and `parallel`, the
@@ -48,36 +48,27 @@ if TYPE_CHECKING:
     from orchestrator.core.jobfile.sweep import Sweep
 
 
-@dataclass(frozen=True, slots=True)
-class SweepRequest:
-    """`path`: the job file, or any path in the directory to which the paths of the jobs are relative.
-
-    `again`: run also what succeeded before. `logs`: of which workers the caller shows the logs.
-    """
-
-    sweep: Sweep
-    path: Path
-    again: bool = False
-    logs: Choice = None
-
-
-def run_sweep(session: Session, open_session: OpenSession, request: SweepRequest) -> SweepResult:
+def run_sweep(
+    session: Session, open_session: OpenSession, sweep: Sweep, path: Path, *, again: bool = False, logs: Choice = None
+) -> SweepResult:
     """Run the variants, and return what became of each. Reports a RunResult for each, and the SweepResult at the end.
 
-    `open_session` makes a session for each lane, beside `session`. Raises UserError for what cannot be run, and CloudError for
+    `open_session` makes a session for each lane, beside `session`. `path`: the job file, or any path in the directory to which
+    the paths of the jobs are relative. `again`: run also what succeeded before. `logs`: of which workers the caller shows the
+    logs. Raises UserError for what cannot be run, and CloudError for
     what the plan needs: then nothing was created.
     """
-    sweep, reporter = request.sweep, session.reporter
-    plans.check(session, sweep, request.path)
-    plans.check_logs(session, sweep, request.logs)
-    work_keys = {variant.number: work_key(session, variant.spec, request.path) for variant in sweep.variants}
+    reporter = session.reporter
+    plans.check(session, sweep, path)
+    plans.check_logs(session, sweep, logs)
+    work_keys = {variant.number: work_key(session, variant.spec, path) for variant in sweep.variants}
     session.recover(look=True)
-    done = {} if request.again else done_before(session, sweep, work_keys)
+    done = {} if again else done_before(session, sweep, work_keys)
     board = Board(sweep.variants, done)
     lanes = min(sweep.parallel, len(sweep.variants) - len(done))
     plans.show(session, sweep, done, lanes)
     with ExitStack() as stack:
-        record = stack.enter_context(recorded(session, request, work_keys, done))
+        record = stack.enter_context(recorded(session, sweep, path, work_keys, done))
         if lanes and any(places.traits_on(variant.spec.on).billed for variant in sweep.variants):
             stack.enter_context(awake(session, "a sweep is attached to this machine"))
         inbox: queue.SimpleQueue[int | None] = queue.SimpleQueue()
@@ -86,7 +77,7 @@ def run_sweep(session: Session, open_session: OpenSession, request: SweepRequest
         work = LaneWork(
             board,
             open_session,
-            request.path,
+            path,
             by_number,
             reporter,
             is_canceled=lambda: session.ledger.is_canceled(record.id),
@@ -213,13 +204,12 @@ def done_before(session: Session, sweep: Sweep, work_keys: Mapping[int, str]) ->
 
 @contextmanager
 def recorded(
-    session: Session, request: SweepRequest, work_keys: Mapping[int, str], done: Mapping[int, VariantResult]
+    session: Session, sweep: Sweep, path: Path, work_keys: Mapping[int, str], done: Mapping[int, VariantResult]
 ) -> Iterator[SweepRecord]:
     """Record the sweep, for `status` and `compare`. It is alive while its lock is held: within this block, and this process.
 
     Raises UserError if another process runs a variant of it already.
     """
-    sweep = request.sweep
     rows = tuple(
         VariantRecord(
             variant.number,
@@ -232,7 +222,7 @@ def recorded(
         for variant in sweep.variants
     )
     identity = names.new_run_id(secrets.randbits(names.RUN_BITS))
-    record = SweepRecord(identity, sweep.name, str(request.path), session.now(), rows)
+    record = SweepRecord(identity, sweep.name, str(path), session.now(), rows)
     session.lock(STARTING)
     try:
         mine = {key for number, key in work_keys.items() if number not in done}

@@ -182,7 +182,7 @@ def test_the_name_of_a_slice_and_the_command_on_it_are_told_apart() -> None:
 def test_what_changes_a_job_may_be_given_several_times(name: str) -> None:
     words = ("--env", "A=1", "--env", "B", "--set", "a=b", "--set", "c.d=e", "--spot", "--name", "x", "job.yaml")
     assert parsed(name, *words) == {
-        "file": Path("job.yaml"), "env": ["A=1", "B"], "set_": ["a=b", "c.d=e"], "spot": True, "name": "x",
+        "file": Path("job.yaml"), "env": ["A=1", "B"], "settings": ["a=b", "c.d=e"], "spot": True, "name": "x",
     }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from orchestrator.client.jobs.runs import RunOptions
 from orchestrator.client.session import Session
 from orchestrator.client.sweeps import ending, lanes, progress
 from orchestrator.client.sweeps.board import Board
-from orchestrator.client.sweeps.sweeps import SweepRequest, run_sweep
+from orchestrator.client.sweeps.sweeps import run_sweep
 from orchestrator.core.jobfile import sweep
 from orchestrator.core.jobfile.keys import JobSpec
 from orchestrator.core.jobfile.sweep import Sweep
@@ -95,7 +95,7 @@ class World:
         found = sweep.load(text, path=str(self.directory / "s.yaml"))
         assert isinstance(found, Sweep)
         try:
-            return run_sweep(session, self.open_session, SweepRequest(found, self.directory / "s.yaml", again))
+            return run_sweep(session, self.open_session, found, self.directory / "s.yaml", again=again)
         finally:
             session.close()
 

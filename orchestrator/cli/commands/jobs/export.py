@@ -5,7 +5,7 @@ from typing import Annotated
 
 from orchestrator.cli.console import emit_data, open_session
 from orchestrator.cli.options import JobArguments, Json, Option
-from orchestrator.client.jobs.exporting import ExportRequest, exported
+from orchestrator.client.jobs.exporting import exported
 from orchestrator.errors import UserError
 
 
@@ -28,5 +28,6 @@ def export(
     if to != "jobset":
         raise UserError(f"--to {to}: it is `jobset`")
     session = open_session()
-    found = exported(session, ExportRequest(job.request(), image, namespace, queue, with_secrets))
+    keys = {"image": image, "namespace": namespace, "queue": queue}
+    found = exported(session, job.request(), with_secrets=with_secrets, **keys)
     emit_data(json.dumps(found.as_json(), indent=2) if as_json else str(found))

@@ -6,12 +6,13 @@ from orchestrator.cli.comparison import print_comparison
 from orchestrator.cli.console import console, open_session
 from orchestrator.cli.options import Cloud, EventStream, JobArguments, KeepOnFailure, Logs, Option, Project
 from orchestrator.client.arguments import seconds
+from orchestrator.client.events import Reporter
 from orchestrator.client.jobs.job_files import parted, read
 from orchestrator.client.jobs.results import command_exit_code
 from orchestrator.client.jobs.runs import RunOptions, run_spec
 from orchestrator.client.session import Session
 from orchestrator.client.shown_logs import choice
-from orchestrator.client.sweeps.sweeps import SweepRequest, run_sweep
+from orchestrator.client.sweeps.sweeps import run_sweep
 from orchestrator.errors import UserError
 
 _ATTACHED = (
@@ -60,8 +61,11 @@ def run(
     if options.keep_s is not None or detach:
         raise UserError(_ATTACHED, hint="`tmux` or `nohup` keeps the command running")
     console().print_only_ids()  # stdout is for the table
-    request = SweepRequest(sweep, path, again, chosen)
-    result = run_sweep(session, lambda reporter: Session.open(cloud, project, reporter=reporter), request)
+
+    def of_lane(reporter: Reporter) -> Session:
+        return Session.open(cloud, project, reporter=reporter)
+
+    result = run_sweep(session, of_lane, sweep, path, again=again, logs=chosen)
     ran = [each.run for each in result.variants if each.run is not None]
     if ran and not as_json:
         print_comparison(session, ran)
