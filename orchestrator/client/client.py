@@ -17,7 +17,8 @@ from orchestrator.client.arguments import Duration, seconds, size
 from orchestrator.client.calls import OnEvent, check_released, listening, successful, swept
 from orchestrator.client.events import Reporter, RunResult, SweepResult
 from orchestrator.client.functions import mapping
-from orchestrator.client.functions.function import FunctionOptions, RemoteFunction
+from orchestrator.client.functions.function import RemoteFunction
+from orchestrator.client.functions.function import function as remote
 from orchestrator.client.guarantee.gc import GcResult, collect_garbage, collect_garbage_on_cluster
 from orchestrator.client.job import Job, ProvisioningKind, ViaKind, path_of, spec_of, sweep_of
 from orchestrator.client.jobs import attach, ending
@@ -25,7 +26,7 @@ from orchestrator.client.jobs.exporting import Export, export
 from orchestrator.client.jobs.job_files import environment
 from orchestrator.client.jobs.planning import PlanPreview, preview
 from orchestrator.client.jobs.runs import RunOptions, start_run
-from orchestrator.client.lending import DEFAULT_NAME, Slice, SliceOptions
+from orchestrator.client.lending import DEFAULT_NAME, Slice
 from orchestrator.client.results import costs, history, logs, pages, reports
 from orchestrator.client.results.costs import Since
 from orchestrator.client.results.history import RunSummary
@@ -38,7 +39,7 @@ from orchestrator.client.slices.offers import Offers
 from orchestrator.client.slices.offers import offers as slice_offers
 from orchestrator.client.slices.status import Status
 from orchestrator.client.slices.status import status as slice_status
-from orchestrator.client.slices.up import UpOptions, UpResult, bring_up
+from orchestrator.client.slices.up import SliceOptions, UpResult, bring_up
 from orchestrator.client.sweeps.ending import cancel
 from orchestrator.client.sweeps.plans import SweepPreview
 from orchestrator.client.sweeps.plans import preview as preview_sweep
@@ -289,7 +290,7 @@ class Client:
         that JSON does not carry.
         """
         if not isinstance(function, RemoteFunction):
-            function = RemoteFunction(function, FunctionOptions())
+            function = remote()(function)
         return function._run(self, args, kwargs)
 
     def _map(self, sweep: Sweep, job: Job, again: bool, return_exceptions: bool, *, on_event: OnEvent) -> list[Any]:
@@ -321,7 +322,7 @@ class Client:
         """
         options = SliceOptions(
             accelerator=accelerator,
-            zone=zone,
+            zone=zone if isinstance(zone, str) else ",".join(zone) if zone else None,
             runtime=runtime,
             provisioning=Provisioning(provisioning),
             wait_s=0.0 if wait is None else seconds("wait", wait, "1s", "7d"),
@@ -352,7 +353,7 @@ class Client:
         created). A preempted slice is deleted and created again with `recreate`, and otherwise raises NeedsConsent. Raises
         CapacityError, QuotaError and the other errors of the API; UserError for what does not fit an existing slice.
         """
-        options = UpOptions(
+        options = SliceOptions(
             name=name,
             zone=zone,
             accelerator=accelerator,
@@ -490,7 +491,7 @@ class Client:
 
 
 def _idle_s(idle: Duration | None) -> float | None:
-    """Return what `UpOptions.idle_s` says of it."""
+    """Return what `SliceOptions.idle_s` says of it."""
     if idle == DEFAULT_IDLE:
         return None
     return math.inf if idle is None else seconds("idle", idle, "1m", "7d")

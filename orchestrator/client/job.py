@@ -235,6 +235,11 @@ class Job(_Values):
         return job
 
 
+_SECTIONS: dict[str, type[_Values]] = {
+    each.__name__.lower(): each for each in (Tpu, Gke, Access, Train, Limits, Emulated, Profile)
+}
+
+
 def spec_of(job: Job) -> JobSpec:
     """Return the checked job, as the rest of tpujob knows it. Raises UserError for a sweep."""
     from orchestrator.core.jobfile.keys import JobSpec
@@ -283,16 +288,11 @@ def _make_relative(keys: Any, key: str, directory: Path) -> None:
 
 
 def _arguments(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the checked keys of a file as arguments of a Job."""
+    """Return the checked keys of a file, or of a section of it, as arguments of a Job, or of the section."""
     found: dict[str, Any] = {name: value for name, value in keys.items() if value is not None}
-    for name, section in (("tpu", Tpu), ("gke", Gke), ("access", Access), ("train", Train), ("limits", Limits)):
-        if name in keys:
-            inner = {key: value for key, value in (keys[name] or {}).items() if value is not None}
-            if name == "tpu" and "any_of" in inner:
-                inner["any_of"] = tuple(TpuAlternative(**one) for one in inner["any_of"])
-            if name == "train" and "emulated" in (keys[name] or {}):
-                inner["emulated"] = Emulated(**(keys[name]["emulated"] or {}))
-            if name == "train" and "profile" in inner:
-                inner["profile"] = Profile(**inner["profile"])
-            found[name] = section(**inner)
+    for name, section in _SECTIONS.items():
+        if name in (found if name == "profile" else keys):  # with nothing below it, the others are not left out
+            found[name] = section(**_arguments(keys[name] or {}))
+    if "any_of" in found:
+        found["any_of"] = tuple(TpuAlternative(**one) for one in found["any_of"])
     return found

@@ -12,7 +12,7 @@ from orchestrator.cli.console import console, emit_result, open_session
 from orchestrator.cli.options import Argument, Cloud, Json, Option, Project
 from orchestrator.client.arguments import seconds
 from orchestrator.client.session import Session
-from orchestrator.client.slices.up import UpOptions, UpResult, bring_up, preview_up
+from orchestrator.client.slices.up import SliceOptions, UpResult, bring_up, preview_up
 from orchestrator.core.lease.access import Via
 from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.core.text.durations import format_duration
@@ -82,7 +82,7 @@ def up(
     project: Project = None,
 ) -> None:
     """Bring a TPU slice to READY and hold it. Running it twice changes nothing."""
-    options = UpOptions(
+    options = SliceOptions(
         name=name,
         zone=zone,
         accelerator=accelerator,
@@ -113,7 +113,7 @@ def up(
     emit_result(asdict(result), [line], as_json=as_json)
 
 
-def _bring_up(session: Session, options: UpOptions) -> UpResult:
+def _bring_up(session: Session, options: SliceOptions) -> UpResult:
     """Ask on a terminal before a slice is deleted and created again."""
     try:
         return bring_up(session, options)
@@ -127,7 +127,7 @@ def _bring_up(session: Session, options: UpOptions) -> UpResult:
 
 
 def _idle_s(idle: str | None) -> float | None:
-    """Return what `UpOptions.idle_s` says of the option; None: it was not given."""
+    """Return what `SliceOptions.idle_s` says of the option; None: it was not given."""
     if idle is None:
         return None
     return math.inf if idle == NEVER else seconds("--idle", idle, "1m", "7d")
