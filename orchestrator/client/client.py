@@ -15,7 +15,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from orchestrator.client import lookup
 from orchestrator.client.arguments import Duration, seconds, size
 from orchestrator.client.calls import OnEvent, check_released, listening, successful, swept
-from orchestrator.client.events import Reporter, RunResult, SweepResult
+from orchestrator.client.events import RunResult, SweepResult
 from orchestrator.client.functions import mapping
 from orchestrator.client.functions.function import RemoteFunction
 from orchestrator.client.functions.function import function as remote
@@ -23,7 +23,6 @@ from orchestrator.client.guarantee.gc import GcResult, collect_garbage, collect_
 from orchestrator.client.job import Job, ProvisioningKind, ViaKind, path_of, spec_of, sweep_of
 from orchestrator.client.jobs import attach, ending
 from orchestrator.client.jobs.exporting import Export, export
-from orchestrator.client.jobs.job_files import environment
 from orchestrator.client.jobs.planning import PlanPreview, preview
 from orchestrator.client.jobs.runs import RunOptions, start_run
 from orchestrator.client.lending import DEFAULT_NAME, Slice
@@ -182,7 +181,7 @@ class Client:
         if a slice is not proven absent, with the SweepResult as its `result`: the same call goes on there.
         """
         with self._session(on_event) as session:
-            return swept(run_sweep(session, self._lane_session, sweep_of(job), path_of(job), again=again))
+            return swept(run_sweep(session, sweep_of(job), path_of(job), again=again))
 
     def submit(self, job: Job, *, on_event: OnEvent | None = None, max_duration: Duration | None = None) -> Run:
         """Start a job and return once it runs without this process. Its slice deletes itself when the job has ended.
@@ -296,7 +295,7 @@ class Client:
     def _map(self, sweep: Sweep, job: Job, again: bool, return_exceptions: bool, *, on_event: OnEvent) -> list[Any]:
         """Run the calls of `RemoteFunction.map`. `job`: one of them, for its paths."""
         with self._session(on_event) as session:
-            result = swept(run_sweep(session, self._lane_session, sweep, path_of(job), again=again))
+            result = swept(run_sweep(session, sweep, path_of(job), again=again))
             return mapping.values_of(result, session.reporter.secrets.hide, return_exceptions=return_exceptions)
 
     # -- slices --------------------------------------------------------------------------------------------------------
@@ -475,14 +474,9 @@ class Client:
             finally:
                 session.close()
 
-    def _lane_session(self, reporter: Reporter) -> Session:
-        return Session.open(self.cloud, self.project, reporter=reporter)
-
     def _start(self, job: Job, options: RunOptions, on_event: OnEvent | None) -> RunResult:
         with self._session(on_event) as session:
-            spec = spec_of(job)
-            env = environment(spec, session.reporter)
-            return successful(session, start_run(session, spec, env, path_of(job), options))
+            return successful(session, start_run(session, spec_of(job), path_of(job), options))
 
     def _state(self, run: str) -> str:
         with self._session() as session:

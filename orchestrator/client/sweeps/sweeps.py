@@ -1,6 +1,6 @@
 """Run a sweep: the variants of a job over one slice or several, each slice used for one variant after the other.
 
-    run_sweep(session, open_session, sweep, path) -> SweepResult
+    run_sweep(session, sweep, path) -> SweepResult
 
 `Client.sweep`, `tpujob run` of a file with `matrix:` and the `.map` of a function call it. It needs no file: a `Sweep` has a
 name, variants (`Variant(number, label, spec, params)`: `label` is unique, `spec.name` the name of its runs) and `parallel`, the
@@ -29,7 +29,7 @@ from orchestrator.client.jobs.sleep_inhibitor import awake
 from orchestrator.client.results import pages
 from orchestrator.client.sweeps import plans
 from orchestrator.client.sweeps.board import Board, result_of
-from orchestrator.client.sweeps.lanes import LaneThread, LaneWork, OpenSession
+from orchestrator.client.sweeps.lanes import LaneThread, LaneWork
 from orchestrator.client.sweeps.progress import living_records, lock_of
 from orchestrator.core.lease.lease import CANCEL
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
@@ -48,12 +48,10 @@ if TYPE_CHECKING:
     from orchestrator.core.jobfile.sweep import Sweep
 
 
-def run_sweep(
-    session: Session, open_session: OpenSession, sweep: Sweep, path: Path, *, again: bool = False, logs: Choice = None
-) -> SweepResult:
+def run_sweep(session: Session, sweep: Sweep, path: Path, *, again: bool = False, logs: Choice = None) -> SweepResult:
     """Run the variants, and return what became of each. Reports a RunResult for each, and the SweepResult at the end.
 
-    `open_session` makes a session for each lane, beside `session`. `path`: the job file, or any path in the directory to which
+    `path`: the job file, or any path in the directory to which
     the paths of the jobs are relative. `again`: run also what succeeded before. `logs`: of which workers the caller shows the
     logs. Raises UserError for what cannot be run, and CloudError for
     what the plan needs: then nothing was created.
@@ -76,10 +74,9 @@ def run_sweep(
         by_number = {each.number: {**shared, **of_run(each)} for each in record.variants}
         work = LaneWork(
             board,
-            open_session,
+            session,
             path,
             by_number,
-            reporter,
             is_canceled=lambda: session.ledger.is_canceled(record.id),
             ended=lambda: inbox.put(None),
         )
@@ -142,7 +139,7 @@ def _listen(work: LaneWork, lanes: list[LaneThread], inbox: queue.SimpleQueue[in
     for lane in lanes:
         lane.interrupt(number)
     on_slices = any(places.traits_on(variant.spec.on).by_target for variant in work.board.variants)
-    _tell(work.reporter, number, len(signals), f"{running} run{'s'[: running != 1]}", on_slices=on_slices)
+    _tell(work.session.reporter, number, len(signals), f"{running} run{'s'[: running != 1]}", on_slices=on_slices)
 
 
 def _tell(reporter: Reporter, number: int, count: int, runs: str, *, on_slices: bool) -> None:
