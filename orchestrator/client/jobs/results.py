@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator import places, private_files
 from orchestrator.client.connections import OFF
@@ -72,7 +72,7 @@ def finish(session: Session, outcome: Outcome, drafted: Iterable[str] = ()) -> R
     detail = outcome.error.message if outcome.error else "unknown"
     said = describe(outcome.run, outcome.state, detail, relative(directory), checked)
     lines = outcome_lines(outcome, result=said, inside=inside, usd=whole.cost_usd, workers=workers)
-    return _ended(session, replace(_result(session, outcome, whole, lines=lines), workers=workers))
+    return _ended(session, replace(_ended_here(session, outcome, whole, lines=lines), workers=workers))
 
 
 def watch_rest(session: Session, outcome: Outcome, stay: Stay) -> None:
@@ -129,23 +129,15 @@ def recorded(
     session: Session, run: RunRecord, attempt: Attempt, lease: Lease | None, lines: Iterable[str] = ()
 ) -> RunResult:
     """Return the result of a run that has ended, from the ledger."""
-    whole = whole_run(session.ledger, run, session.now(run.cloud))
-    return RunResult(
-        run=run.id,
-        name=run.name,
+    return _result(
+        run,
+        attempt,
+        lease,
+        whole_run(session.ledger, run, session.now(run.cloud)),
         state=str(attempt.state),
         exit_code=session.exit_code(attempt.exit_code or 0),
-        directory=Path(run.directory),
         started_at=run.created_at,
         ended_at=attempt.ended_at or run.created_at,
-        attempt_count=_number(attempt),
-        restarts=whole.restarts,
-        emulated=places.is_emulated(run.cloud),
-        job_s=whole.job_s,
-        cost_usd=whole.cost_usd,
-        metrics=metrics(Path(run.directory)),
-        artifacts=_artifacts(Path(run.directory)),
-        results=collected.read(Path(run.directory), lease),
         workers=worker_ends.recorded(session.ledger, attempt, Path(run.directory)),
         released=lease is None or lease.gone_at is not None,
         release="nothing was created" if lease is None else lease_outcome(lease),
@@ -154,24 +146,34 @@ def recorded(
     )
 
 
-def _result(session: Session, outcome: Outcome, whole: WholeRun, *, lines: Iterable[str] = ()) -> RunResult:
-    directory = Path(outcome.run.directory)
+def _result(run: RunRecord, attempt: Attempt, lease: Lease | None, whole: WholeRun, **how_it_ended: Any) -> RunResult:
+    directory = Path(run.directory)
     return RunResult(
-        run=outcome.run.id,
-        name=outcome.run.name,
-        state=str(outcome.state),
-        exit_code=session.exit_code(outcome.exit_code),
+        run=run.id,
+        name=run.name,
         directory=directory,
-        started_at=outcome.started_at,
-        ended_at=outcome.ended_at,
-        attempt_count=_number(outcome.attempt),
+        attempt_count=int(attempt.id.rpartition("-")[2]),
         restarts=whole.restarts,
-        emulated=places.is_emulated(outcome.run.cloud),
+        emulated=places.is_emulated(run.cloud),
         job_s=whole.job_s,
         cost_usd=whole.cost_usd,
         metrics=metrics(directory),
         artifacts=_artifacts(directory),
-        results=collected.read(directory, outcome.lease),
+        results=collected.read(directory, lease),
+        **how_it_ended,
+    )
+
+
+def _ended_here(session: Session, outcome: Outcome, whole: WholeRun, *, lines: Iterable[str] = ()) -> RunResult:
+    return _result(
+        outcome.run,
+        outcome.attempt,
+        outcome.lease,
+        whole,
+        state=str(outcome.state),
+        exit_code=session.exit_code(outcome.exit_code),
+        started_at=outcome.started_at,
+        ended_at=outcome.ended_at,
         released=_is_released(outcome),
         release=release_outcome(outcome) if places.traits_of(outcome.run.cloud).billed else "it ran on this machine",
         detached=outcome.detached,
@@ -189,7 +191,8 @@ def _left(session: Session, outcome: Outcome, lines: Iterable[str] = ()) -> RunR
     """Return the result of a run that goes on: it has neither an end nor an exit code."""
     if outcome.released is not None and outcome.unproven:
         session.note(outcome.released)
-    return _ended(session, replace(_result(session, outcome, WholeRun(), lines=lines), exit_code=None, ended_at=None))
+    left = _ended_here(session, outcome, WholeRun(), lines=lines)
+    return _ended(session, replace(left, exit_code=None, ended_at=None))
 
 
 def _ended(session: Session, result: RunResult) -> RunResult:
@@ -204,10 +207,6 @@ def _is_released(outcome: Outcome) -> bool:
     if outcome.released is not None:
         return outcome.released.gone
     return outcome.lease is None or outcome.lease.gone_at is not None
-
-
-def _number(attempt: Attempt) -> int:
-    return int(attempt.id.rpartition("-")[2])
 
 
 def _artifacts(directory: Path) -> tuple[Path, ...]:

@@ -5,7 +5,7 @@ from orchestrator.cli.options import Json, RunOrSweep
 from orchestrator.client.sweeps import ending
 
 
-def cancel(run: RunOrSweep, as_json: Json = False) -> int:
+def cancel(run: RunOrSweep, as_json: Json = False) -> None:
     """End a run or a sweep, detached or in another terminal: delete its slices and prove it. Artifacts are not collected.
 
     A run that waits for capacity asks for no slice any more. A run on a slice of `tpujob up` is stopped there, and the slice
@@ -18,4 +18,3 @@ def cancel(run: RunOrSweep, as_json: Json = False) -> int:
         emit_json(canceled.as_json())
     elif canceled.line:
         emit(canceled.line)
-    return canceled.exit_code
