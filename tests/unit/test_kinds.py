@@ -25,7 +25,7 @@ ALLOWED = {
 }
 NO_PLACE = {  # the same words with another meaning
     "a scope of gc": "client.guarantee.health_checks._age client.jobs.results._bounds",
-    "a section of the job file": "client.job._arguments core.jobfile.sweep._variant core.jobfile.keys._with_sections core.jobfile.overrides._rivals "
+    "a section of the job file": "core.jobfile.sweep._variant core.jobfile.keys._with_sections core.jobfile.overrides._rivals "
     "core.jobfile.tpu_keys._below_any_of",
     "a backend, or an extra of a package": "core.jobfile.rules.train._profile core.jobfile.rules.train._environment core.text.environments.of_training "
     "core.text.environments.Environment.without_tpu",
