@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from orchestrator.client import lookup
-from orchestrator.client.arguments import Duration, seconds, size
+from orchestrator.client.arguments import HOLD, HOLD_FAILED, LIFE, WAIT, Duration, seconds, seconds_if_given, size
 from orchestrator.client.calls import OnEvent, check_released, listening, successful, swept
 from orchestrator.client.events import RunResult, SweepResult
 from orchestrator.client.functions import mapping
@@ -154,11 +154,9 @@ class Client:
         slice is not proven absent. Raises UserError for a job that cannot be run; then nothing was created.
         """
         options = RunOptions(
-            keep_s=None if keep is None else seconds("keep", keep, "1m", "7d"),
-            keep_on_failure_s=None
-            if keep_on_failure is None
-            else seconds("keep_on_failure", keep_on_failure, "1m", "24h"),
-            max_duration_s=None if max_duration is None else seconds("max_duration", max_duration, "6m", "7d"),
+            keep_s=seconds_if_given("keep", keep, *HOLD),
+            keep_on_failure_s=seconds_if_given("keep_on_failure", keep_on_failure, *HOLD_FAILED),
+            max_duration_s=seconds_if_given("max_duration", max_duration, *LIFE),
         )
         return self._start(job, options, on_event)
 
@@ -188,7 +186,7 @@ class Client:
 
         Raises what `run` raises up to that moment; WatchdogNotArmed if the slice cannot be trusted to delete itself.
         """
-        limit = None if max_duration is None else seconds("max_duration", max_duration, "6m", "7d")
+        limit = seconds_if_given("max_duration", max_duration, *LIFE)
         return Run(self, self._start(job, RunOptions(max_duration_s=limit, detach=True), on_event).run)
 
     def attach(self, run: str | Run, *, on_event: OnEvent | None = None) -> RunResult:
@@ -324,8 +322,8 @@ class Client:
             zone=zone if isinstance(zone, str) else ",".join(zone) if zone else None,
             runtime=runtime,
             provisioning=Provisioning(provisioning),
-            wait_s=0.0 if wait is None else seconds("wait", wait, "1s", "7d"),
-            max_duration_s=seconds("max_duration", max_duration, "6m", "7d"),
+            wait_s=seconds_if_given("wait", wait, *WAIT) or 0.0,
+            max_duration_s=seconds("max_duration", max_duration, *LIFE),
             name=name,
             via=None if via is None else Via(via),
         )
@@ -358,8 +356,8 @@ class Client:
             accelerator=accelerator,
             runtime=runtime,
             provisioning=None if provisioning is None else Provisioning(provisioning),
-            wait_s=0.0 if wait is None else seconds("wait", wait, "1s", "7d"),
-            max_duration_s=seconds("max_duration", max_duration, "6m", "7d"),
+            wait_s=seconds_if_given("wait", wait, *WAIT) or 0.0,
+            max_duration_s=seconds("max_duration", max_duration, *LIFE),
             idle_s=_idle_s(idle),
             recreate=recreate,
             via=None if via is None else Via(via),
@@ -396,7 +394,7 @@ class Client:
 
     def extend(self, name: str, by: Duration) -> SliceEnd:
         """Move the end of a slice, or of the slice of a run, by 1m to 7d. Raises UserError beyond its limits."""
-        by_s = seconds("by", by, "1m", "7d")
+        by_s = seconds("by", by, *HOLD)
         with self._session() as session:
             return held.extend(session, name, by_s)
 
@@ -486,7 +484,7 @@ def _idle_s(idle: Duration | None) -> float | None:
     """Return what `SliceOptions.idle_s` says of it."""
     if idle == DEFAULT_IDLE:
         return None
-    return math.inf if idle is None else seconds("idle", idle, "1m", "7d")
+    return math.inf if idle is None else seconds("idle", idle, *HOLD)
 
 
 def _id(run: str | Run) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated
 from orchestrator.cli.comparison import print_comparison
 from orchestrator.cli.console import console, open_session
 from orchestrator.cli.options import Cloud, EventStream, JobArguments, KeepOnFailure, Logs, Option, Project
-from orchestrator.client.arguments import seconds
+from orchestrator.client.arguments import HOLD, seconds_if_given
 from orchestrator.client.jobs.job_files import parted, read
 from orchestrator.client.jobs.results import command_exit_code
 from orchestrator.client.jobs.runs import RunOptions, start_run
@@ -46,7 +46,7 @@ def run(
         console().print_only_ids()
     chosen = choice("--logs", logs)
     console().choose_logs("--logs", chosen)
-    keep_s = None if keep is None else seconds("--keep", keep, "1m", "7d")
+    keep_s = seconds_if_given("--keep", keep, *HOLD)
     session = open_session(cloud, project)
     found, path = read(job.request(keep_on_failure))
     spec, sweep = parted(found)

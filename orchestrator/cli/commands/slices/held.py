@@ -5,7 +5,7 @@ from typing import Annotated
 from orchestrator.cli import completion
 from orchestrator.cli.console import emit, open_session
 from orchestrator.cli.options import Argument, Cloud, Name, Option, Project
-from orchestrator.client.arguments import seconds
+from orchestrator.client.arguments import HOLD, seconds
 from orchestrator.client.slices import held
 from orchestrator.core.text.times import day_clock
 
@@ -40,7 +40,7 @@ def extend(
     project: Project = None,
 ) -> None:
     """Move the end of a slice: its deadline, or the end of its hold. Nothing else ever moves a deadline."""
-    by_s = seconds("--by", by, "1m", "7d")
+    by_s = seconds("--by", by, *HOLD)
     session = open_session(cloud, project)
     extended = held.extend(session, name, by_s)
     emit(f"{extended.name} ({extended.node}) ends by {day_clock(extended.ends_at)}")

@@ -10,7 +10,7 @@ import typer
 from orchestrator.cli import completion
 from orchestrator.cli.console import console, emit_result, open_session
 from orchestrator.cli.options import Argument, Cloud, Json, Option, Project
-from orchestrator.client.arguments import seconds
+from orchestrator.client.arguments import HOLD, LIFE, WAIT, seconds, seconds_if_given
 from orchestrator.client.session import Session
 from orchestrator.client.slices.up import SliceOptions, UpResult, bring_up, preview_up
 from orchestrator.core.lease.access import Via
@@ -87,9 +87,9 @@ def up(
         zone=zone,
         accelerator=accelerator,
         runtime=runtime,
-        max_duration_s=seconds("--ttl", max_duration or DEFAULT_TTL, "6m", "7d"),
+        max_duration_s=seconds("--ttl", max_duration or DEFAULT_TTL, *LIFE),
         idle_s=_idle_s(idle),
-        wait_s=seconds("--wait", wait, "1s", "7d") if wait is not None else 0.0,
+        wait_s=seconds_if_given("--wait", wait, *WAIT) or 0.0,
         provisioning=_provisioning(spot, provisioning),
         recreate=yes,
         via=via,
@@ -128,9 +128,7 @@ def _bring_up(session: Session, options: SliceOptions) -> UpResult:
 
 def _idle_s(idle: str | None) -> float | None:
     """Return what `SliceOptions.idle_s` says of the option; None: it was not given."""
-    if idle is None:
-        return None
-    return math.inf if idle == NEVER else seconds("--idle", idle, "1m", "7d")
+    return math.inf if idle == NEVER else seconds_if_given("--idle", idle, *HOLD)
 
 
 def _provisioning(spot: bool, provisioning: Provisioning | None) -> Provisioning | None:
