@@ -19,7 +19,6 @@ from orchestrator.errors import UserError
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.core.jobfile.sweep import Sweep
-    from orchestrator.core.jobfile.yaml_source import YamlSource
 
 StrPath = str | os.PathLike[str]
 Param = str | int | float | bool
@@ -221,6 +220,7 @@ class Job(_Values):
         """
         from orchestrator.client.jobs.job_files import read_file
         from orchestrator.core.jobfile import sweep, yaml_source
+        from orchestrator.core.jobfile.rules.env import env_texts
         from orchestrator.core.jobfile.tpu_keys import with_any_of
 
         file = Path(path)
@@ -228,7 +228,8 @@ class Job(_Values):
         checked = sweep.check(source, path=str(file))
         values = with_any_of(source).data
         python = source.written.get(("python",), values.get("python"))  # 3.10 is no number
-        own = {"name": checked.name, "env": _texts(source) or None, "python": python}
+        env = env_texts(values.get("env") or {}, source.written) or None  # numbers as the file writes them
+        own = {"name": checked.name, "env": env, "python": python}
         job = cls(**{**_arguments(values), **own}, directory=file.absolute().parent)
         object.__setattr__(job, "path", file.absolute())
         object.__setattr__(job, "_checked", checked)  # whose mistakes have lines
@@ -261,13 +262,6 @@ def sweep_of(job: Job) -> Sweep:
 def path_of(job: Job) -> Path:
     """Return the job's file; of a job that has none, a name in the directory to which its paths are relative."""
     return job.path or job.directory / f"Job({job.name})"
-
-
-def _texts(source: YamlSource) -> dict[str, Any]:
-    """Return the variables of a file, numbers as the file writes them."""
-    from orchestrator.core.jobfile.rules.env import env_texts
-
-    return env_texts(source.data.get("env") or {}, source.written)
 
 
 def _plain(value: Any) -> Any:
