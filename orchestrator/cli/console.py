@@ -1,18 +1,40 @@
-"""The console of the process, and what commands print on stdout. `cli.renderer` says how."""
+"""The console of the process, the sessions that report to it, and what commands print on stdout (`cli.renderer` says how)."""
+
+from __future__ import annotations
 
 import functools
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.renderer import Console
 from orchestrator.cli.terminal import wrapped
+from orchestrator.exit_codes import NOT_PROVEN
+
+if TYPE_CHECKING:
+    from orchestrator.client.session import Session
+
+_sessions: list[Session] = []
 
 
 @functools.cache
 def console() -> Console:
     """Return the console of this process."""
     return Console()
+
+
+def open_session(cloud: str | None = None, project: str | None = None, **how: bool) -> Session:
+    """Return a session of this command, open to the end of the process; see `Session.open`."""
+    from orchestrator.client.session import Session
+
+    session = Session.open(cloud, project, reporter=console().reporter, **how)
+    _sessions.append(session)
+    return session
+
+
+def exit_code(code: int) -> int:
+    """Return 75 if a session of this command could not prove a release, else the code that the command returned."""
+    return NOT_PROVEN if any(session.unproven for session in _sessions) else code
 
 
 def emit(text: str = "") -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeGuard
 
 from orchestrator.cli.command_table import COMPLETION, LIGHT, load
-from orchestrator.cli.console import console
+from orchestrator.cli.console import console, exit_code
 from orchestrator.errors import ConfigError, TpujobError, UserError
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
@@ -29,9 +29,9 @@ class ExitCode(Exception):
 def dispatch() -> int:
     """Run the command of `sys.argv`; return its exit code. Raises nothing."""
     try:
-        code = _call()
+        code = exit_code(_call())
     except ExitCode as end:
-        code = end.code
+        code = exit_code(end.code)
     except TpujobError as error:
         code = (_is_lost(error.__cause__) and _of_the_machine(error.__cause__)) or _failed(error)
     except KeyboardInterrupt:

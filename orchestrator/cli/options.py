@@ -6,7 +6,7 @@ there is something to parse.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -107,7 +107,7 @@ Over = Annotated[
 class JobArguments:
     """The parameters of `run`, `submit` and `plan` that say which job, and what is different in this run.
 
-    `cli.typer_app` declares each field as a parameter of the command.
+    `cli.typer_app` declares each field as a parameter of the command. Each has the name that it has in JobRequest.
     """
 
     file: Annotated[
@@ -132,26 +132,17 @@ class JobArguments:
     env: Annotated[
         list[str] | None, Option(metavar="NAME[=VALUE]", help="Variable of the job; NAME alone is your own variable.")
     ] = None
-    set_: Annotated[
+    settings: Annotated[
         list[str] | None,
         Option("--set", metavar="KEY=VALUE", help="Any key of the job file, such as limits.max_cost=5."),
     ] = None
     name: Annotated[str | None, Option(metavar="NAME", help="The job's name.")] = None
-    ttl: Annotated[str | None, Option(metavar="DURATION", help="The key limits.max_duration, such as 2h.")] = None
+    max_duration: Annotated[
+        str | None, Option("--ttl", metavar="DURATION", help="The key limits.max_duration, such as 2h.")
+    ] = None
 
     def request(self, keep_on_failure: str | None = None) -> JobRequest:
         """Return what the client takes. `keep_on_failure`: the option of commands that stay with the job."""
         from orchestrator.client.jobs.job_files import JobRequest
 
-        return JobRequest(
-            file=self.file,
-            command=tuple(self.command or ()),
-            accelerator=self.accelerator,
-            zone=self.zone,
-            spot=self.spot,
-            name=self.name,
-            max_duration=self.ttl,
-            keep_on_failure=keep_on_failure,
-            env=tuple(self.env or ()),
-            settings=tuple(self.set_ or ()),
-        )
+        return JobRequest(**asdict(self), keep_on_failure=keep_on_failure)

@@ -8,6 +8,8 @@ from orchestrator.core.text.sizes import parse_size
 from orchestrator.errors import UserError
 
 Duration = str | timedelta
+# How long a slice may exist, be held after a success or unused, be held after a failure; and how long to wait for capacity.
+LIFE, HOLD, HOLD_FAILED, WAIT = ("6m", "7d"), ("1m", "7d"), ("1m", "24h"), ("1s", "7d")
 
 
 def seconds(what: str, duration: Duration, least: str, most: str) -> float:
@@ -19,6 +21,11 @@ def seconds(what: str, duration: Duration, least: str, most: str) -> float:
     if not parse_duration(least) <= value <= parse_duration(most):
         raise UserError(f"{what} {duration}: must be between {least} and {most}")
     return value
+
+
+def seconds_if_given(what: str, duration: Duration | None, least: str, most: str) -> float | None:
+    """Return the same, and None where nothing was given."""
+    return None if duration is None else seconds(what, duration, least, most)
 
 
 def size(what: str, text: str) -> float:

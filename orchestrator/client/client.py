@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from orchestrator.client import lookup
-from orchestrator.client.arguments import Duration, seconds, size
+from orchestrator.client.arguments import HOLD, HOLD_FAILED, LIFE, WAIT, Duration, seconds, seconds_if_given, size
 from orchestrator.client.calls import OnEvent, check_released, listening, successful, swept
-from orchestrator.client.events import Reporter, RunResult, SweepResult
+from orchestrator.client.events import RunResult, SweepResult
 from orchestrator.client.functions import mapping
-from orchestrator.client.functions.function import FunctionOptions, RemoteFunction
-from orchestrator.client.guarantee.gc import GcResult, collect_garbage, collect_garbage_on_cluster
+from orchestrator.client.functions.function import RemoteFunction
+from orchestrator.client.functions.function import function as remote
+from orchestrator.client.guarantee.gc import GcResult, collect_garbage, of_cluster, of_project
 from orchestrator.client.job import Job, ProvisioningKind, ViaKind, path_of, spec_of, sweep_of
 from orchestrator.client.jobs import attach, ending
 from orchestrator.client.jobs.exporting import Export, export
-from orchestrator.client.jobs.job_files import environment
 from orchestrator.client.jobs.planning import PlanPreview, preview
 from orchestrator.client.jobs.runs import RunOptions, start_run
-from orchestrator.client.lending import DEFAULT_NAME, Slice, SliceOptions
+from orchestrator.client.lending import DEFAULT_NAME, Slice
 from orchestrator.client.results import costs, history, logs, pages, reports
 from orchestrator.client.results.costs import Since
 from orchestrator.client.session import Session
@@ -37,11 +37,11 @@ from orchestrator.client.slices.offers import Offers
 from orchestrator.client.slices.offers import offers as slice_offers
 from orchestrator.client.slices.status import Status
 from orchestrator.client.slices.status import status as slice_status
-from orchestrator.client.slices.up import UpOptions, UpResult, bring_up
+from orchestrator.client.slices.up import SliceOptions, UpResult, bring_up
 from orchestrator.client.sweeps.ending import cancel
 from orchestrator.client.sweeps.plans import SweepPreview
 from orchestrator.client.sweeps.plans import preview as preview_sweep
-from orchestrator.client.sweeps.sweeps import SweepRequest, run_sweep
+from orchestrator.client.sweeps.sweeps import run_sweep
 from orchestrator.core.jobfile.sweep import Sweep
 from orchestrator.core.lease.access import Via
 from orchestrator.core.planning.capacity_request import Provisioning
@@ -154,11 +154,9 @@ class Client:
         slice is not proven absent. Raises UserError for a job that cannot be run; then nothing was created.
         """
         options = RunOptions(
-            keep_s=None if keep is None else seconds("keep", keep, "1m", "7d"),
-            keep_on_failure_s=None
-            if keep_on_failure is None
-            else seconds("keep_on_failure", keep_on_failure, "1m", "24h"),
-            max_duration_s=None if max_duration is None else seconds("max_duration", max_duration, "6m", "7d"),
+            keep_s=seconds_if_given("keep", keep, *HOLD),
+            keep_on_failure_s=seconds_if_given("keep_on_failure", keep_on_failure, *HOLD_FAILED),
+            max_duration_s=seconds_if_given("max_duration", max_duration, *LIFE),
         )
         return self._start(job, options, on_event)
 
@@ -181,15 +179,14 @@ class Client:
         if a slice is not proven absent, with the SweepResult as its `result`: the same call goes on there.
         """
         with self._session(on_event) as session:
-            request = SweepRequest(sweep_of(job), path_of(job), again)
-            return swept(run_sweep(session, self._lane_session, request))
+            return swept(run_sweep(session, sweep_of(job), path_of(job), again=again))
 
     def submit(self, job: Job, *, on_event: OnEvent | None = None, max_duration: Duration | None = None) -> Run:
         """Start a job and return once it runs without this process. Its slice deletes itself when the job has ended.
 
         Raises what `run` raises up to that moment; WatchdogNotArmed if the slice cannot be trusted to delete itself.
         """
-        limit = None if max_duration is None else seconds("max_duration", max_duration, "6m", "7d")
+        limit = seconds_if_given("max_duration", max_duration, *LIFE)
         return Run(self, self._start(job, RunOptions(max_duration_s=limit, detach=True), on_event).run)
 
     def attach(self, run: str | Run, *, on_event: OnEvent | None = None) -> RunResult:
@@ -290,13 +287,13 @@ class Client:
         that JSON does not carry.
         """
         if not isinstance(function, RemoteFunction):
-            function = RemoteFunction(function, FunctionOptions())
+            function = remote()(function)
         return function._run(self, args, kwargs)
 
     def _map(self, sweep: Sweep, job: Job, again: bool, return_exceptions: bool, *, on_event: OnEvent) -> list[Any]:
         """Run the calls of `RemoteFunction.map`. `job`: one of them, for its paths."""
         with self._session(on_event) as session:
-            result = swept(run_sweep(session, self._lane_session, SweepRequest(sweep, path_of(job), again)))
+            result = swept(run_sweep(session, sweep, path_of(job), again=again))
             return mapping.values_of(result, session.reporter.secrets.hide, return_exceptions=return_exceptions)
 
     # -- slices --------------------------------------------------------------------------------------------------------
@@ -322,11 +319,11 @@ class Client:
         """
         options = SliceOptions(
             accelerator=accelerator,
-            zone=zone,
+            zone=zone if isinstance(zone, str) else ",".join(zone) if zone else None,
             runtime=runtime,
             provisioning=Provisioning(provisioning),
-            wait_s=0.0 if wait is None else seconds("wait", wait, "1s", "7d"),
-            max_duration_s=seconds("max_duration", max_duration, "6m", "7d"),
+            wait_s=seconds_if_given("wait", wait, *WAIT) or 0.0,
+            max_duration_s=seconds("max_duration", max_duration, *LIFE),
             name=name,
             via=None if via is None else Via(via),
         )
@@ -353,14 +350,14 @@ class Client:
         created). A preempted slice is deleted and created again with `recreate`, and otherwise raises NeedsConsent. Raises
         CapacityError, QuotaError and the other errors of the API; UserError for what does not fit an existing slice.
         """
-        options = UpOptions(
+        options = SliceOptions(
             name=name,
             zone=zone,
             accelerator=accelerator,
             runtime=runtime,
             provisioning=None if provisioning is None else Provisioning(provisioning),
-            wait_s=0.0 if wait is None else seconds("wait", wait, "1s", "7d"),
-            max_duration_s=seconds("max_duration", max_duration, "6m", "7d"),
+            wait_s=seconds_if_given("wait", wait, *WAIT) or 0.0,
+            max_duration_s=seconds("max_duration", max_duration, *LIFE),
             idle_s=_idle_s(idle),
             recreate=recreate,
             via=None if via is None else Via(via),
@@ -397,7 +394,7 @@ class Client:
 
     def extend(self, name: str, by: Duration) -> SliceEnd:
         """Move the end of a slice, or of the slice of a run, by 1m to 7d. Raises UserError beyond its limits."""
-        by_s = seconds("by", by, "1m", "7d")
+        by_s = seconds("by", by, *HOLD)
         with self._session() as session:
             return held.extend(session, name, by_s)
 
@@ -441,7 +438,7 @@ class Client:
         that was to be deleted is proven absent. Raises UserError for an unknown place; AuthError.
         """
         with listening(on_event or self.on_event) as reporter:
-            return collect_garbage(reporter, cloud=self.cloud, project=self.project, places=places, dry_run=dry_run)
+            return collect_garbage(reporter, of_project(self.cloud, self.project, places), dry_run=dry_run)
 
     def gc_cluster(
         self,
@@ -458,9 +455,7 @@ class Client:
         without a usable cluster; AuthError.
         """
         with listening(on_event or self.on_event) as reporter:
-            return collect_garbage_on_cluster(
-                reporter, context=context, cluster=cluster, namespaces=namespaces, dry_run=dry_run
-            )
+            return collect_garbage(reporter, of_cluster(context, cluster, namespaces), dry_run=dry_run)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -475,14 +470,9 @@ class Client:
             finally:
                 session.close()
 
-    def _lane_session(self, reporter: Reporter) -> Session:
-        return Session.open(self.cloud, self.project, reporter=reporter)
-
     def _start(self, job: Job, options: RunOptions, on_event: OnEvent | None) -> RunResult:
         with self._session(on_event) as session:
-            spec = spec_of(job)
-            env = environment(spec, session.reporter)
-            return successful(session, start_run(session, spec, env, path_of(job), options))
+            return successful(session, start_run(session, spec_of(job), path_of(job), options))
 
     def _state(self, run: str) -> str:
         with self._session() as session:
@@ -491,10 +481,10 @@ class Client:
 
 
 def _idle_s(idle: Duration | None) -> float | None:
-    """Return what `UpOptions.idle_s` says of it."""
+    """Return what `SliceOptions.idle_s` says of it."""
     if idle == DEFAULT_IDLE:
         return None
-    return math.inf if idle is None else seconds("idle", idle, "1m", "7d")
+    return math.inf if idle is None else seconds("idle", idle, *HOLD)
 
 
 def _id(run: str | Run) -> str:

@@ -19,7 +19,6 @@ from orchestrator.errors import UserError
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.core.jobfile.sweep import Sweep
-    from orchestrator.core.jobfile.yaml_source import YamlSource
 
 StrPath = str | os.PathLike[str]
 Param = str | int | float | bool
@@ -221,6 +220,7 @@ class Job(_Values):
         """
         from orchestrator.client.jobs.job_files import read_file
         from orchestrator.core.jobfile import sweep, yaml_source
+        from orchestrator.core.jobfile.rules.env import env_texts
         from orchestrator.core.jobfile.tpu_keys import with_any_of
 
         file = Path(path)
@@ -228,11 +228,17 @@ class Job(_Values):
         checked = sweep.check(source, path=str(file))
         values = with_any_of(source).data
         python = source.written.get(("python",), values.get("python"))  # 3.10 is no number
-        own = {"name": checked.name, "env": _texts(source) or None, "python": python}
+        env = env_texts(values.get("env") or {}, source.written) or None  # numbers as the file writes them
+        own = {"name": checked.name, "env": env, "python": python}
         job = cls(**{**_arguments(values), **own}, directory=file.absolute().parent)
         object.__setattr__(job, "path", file.absolute())
         object.__setattr__(job, "_checked", checked)  # whose mistakes have lines
         return job
+
+
+_SECTIONS: dict[str, type[_Values]] = {
+    each.__name__.lower(): each for each in (Tpu, Gke, Access, Train, Limits, Emulated, Profile)
+}
 
 
 def spec_of(job: Job) -> JobSpec:
@@ -258,13 +264,6 @@ def path_of(job: Job) -> Path:
     return job.path or job.directory / f"Job({job.name})"
 
 
-def _texts(source: YamlSource) -> dict[str, Any]:
-    """Return the variables of a file, numbers as the file writes them."""
-    from orchestrator.core.jobfile.rules.env import env_texts
-
-    return env_texts(source.data.get("env") or {}, source.written)
-
-
 def _plain(value: Any) -> Any:
     """Return the value as a job file holds it. What no file can hold stays what it is, for the check to refuse."""
     if isinstance(value, _Values):
@@ -283,16 +282,11 @@ def _make_relative(keys: Any, key: str, directory: Path) -> None:
 
 
 def _arguments(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the checked keys of a file as arguments of a Job."""
+    """Return the checked keys of a file, or of a section of it, as arguments of a Job, or of the section."""
     found: dict[str, Any] = {name: value for name, value in keys.items() if value is not None}
-    for name, section in (("tpu", Tpu), ("gke", Gke), ("access", Access), ("train", Train), ("limits", Limits)):
-        if name in keys:
-            inner = {key: value for key, value in (keys[name] or {}).items() if value is not None}
-            if name == "tpu" and "any_of" in inner:
-                inner["any_of"] = tuple(TpuAlternative(**one) for one in inner["any_of"])
-            if name == "train" and "emulated" in (keys[name] or {}):
-                inner["emulated"] = Emulated(**(keys[name]["emulated"] or {}))
-            if name == "train" and "profile" in inner:
-                inner["profile"] = Profile(**inner["profile"])
-            found[name] = section(**inner)
+    for name, section in _SECTIONS.items():
+        if name in (found if name == "profile" else keys):  # with nothing below it, the others are not left out
+            found[name] = section(**_arguments(keys[name] or {}))
+    if "any_of" in found:
+        found["any_of"] = tuple(TpuAlternative(**one) for one in found["any_of"])
     return found

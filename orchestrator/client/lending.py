@@ -20,10 +20,9 @@ from typing import Literal
 from orchestrator import catalog, errors
 from orchestrator.client.jobs.sleep_inhibitor import awake
 from orchestrator.client.session import Session
-from orchestrator.core.lease.access import AccessWish, Via
+from orchestrator.client.slices.up import SliceOptions, plan_of
+from orchestrator.core.lease.access import AccessWish
 from orchestrator.core.lease.lease import Lease, Purpose
-from orchestrator.core.planning.capacity_request import CapacityRequest, Provisioning
-from orchestrator.core.planning.plan import make
 from orchestrator.core.text import names
 from orchestrator.engine.leases.standing import check_slice
 from orchestrator.engine.provision.candidate_search import Search
@@ -36,20 +35,6 @@ from orchestrator.remote.ssh.fan_out import FanOutAbandoned
 DEFAULT_NAME = "slice"
 EXEC_S = 600.0
 AT_ONCE = 32  # workers that run a command at the same time
-
-
-@dataclass(frozen=True, slots=True)
-class SliceOptions:
-    """Which slice to create. Times are seconds."""
-
-    accelerator: str
-    zone: str | Sequence[str] | None = None  # zones, regions or `any`; None: the configured zone
-    runtime: str | None = None
-    provisioning: Provisioning = Provisioning.ON_DEMAND
-    wait_s: float = 0.0  # for capacity
-    max_duration_s: float = 24 * 3600.0
-    name: str = DEFAULT_NAME
-    via: Via | None = None  # the way to its workers; None: the settings' own
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,21 +234,16 @@ def _run(fleet: Fleet, words: Sequence[str], timeout_s: float, index: int) -> Co
 def _lend(
     session: Session, options: SliceOptions, lent: Callable[[Lease, Fleet], None], returned: Callable[[float], bool]
 ) -> Loan:
+    assert options.name is not None and options.accelerator is not None, "a slice that is lent has both"
     if problem := names.job_name_problem(options.name):
         raise errors.UserError(f"{options.name!r} {problem}", hint="give another name")
     session.announce()
-    places = (options.zone,) if isinstance(options.zone, str) else tuple(options.zone or ())
-    request = CapacityRequest(
-        accelerator=catalog.canonical(options.accelerator),
-        places=tuple(place.strip() for each in places for place in each.split(",")),
-        runtime=options.runtime,
-        provisioning=options.provisioning,
-        max_duration_s=options.max_duration_s,
-    )
-    plan = make([request], default_zone=session.target.zone, wait_s=options.wait_s, inputs=plans.known_to(session))
-    plans.show_plan(session, plan, wish=AccessWish(via=options.via))
+    places = () if options.zone is None else tuple(place.strip() for place in options.zone.split(","))
+    plan = plan_of(session, options, catalog.canonical(options.accelerator), places)
+    wish = AccessWish(via=options.via)
+    plans.show_plan(session, plan, wish=wish)
     session.recover()
-    drafter = plans.drafter(session, plan, AccessWish(via=options.via), handle=options.name, purpose=Purpose.RUN)
+    drafter = plans.drafter(session, plan, wish, handle=options.name, purpose=Purpose.RUN)
     search = Search(drafter.make(), wait_s=options.wait_s, drafter=drafter)
     with ExitStack() as stack:
         stack.enter_context(awake(session, "a slice is in use"))

@@ -104,6 +104,10 @@ class Session:
         named = cloud is not None or project is not None
         return cls(target, directory, reporter, quiet=quiet, light=light, cloud_is_named=named)
 
+    def beside(self, reporter: Reporter) -> Session:
+        """Return another session of the same cloud, for another thread."""
+        return Session(self.target, self.directory, reporter, cloud_is_named=self.cloud_is_named)
+
     # -- the world ------------------------------------------------------------------------------------------------
 
     def now(self, cloud: str | None = None) -> float:

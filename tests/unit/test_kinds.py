@@ -25,7 +25,7 @@ ALLOWED = {
 }
 NO_PLACE = {  # the same words with another meaning
     "a scope of gc": "client.guarantee.health_checks._age client.jobs.results._bounds",
-    "a section of the job file": "client.job._arguments core.jobfile.keys._with_sections core.jobfile.overrides._rivals "
+    "a section of the job file": "core.jobfile.keys._with_sections core.jobfile.overrides._rivals "
     "core.jobfile.sweep._variant core.jobfile.tpu_keys._below_any_of",
     "a backend, or an extra of a package": "core.jobfile.rules.train._environment core.jobfile.rules.train._profile "
     "core.text.environments.of_training core.text.environments.Environment.without_tpu",
@@ -49,7 +49,7 @@ HOME = ("orchestrator/places/", "orchestrator/emulator/")
 ASK = {"eq", "ne", "is_", "contains", "__eq__", "__ne__", "__contains__", "startswith", "endswith"}
 
 
-def test_nobody_outside_asks_of_which_kind_a_place_is() -> None:
+def test_no_module_outside_asks_of_which_kind_a_place_is() -> None:
     package = Package({f"orchestrator.{module_of(path)}": read(path) for path in sources("orchestrator")})
     found = {(name, at) for name in map(module_of, outside()) for at in package.reads(f"orchestrator.{name}")}
     known = {*ALLOWED, *" ".join(NO_PLACE.values()).split()}

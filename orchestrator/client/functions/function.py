@@ -6,7 +6,6 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
@@ -28,22 +27,6 @@ BackendName = Literal["none", "xla", "cuda", "cpu", "tpu", "auto"]
 IN_A_JOB = "TPUJOB_RUN"
 
 
-@dataclass(frozen=True, kw_only=True)
-class FunctionOptions:
-    """Where and how a function runs: the parameters of `tpujob.function`."""
-
-    accelerator: str | None = None
-    zone: str | Sequence[str] | None = None
-    spot: bool | None = None
-    backend: BackendName = "none"
-    requirements: StrPath | Sequence[str] | None = None
-    python: str | None = None
-    code: StrPath | None = None
-    name: str = ""
-    env: Mapping[str, str] | None = None
-    max_duration: Duration | None = None
-
-
 class RemoteFunction(Generic[P, R]):
     """A function whose call runs on a TPU; `tpujob.function` makes it. It has the signature of the function.
 
@@ -51,15 +34,19 @@ class RemoteFunction(Generic[P, R]):
     lists.
     """
 
-    def __init__(self, function: Callable[P, R], options: FunctionOptions, client: Client | None = None) -> None:
-        self._source = examine(function, options.python)
+    def __init__(
+        self, function: Callable[P, R], fields: Mapping[str, Any], backend: BackendName, client: Client | None
+    ) -> None:
+        """`fields`: those of the job of every call."""
+        self._source = examine(function, fields["python"])
         self._function = function
-        self._options = options
+        self._fields = fields
+        self._backend = backend
         self._client = client
         functools.update_wrapper(self, function)
 
     def __repr__(self) -> str:
-        return f"<tpujob.function {self._source.name} on {self._options.accelerator or 'a TPU'}>"
+        return f"<tpujob.function {self._source.name} on {self._fields['tpu'].accelerator or 'a TPU'}>"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function on a TPU and return its value. Inside of a job this is an ordinary call.
@@ -139,26 +126,17 @@ class RemoteFunction(Generic[P, R]):
         return self._client or Client()
 
     def _job(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job:
-        from orchestrator.client.job import Job, Limits, Tpu, Train
+        from orchestrator.client.job import Job, Train
+        from orchestrator.core.text.names import to_job_name
         from orchestrator.report.comparison.figures import FUNCTION_ENTRY
 
-        options, source = self._options, self._source
+        source, code = self._source, self._fields["code"]
         if source.module is not None:
-            check_module(inspect.unwrap(self._function), source, None if options.code is None else Path(options.code))
-        return Job(
-            name=options.name or _job_name(source.name),
-            tpu=Tpu(accelerator=options.accelerator, zone=options.zone, spot=options.spot),
-            train=Train(
-                entry=FUNCTION_ENTRY,
-                backend=options.backend,
-                options={"function": source.name, "call": self._call_text(args, kwargs)},
-            ),
-            code=options.code if source.root is None or options.code is not None else source.root,
-            requirements=options.requirements,
-            python=options.python,
-            env=options.env,
-            limits=None if options.max_duration is None else Limits(max_duration=options.max_duration),
-        )
+            check_module(inspect.unwrap(self._function), source, None if code is None else Path(code))
+        own = {"name": self._fields["name"] or to_job_name(source.name), "code": source.root if code is None else code}
+        options = {"function": source.name, "call": self._call_text(args, kwargs)}
+        train = Train(entry=FUNCTION_ENTRY, backend=self._backend, options=options)
+        return Job(**{**self._fields, **own}, train=train)
 
     def _call_text(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Return the call as `payload.functions.call` reads it."""
@@ -213,22 +191,15 @@ def function(
     """
     if callable(accelerator):
         raise UserError("write `@tpujob.function()`, with parentheses, in which an accelerator may stand")
-    options = FunctionOptions(
-        accelerator=accelerator,
-        zone=zone,
-        spot=spot,
-        backend=backend,
-        requirements=requirements,
-        python=python,
-        code=code,
-        name=name,
-        env=env,
-        max_duration=max_duration,
-    )
-    return lambda decorated: RemoteFunction(decorated, options, client)
+    from orchestrator.client.job import Limits, Tpu
 
-
-def _job_name(name: str) -> str:
-    from orchestrator.core.text.names import to_job_name
-
-    return to_job_name(name)
+    fields = {
+        "tpu": Tpu(accelerator=accelerator, zone=zone, spot=spot),
+        "requirements": requirements,
+        "python": python,
+        "code": code,
+        "name": name,
+        "env": env,
+        "limits": None if max_duration is None else Limits(max_duration=max_duration),
+    }
+    return lambda decorated: RemoteFunction(decorated, fields, backend, client)

@@ -17,6 +17,7 @@ from orchestrator.core.jobfile.cluster import NAMESPACE, ClusterWish
 from orchestrator.core.lease.cloud_api import SliceView
 from orchestrator.core.planning.location_rules import places_near
 from orchestrator.core.text import names
+from orchestrator.core.text.redaction import Redactor
 from orchestrator.engine.effects.base import Report, World
 from orchestrator.engine.leases import gc as engine
 from orchestrator.engine.runtime.interpreter import Interpreter
@@ -92,41 +93,32 @@ class LocalGcResult:
     released: int
     unproven: int
     claimed: int
-    exit_code: int
 
 
-def collect_garbage(
-    reporter: Reporter,
-    *,
-    cloud: str | None = None,
-    project: str | None = None,
-    places: Sequence[str] = (),
-    dry_run: bool = False,
-    quiet: bool = False,
-) -> GcResult:
-    """Delete every slice of tpujob in the project whose claim is over, whichever machine made it, and return what was seen.
+@dataclass(frozen=True, slots=True)
+class GcArea:
+    """Where a gc run looks. `parts`: zones or namespaces; None: every zone."""
 
-    `places` are zones and regions; empty means every zone. It needs no ledger and no state directory; where this machine
-    has them, the run is recorded there. Takes `engine.leases.gc.DEADLINE_S` seconds at most. Raises UserError for an unknown
-    place, ConfigError or AuthError without a usable cloud; what gets no answer is in `incomplete`.
+    cloud: str
+    project: str
+    why: str
+    parts: Sequence[str] | None
+    connect: Callable[[Redactor], LightApi | ClusterCloud]
+    options: tuple[str | None, str | None] = (None, None)  # that name it, for the session that records the run
+
+
+def of_project(cloud: str | None, project: str | None, places: Sequence[str] = ()) -> GcArea:
+    """Return a project as the area of a gc run. `places`: zones and regions; empty means every zone.
+
+    Raises UserError for an unknown place, ConfigError without a usable cloud.
     """
     target = settings.resolve(cloud, project, os.environ)
-    zones = _zones(places)
-    connect = partial(teardown_client.connect, target, reporter.secrets)
-    at = _Cloud(target.kind, target.project, target.why, (cloud, project))
-    return _collect(reporter, at, connect, zones, dry_run=dry_run, quiet=quiet)
+    connect = partial(teardown_client.connect, target)
+    return GcArea(target.kind, target.project, target.why, _zones(places), connect, (cloud, project))
 
 
-def collect_garbage_on_cluster(
-    reporter: Reporter,
-    *,
-    context: str | None = None,
-    cluster: str | None = None,
-    namespaces: Sequence[str] = (),
-    dry_run: bool = False,
-    quiet: bool = False,
-) -> GcResult:
-    """Delete what jobs of tpujob left in namespaces of a cluster after their end; else as `collect_garbage`.
+def of_cluster(context: str | None, cluster: str | None, namespaces: Sequence[str] = ()) -> GcArea:
+    """Return namespaces of a cluster as the area of a gc run, for what jobs left there after their end.
 
     `context` and `cluster` are as in `gke:` of a job. What is not given is that of the settings; the namespace is `default`
     without one there. Raises ConfigError without a usable cluster.
@@ -138,42 +130,30 @@ def collect_garbage_on_cluster(
     wish = ClusterWish(context, cluster).over(target.gke)
     project = clusters.identity(wish.context, wish.cluster, os.environ)
     asked = list(dict.fromkeys(namespaces)) or [wish.namespace or NAMESPACE]
-    at = _Cloud(GKE, project, f"cluster {clusters.short_name(project)}, namespace {', '.join(asked)}")
-    connect = partial(ClusterCloud, lambda identity: clusters.open_api(identity, os.environ))
-    return _collect(reporter, at, connect, asked, dry_run=dry_run, quiet=quiet)
+    why = f"cluster {clusters.short_name(project)}, namespace {', '.join(asked)}"
+    return GcArea(GKE, project, why, asked, lambda _: ClusterCloud(lambda name: clusters.open_api(name, os.environ)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Cloud:
-    kind: str
-    project: str
-    why: str
-    options: tuple[str | None, str | None] = (None, None)  # that name it, for the session that records the run
+def collect_garbage(reporter: Reporter, area: GcArea, *, dry_run: bool = False, quiet: bool = False) -> GcResult:
+    """Delete every slice of tpujob whose claim is over, whichever machine made it, and return what was seen.
 
-
-def _collect(
-    reporter: Reporter,
-    at: _Cloud,
-    connect: Callable[[], LightApi | ClusterCloud],
-    places: Sequence[str] | None,
-    *,
-    dry_run: bool,
-    quiet: bool,
-) -> GcResult:
+    It needs no ledger and no state directory; where this machine has them, the run is recorded there. Takes
+    `engine.leases.gc.DEADLINE_S` seconds at most. Raises AuthError; what gets no answer is in `incomplete`.
+    """
     if not quiet:
-        reporter.notice("cloud", at.why)
-    cloud = connect()
+        reporter.notice("cloud", area.why)
+    cloud = area.connect(reporter.secrets)
     world = _World(cloud, reporter.report)
-    program = engine.collect_garbage(at.project, places, cloud.capabilities, dry_run=dry_run)
+    program = engine.collect_garbage(area.project, area.parts, cloud.capabilities, dry_run=dry_run)
     collected = Interpreter(cast("World", world)).run(program)
     code = 0 if collected.done else NOT_PROVEN
     if not dry_run:
-        code = _record(collected, "all" if places is None else ",".join(places), reporter, at, quiet=quiet) or code
+        code = _record(collected, reporter, area, quiet=quiet) or code
     ended = collected.ended.values()
     return GcResult(
-        cloud=at.kind,
-        project=at.project,
-        why=at.why,
+        cloud=area.cloud,
+        project=area.project,
+        why=area.why,
         dry_run=dry_run,
         done=collected.done,
         zones=tuple(collected.zones),
@@ -182,22 +162,21 @@ def _collect(
         doubtful=tuple(_found(each.view, why=each.why) for each in collected.doubtful.values()),
         incomplete=dict(collected.incomplete),
         exit_code=code,
-        alerts=tuple(_alert(each, at.kind) for each in ended if not (each.gone or dry_run)),
+        alerts=tuple(_alert(each, area.cloud) for each in ended if not (each.gone or dry_run)),
     )
 
 
 def finish_own(session: Session) -> LocalGcResult:
     """Finish the teardowns that this machine's ledger owes, and record the run. A timer calls this every few minutes.
 
-    An absence that could not be proven raises nothing: `exit_code` is 75.
+    An absence that could not be proven raises nothing: it is counted.
     """
     before = {lease.id for lease in session.ledger.open_leases()}
     session.recover(budget_s=LOCAL_S, look=True)
     still_open = {lease.id for lease in session.ledger.open_leases()}
-    released, code = len(before - still_open), session.exit_code()
-    target = session.target
-    _record_run(session, target.kind, target.project, "local", code == 0, len(before), released)
-    return LocalGcResult(released, len(session.unproven), len(still_open - set(session.unproven)), code)
+    released, target = len(before - still_open), session.target
+    _record_run(session, target.kind, target.project, "local", not session.unproven, len(before), released)
+    return LocalGcResult(released, len(session.unproven), len(still_open - set(session.unproven)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,12 +203,13 @@ def _zones(places: Sequence[str]) -> list[str] | None:
     return list(dict.fromkeys(found)) or None
 
 
-def _record(collected: engine.Collected, scope: str, reporter: Reporter, at: _Cloud, *, quiet: bool) -> int:
+def _record(collected: engine.Collected, reporter: Reporter, area: GcArea, *, quiet: bool) -> int:
     """Record the run for `doctor`, and close the leases of what was deleted. Return 75 where a teardown is unproven."""
     try:
-        with closing(Session.open(*at.options, reporter=reporter, quiet=True, light=True)) as session:
-            found, deleted = collected.found, collected.deleted
-            _record_run(session, at.kind, at.project, scope, collected.done, found, deleted)
+        with closing(Session.open(*area.options, reporter=reporter, quiet=True, light=True)) as session:
+            scope = "all" if area.parts is None else ",".join(area.parts)
+            counts = collected.done, collected.found, collected.deleted
+            _record_run(session, area.cloud, area.project, scope, *counts)
             session.recover(look=True)
             return session.exit_code()
     except (LedgerUnavailable, ConfigError) as error:

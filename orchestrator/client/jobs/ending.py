@@ -43,13 +43,12 @@ class Canceled:
     run: str
     had_ended: bool  # before: nothing was done
     released: bool  # its slice is proven absent, or it has none
-    exit_code: int
     state: str  # of the run now
     slices: tuple[SliceRelease, ...] = ()  # that were deleted
     line: str = ""  # for a terminal
 
     def as_json(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if key not in ("line", "exit_code")}
+        return {key: value for key, value in asdict(self).items() if key != "line"}
 
 
 def cancel(session: Session, found: RunRecord, attempt: Attempt) -> Canceled:
@@ -97,7 +96,7 @@ def _had_ended(session: Session, found: RunRecord, attempt: Attempt) -> Canceled
     leases = [lease for lease in lookup.leases_of_run(session, found.id) if lease.state is LeaseState.DOWN]
     slices = tuple(map(SliceRelease.of, release(session, leases)))
     line = f"{found.id} has ended already: {attempt.state}"
-    return Canceled(found.id, True, kept is None, session.exit_code(), str(attempt.state), slices, line)
+    return Canceled(found.id, True, kept is None, str(attempt.state), slices, line)
 
 
 def _canceled(session: Session, found: RunRecord, what: str, releases: Sequence[Released] = ()) -> Canceled:
@@ -108,7 +107,7 @@ def _canceled(session: Session, found: RunRecord, what: str, releases: Sequence[
         places.place_of(found.cloud).tidy(session, found)
     line = f"{found.id} {attempt.state if attempt.state.ended else 'ends'}; {what}"
     slices = tuple(map(SliceRelease.of, releases))
-    return Canceled(found.id, False, True, session.exit_code(), str(attempt.state), slices, line)
+    return Canceled(found.id, False, True, str(attempt.state), slices, line)
 
 
 def release(session: Session, leases: Sequence[Lease]) -> list[Released]:

@@ -47,21 +47,13 @@ class Export:
         return f"<export of run {self.run}: {len(self.documents)} objects>"
 
 
-@dataclass(frozen=True, slots=True)
-class ExportRequest:
-    """What a command asks for. What is None is as the job and the settings say."""
+def exported(session: Session, job: JobRequest, *, with_secrets: bool = False, **gke: str | None) -> Export:
+    """Return the objects of the job of a command, which may be one with `on: tpu`; see `export`.
 
-    job: JobRequest
-    image: str | None = None
-    namespace: str | None = None
-    queue: str | None = None
-    with_secrets: bool = False
-
-
-def exported(session: Session, asked: ExportRequest) -> Export:
-    """Return the objects of the job of a command, which may be one with `on: tpu`; see `export`."""
-    spec, path = _read(session, asked)
-    return export(session, spec, path, with_secrets=asked.with_secrets)
+    `gke`: keys of that name, from options of theirs. What is None is as the job and the settings say.
+    """
+    spec, path = _read(session, job, gke)
+    return export(session, spec, path, with_secrets=with_secrets)
 
 
 def export(session: Session, spec: JobSpec, path: Path, *, with_secrets: bool) -> Export:
@@ -91,21 +83,19 @@ def export(session: Session, spec: JobSpec, path: Path, *, with_secrets: bool) -
     return Export(run, documents, _comment(made, spec, path, with_secrets=with_secrets))
 
 
-def _read(session: Session, asked: ExportRequest) -> tuple[JobSpec, Path]:
+def _read(session: Session, job: JobRequest, gke: Mapping[str, str | None]) -> tuple[JobSpec, Path]:
     """Return the job, as one with `on: gke`. What is only of VMs is left out, and reported."""
     from orchestrator.core.jobfile.overrides import Override
 
-    spec, path = _one_job(asked.job)
+    spec, path = _one_job(job)
     changes: list[Override] = []
     if spec.on != "gke":
         changes.append(Override(TO, ("on",), "gke"))
         for at in (each for each in OF_A_VM if _is_set(spec, each)):
             session.reporter.notice("export", f"{'.'.join(at)} has no use on a cluster, and is left out")
             changes.append(Override(TO, at, None))
-    for key in ("image", "namespace", "queue"):
-        if (value := getattr(asked, key)) is not None:
-            changes.append(Override.key(f"--{key}", ("gke", key), value))
-    return _one_job(replace(asked.job, more=tuple(changes))) if changes else (spec, path)
+    changes += [Override.key(f"--{key}", ("gke", key), value) for key, value in gke.items() if value is not None]
+    return _one_job(replace(job, more=tuple(changes))) if changes else (spec, path)
 
 
 def _one_job(request: JobRequest) -> tuple[JobSpec, Path]:

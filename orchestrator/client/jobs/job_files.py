@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -30,26 +30,26 @@ _WORD = re.compile(r"""[;&|\n()<>]+|"[^"]*"|'[^']*'|[^\s;&|()<>]+""")
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """Which job, and what is different in this run. Every value is as it was typed; None and () change nothing."""
+    """Which job, and what is different in this run. Every value is as it was typed; None changes nothing."""
 
     file: Path | None = None
-    command: tuple[str, ...] = ()  # in place of the file's; without a file it is the job
+    command: Sequence[str] | None = None  # in place of the file's; without a file it is the job
     accelerator: str | None = None
     zone: str | None = None
     spot: bool | None = None  # False: on-demand
     name: str | None = None
     max_duration: str | None = None
     keep_on_failure: str | None = None
-    env: tuple[str, ...] = ()  # NAME=VALUE, or NAME
-    settings: tuple[str, ...] = ()  # KEY=VALUE
+    env: Sequence[str] | None = None  # NAME=VALUE, or NAME
+    settings: Sequence[str] | None = None  # KEY=VALUE
     more: tuple[Override, ...] = ()  # what a command changes beside its options
 
     def overrides(self) -> Iterator[Override]:
         """Yield what changes the job: settings first, so that an option of its own counts more. Raises UserError."""
         from orchestrator.core.jobfile.overrides import Override
 
-        yield from map(Override.parse, self.settings)
-        yield from map(Override.variable, self.env)
+        yield from map(Override.parse, self.settings or ())
+        yield from map(Override.variable, self.env or ())
         for option, path, value in (
             ("--accelerator", ("tpu", "accelerator"), self.accelerator),
             ("--zone", ("tpu", "zone"), self.zone),
@@ -67,21 +67,11 @@ class JobRequest:
         yield from self.more
 
 
-def load(request: JobRequest, reporter: Reporter) -> tuple[JobSpec, dict[str, str], Path]:
-    """Return the job, its resolved environment (see `environment`), and the path to whose directory its paths are relative.
+def read(request: JobRequest) -> tuple[JobSpec | Sweep, Path]:
+    """Return the job or the sweep, checked, and the path to whose directory its paths are relative.
 
     Raises JobSpecError with the lines of all mistakes, UserError for a file or an option that cannot be read.
     """
-    from orchestrator.core.jobfile.keys import JobSpec
-
-    spec, path = read(request)
-    if not isinstance(spec, JobSpec):
-        raise UserError(f"{spec.name} is a sweep of {len(spec.variants)} jobs, where one is expected")
-    return spec, environment(spec, reporter), path
-
-
-def read(request: JobRequest) -> tuple[JobSpec | Sweep, Path]:
-    """Return the job or the sweep, checked, and its path. Raises as `load` does."""
     from orchestrator.client.jobs.new_job_file import needs_of
     from orchestrator.core.jobfile import sweep
 
@@ -106,12 +96,12 @@ def parted(found: JobSpec | Sweep) -> tuple[JobSpec | None, Sweep | None]:
     return (found, None) if isinstance(found, JobSpec) else (None, found)
 
 
-def _command(words: tuple[str, ...]) -> str | list[str]:
+def _command(words: Sequence[str]) -> str | list[str]:
     """Return the `command:`: the words of one program, or (a single one) a text for bash, as with ssh."""
     return words[0] if len(words) == 1 else list(words)
 
 
-def name_of(command: tuple[str, ...]) -> str:
+def name_of(command: Sequence[str]) -> str:
     """Return a name for the job of a command: that of the last script or module that it runs, else of a program."""
     words, name, found = _words(command), "", ""
     for before, word in pairwise(["", *words]):
@@ -121,7 +111,7 @@ def name_of(command: tuple[str, ...]) -> str:
     return names.to_job_name(PurePath(name or next(program, words[0] if words else "")).name)
 
 
-def _words(command: tuple[str, ...]) -> list[str]:
+def _words(command: Sequence[str]) -> list[str]:
     """Return the words of a command, with those of the text in it that a shell runs (`bash -c TEXT`) and without code."""
     if len(command) == 1:
         command = tuple(each.strip("\"'") for each in _WORD.findall(command[0].replace("\\\n", " ")))

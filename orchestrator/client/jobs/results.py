@@ -187,7 +187,8 @@ def _left(session: Session, outcome: Outcome, lines: Iterable[str] = ()) -> RunR
     """Return the result of a run that goes on: it has neither an end nor an exit code."""
     if outcome.released is not None and outcome.unproven:
         session.note(outcome.released)
-    return _ended(session, replace(_result(session, outcome, WholeRun(), lines=lines), exit_code=None, ended_at=None))
+    left = _result(session, outcome, WholeRun(), lines=lines)
+    return _ended(session, replace(left, exit_code=None, ended_at=None))
 
 
 def _ended(session: Session, result: RunResult) -> RunResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from orchestrator.run.lane import Lane
     from orchestrator.run.progress import Outcome
 
-__all__ = ["RunOptions", "RunResult", "run_spec", "start_run"]
+__all__ = ["RunOptions", "RunResult", "start_run"]
 
 DOCTOR = "tpujob doctor"
 
@@ -63,20 +63,15 @@ class RunOptions:
         )
 
 
-def run_spec(session: Session, spec: JobSpec, path: Path, options: RunOptions) -> RunResult:
-    """Run a job that a command has read; see `start_run`."""
-    env = job_files.environment(spec, session.reporter)
-    return start_run(session, spec, env, path, replace(options, cloud_is_named=session.cloud_is_named))
-
-
-def start_run(session: Session, spec: JobSpec, env: Mapping[str, str], path: Path, options: RunOptions) -> RunResult:
+def start_run(session: Session, spec: JobSpec, path: Path, options: RunOptions) -> RunResult:
     """Run a job and return its result; with `options.detach`, return once the job has started.
 
-    `path` is the job file, or any path in the directory to which `code:` is relative. `env` has the secrets' values. How
-    the job ended, a failure included, is in the result. Raises UserError for what cannot be run, and CloudError or
+    `path` is the job file, or any path in the directory to which `code:` is relative. How the job ended, a failure included,
+    is in the result. Raises UserError for what cannot be run, and CloudError or
     TpujobError for what comes before the first candidate is asked for: then nothing was created. Raises TeardownUnproven
     when signals ended the wait for the proof.
     """
+    env = job_files.environment(spec, session.reporter)
     if options.max_duration_s is not None:
         spec = spec.with_max_duration(options.max_duration_s)
     if options.keep_on_failure_s is not None:

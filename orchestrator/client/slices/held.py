@@ -8,7 +8,6 @@ from orchestrator.client.session import Session
 from orchestrator.client.slices.shell import write_down
 from orchestrator.core.lease.lease import Lease
 from orchestrator.engine.slices import up_and_down
-from orchestrator.engine.slices import up_and_down as extension
 from orchestrator.errors import UnknownRun, UserError
 
 
@@ -66,7 +65,7 @@ def extend(session: Session, name: str, by_s: float) -> SliceEnd:
     session.recover(look=True)
     lease = _lease_to_extend(session, name)
     session.ledger.check_not_newer()  # the labels come first
-    extended = session.on_cloud(partial(extension.extend, lease, by_s))
+    extended = session.on_cloud(partial(up_and_down.extend, lease, by_s))
     return SliceEnd(extended.handle, extended.name.node, extended.ends_at)
 
 

@@ -26,12 +26,11 @@ from orchestrator.places.tpu import plans
 
 DEFAULT_ACCELERATOR = "v5litepod-8"
 DEFAULT_IDLE_S = 3600.0
-LEAST_LIFE_S, LONGEST_LIFE_S, LEAST_IDLE_S = 6 * 60.0, 7 * 86400.0, 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class UpOptions:
-    """The slice to bring up. None means: the value of the existing slice, else the default. Times are seconds."""
+class SliceOptions:
+    """The slice to bring up, or to lend. None: the value of the existing slice, else the default. Times are seconds."""
 
     name: str | None = None  # None: the user's name
     zone: str | None = None  # a zone, a region, a comma list of them, or `any`; None: the configured zone
@@ -58,7 +57,7 @@ class UpResult:
     idle_s: float | None  #: deleted before, when unused for so long; None: never
 
 
-def bring_up(session: Session, options: UpOptions) -> UpResult:
+def bring_up(session: Session, options: SliceOptions) -> UpResult:
     """Return the slice, READY and held. Bringing it up twice changes nothing.
 
     Raises NeedsConsent when only deleting the existing slice would help and `recreate` is off; UserError for options that
@@ -91,7 +90,7 @@ def bring_up(session: Session, options: UpOptions) -> UpResult:
     return UpResult(handle, *where, outcome.action, lease.ends_at, lease.idle_s)
 
 
-def preview_up(session: Session, options: UpOptions) -> dict[str, Any]:
+def preview_up(session: Session, options: SliceOptions) -> dict[str, Any]:
     """Return the exact create request (`method`, `url`, `body`) that `bring_up` would send first; create nothing.
 
     Raises what `bring_up` raises before its first request.
@@ -105,7 +104,7 @@ def preview_up(session: Session, options: UpOptions) -> dict[str, Any]:
     return made
 
 
-def _drafter(session: Session, options: UpOptions, handle: str, *, report_always: bool = False) -> PlanDrafter:
+def _drafter(session: Session, options: SliceOptions, handle: str, *, report_always: bool = False) -> PlanDrafter:
     """Return what drafts the slice, planned and with this name locked. The plan of a slice that exists is not reported."""
     session.announce()
     session.lock(f"up {handle}")
@@ -123,18 +122,14 @@ def _drafter(session: Session, options: UpOptions, handle: str, *, report_always
     return drafter
 
 
-def _handle(options: UpOptions) -> str:
+def _handle(options: SliceOptions) -> str:
     handle = options.name or default_handle()
     if problem := names.job_name_problem(handle):
         raise UserError(f"{handle!r} {problem}", hint="give another NAME")
-    if not LEAST_LIFE_S <= options.max_duration_s <= LONGEST_LIFE_S:
-        raise UserError(f"max_duration_s {options.max_duration_s:g}: must be between 6m and 7d")
-    if options.idle_s not in (None, math.inf) and not LEAST_IDLE_S <= options.idle_s <= LONGEST_LIFE_S:
-        raise UserError(f"idle_s {options.idle_s:g}: must be between 1m and 7d")
     return handle
 
 
-def _idle_s(options: UpOptions, existing: Lease | None) -> float | None:
+def _idle_s(options: SliceOptions, existing: Lease | None) -> float | None:
     """Return after how many unused seconds the watchdog deletes the slice; None: never."""
     if options.idle_s is None:
         return DEFAULT_IDLE_S if existing is None else existing.idle_s
@@ -150,7 +145,7 @@ def _finish_ending(session: Session, handle: str) -> None:
             raise TeardownUnproven(f"{ending.name.node} is not proven gone, so no other one is made")
 
 
-def _plan(session: Session, options: UpOptions, handle: str, existing: Lease | None) -> Plan:
+def _plan(session: Session, options: SliceOptions, handle: str, existing: Lease | None) -> Plan:
     places = tuple(part.strip() for part in options.zone.split(",")) if options.zone is not None else ()
     if "" in places:
         raise UserError(
@@ -159,14 +154,8 @@ def _plan(session: Session, options: UpOptions, handle: str, existing: Lease | N
     accelerator = catalog.canonical(options.accelerator) if options.accelerator else None
     if existing is not None:
         _check_same(existing, replace(options, accelerator=accelerator))
-    request = CapacityRequest(
-        accelerator=accelerator or (existing.accelerator_type if existing else DEFAULT_ACCELERATOR),
-        places=places,
-        runtime=options.runtime,
-        provisioning=options.provisioning or Provisioning.ON_DEMAND,
-        max_duration_s=options.max_duration_s,
-    )
-    plan = make([request], default_zone=session.target.zone, wait_s=options.wait_s, inputs=plans.known_to(session))
+    accelerator = accelerator or (existing.accelerator_type if existing else DEFAULT_ACCELERATOR)
+    plan = plan_of(session, options, accelerator, places)
     if existing is not None and places and existing.name.zone not in {candidate.zone for candidate in plan.candidates}:
         raise UserError(
             f"{handle} is in {existing.name.zone}, not in {options.zone}",
@@ -175,7 +164,19 @@ def _plan(session: Session, options: UpOptions, handle: str, existing: Lease | N
     return plan
 
 
-def _check_same(existing: Lease, options: UpOptions) -> None:
+def plan_of(session: Session, options: SliceOptions, accelerator: str, places: tuple[str, ...]) -> Plan:
+    """Return the plan for a slice of this type in these places. Raises UserError if there is none."""
+    request = CapacityRequest(
+        accelerator=accelerator,
+        places=places,
+        runtime=options.runtime,
+        provisioning=options.provisioning or Provisioning.ON_DEMAND,
+        max_duration_s=options.max_duration_s,
+    )
+    return make([request], default_zone=session.target.zone, wait_s=options.wait_s, inputs=plans.known_to(session))
+
+
+def _check_same(existing: Lease, options: SliceOptions) -> None:
     """Raise UserError for an option that the existing slice does not have: it is not changed into another one."""
     if existing.purpose is not Purpose.HOLD:
         raise UserError(f"{existing.handle} is the slice of a running job", hint="give another NAME")
@@ -203,7 +204,7 @@ def _describe_idle(idle_s: float | None) -> str:
     return "never deleted as unused" if idle_s is None else f"deleted after {format_duration(idle_s)} unused"
 
 
-def _report_plan(session: Session, plan: Plan, idle_s: float | None, options: UpOptions) -> None:
+def _report_plan(session: Session, plan: Plan, idle_s: float | None, options: SliceOptions) -> None:
     plans.show_plan(session, plan, wish=AccessWish(via=options.via))
     if idle_s is not None and idle_s < options.max_duration_s:
         ends = f"it is deleted after {format_duration(idle_s)} without a job or a login"

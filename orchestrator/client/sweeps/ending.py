@@ -36,13 +36,12 @@ class CanceledSweep:
     name: str
     had_ended: bool  # its process, before
     released: bool
-    exit_code: int
     variants: tuple[VariantState, ...]
     slices: tuple[SliceRelease, ...]
     line: str  # for a terminal
 
     def as_json(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if key not in ("line", "exit_code")}
+        return {key: value for key, value in asdict(self).items() if key != "line"}
 
 
 def cancel(session: Session, text: str) -> Canceled | CanceledSweep:
@@ -114,7 +113,6 @@ def _outcome(
         record.name,
         had_ended=not living,
         released=not session.unproven and not kept,
-        exit_code=session.exit_code(),
         variants=state.variants,
         slices=tuple(
             SliceRelease(

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator import places
 from orchestrator.client.events import Reporter
-from orchestrator.client.jobs.job_files import environment
 from orchestrator.client.jobs.results import command_exit_code
 from orchestrator.client.jobs.runs import RunOptions, start_run
 from orchestrator.client.sweeps.board import may_follow
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from orchestrator.client.sweeps.board import Board
     from orchestrator.core.jobfile.sweep import Variant
 
-OpenSession = Callable[[Reporter], "Session"]
 NO_SLICE_NOW = "there is no slice for it now: it waits for that of another variant"
 NO_ROOM = "the cluster has no room for it now: it is submitted again once another variant has ended"
 SLICE_KEPT = (ArtifactError, PayloadFailed)  # after which it may be
@@ -41,10 +39,9 @@ class LaneWork:
     """What the lanes of a sweep share. `records`: by number, what the ledger has about a variant in each of its runs."""
 
     board: Board
-    open_session: OpenSession
+    session: Session  # each lane has its own beside it
     path: Path
     records: Mapping[int, Mapping[str, Any]]
-    reporter: Reporter
     is_canceled: Callable[[], bool]  # by the user, in whichever process
     ended: Callable[[], object]  # called when a lane has ended
 
@@ -54,7 +51,7 @@ class LaneThread:
 
     def __init__(self, work: LaneWork, number: int) -> None:
         self._work, self._board = work, work.board
-        self._reporter = Reporter(work.reporter.emit, work.reporter.secrets)
+        self._reporter = Reporter(work.session.reporter.emit, work.session.reporter.secrets)
         self._lane = Lane(self._goes_on)
         self._current: Variant | None = None
         self._reserved: Variant | None = None
@@ -74,7 +71,7 @@ class LaneThread:
 
     def _serve(self) -> None:
         try:
-            session = self._work.open_session(self._reporter)
+            session = self._work.session.beside(self._reporter)
             with self._lock:
                 self._session = session
                 if self._interrupted is not None:
@@ -126,9 +123,8 @@ class LaneThread:
         """Run one variant; return whether this lane goes on. Its failure is its own."""
         result, error, held = None, None, places.traits_on(variant.spec.on).held
         try:
-            env = environment(variant.spec, self._reporter)
             options = RunOptions(sweep=self._work.records[variant.number], lane=self._lane)
-            result = start_run(session, variant.spec, env, self._work.path, options)
+            result = start_run(session, variant.spec, self._work.path, options)
             code, error = command_exit_code(session, result), result.error
             if result.released and held:
                 self._reporter.notice("released", result.release)

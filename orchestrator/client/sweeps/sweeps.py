@@ -1,6 +1,6 @@
 """Run a sweep: the variants of a job over one slice or several, each slice used for one variant after the other.
 
-    run_sweep(session, open_session, SweepRequest(sweep, path)) -> SweepResult
+    run_sweep(session, sweep, path) -> SweepResult
 
 `Client.sweep`, `tpujob run` of a file with `matrix:` and the `.map` of a function call it. It needs no file: a `Sweep` has a
 name, variants (`Variant(number, label, spec, params)`: `label` is unique, `spec.name` the name of its runs) and `parallel`, the
@@ -29,7 +29,7 @@ from orchestrator.client.jobs.sleep_inhibitor import awake
 from orchestrator.client.results import pages
 from orchestrator.client.sweeps import plans
 from orchestrator.client.sweeps.board import Board, result_of
-from orchestrator.client.sweeps.lanes import LaneThread, LaneWork, OpenSession
+from orchestrator.client.sweeps.lanes import LaneThread, LaneWork
 from orchestrator.client.sweeps.progress import living_records, lock_of
 from orchestrator.core.lease.lease import CANCEL
 from orchestrator.core.lease.run_and_attempt import Attempt, AttemptState, RunRecord
@@ -48,36 +48,25 @@ if TYPE_CHECKING:
     from orchestrator.core.jobfile.sweep import Sweep
 
 
-@dataclass(frozen=True, slots=True)
-class SweepRequest:
-    """`path`: the job file, or any path in the directory to which the paths of the jobs are relative.
-
-    `again`: run also what succeeded before. `logs`: of which workers the caller shows the logs.
-    """
-
-    sweep: Sweep
-    path: Path
-    again: bool = False
-    logs: Choice = None
-
-
-def run_sweep(session: Session, open_session: OpenSession, request: SweepRequest) -> SweepResult:
+def run_sweep(session: Session, sweep: Sweep, path: Path, *, again: bool = False, logs: Choice = None) -> SweepResult:
     """Run the variants, and return what became of each. Reports a RunResult for each, and the SweepResult at the end.
 
-    `open_session` makes a session for each lane, beside `session`. Raises UserError for what cannot be run, and CloudError for
+    `path`: the job file, or any path in the directory to which
+    the paths of the jobs are relative. `again`: run also what succeeded before. `logs`: of which workers the caller shows the
+    logs. Raises UserError for what cannot be run, and CloudError for
     what the plan needs: then nothing was created.
     """
-    sweep, reporter = request.sweep, session.reporter
-    plans.check(session, sweep, request.path)
-    plans.check_logs(session, sweep, request.logs)
-    work_keys = {variant.number: work_key(session, variant.spec, request.path) for variant in sweep.variants}
+    reporter = session.reporter
+    plans.check(session, sweep, path)
+    plans.check_logs(session, sweep, logs)
+    work_keys = {variant.number: work_key(session, variant.spec, path) for variant in sweep.variants}
     session.recover(look=True)
-    done = {} if request.again else done_before(session, sweep, work_keys)
+    done = {} if again else done_before(session, sweep, work_keys)
     board = Board(sweep.variants, done)
     lanes = min(sweep.parallel, len(sweep.variants) - len(done))
     plans.show(session, sweep, done, lanes)
     with ExitStack() as stack:
-        record = stack.enter_context(recorded(session, request, work_keys, done))
+        record = stack.enter_context(recorded(session, sweep, path, work_keys, done))
         if lanes and any(places.traits_on(variant.spec.on).billed for variant in sweep.variants):
             stack.enter_context(awake(session, "a sweep is attached to this machine"))
         inbox: queue.SimpleQueue[int | None] = queue.SimpleQueue()
@@ -85,10 +74,9 @@ def run_sweep(session: Session, open_session: OpenSession, request: SweepRequest
         by_number = {each.number: {**shared, **of_run(each)} for each in record.variants}
         work = LaneWork(
             board,
-            open_session,
-            request.path,
+            session,
+            path,
             by_number,
-            reporter,
             is_canceled=lambda: session.ledger.is_canceled(record.id),
             ended=lambda: inbox.put(None),
         )
@@ -151,7 +139,7 @@ def _listen(work: LaneWork, lanes: list[LaneThread], inbox: queue.SimpleQueue[in
     for lane in lanes:
         lane.interrupt(number)
     on_slices = any(places.traits_on(variant.spec.on).by_target for variant in work.board.variants)
-    _tell(work.reporter, number, len(signals), f"{running} run{'s'[: running != 1]}", on_slices=on_slices)
+    _tell(work.session.reporter, number, len(signals), f"{running} run{'s'[: running != 1]}", on_slices=on_slices)
 
 
 def _tell(reporter: Reporter, number: int, count: int, runs: str, *, on_slices: bool) -> None:
@@ -213,13 +201,12 @@ def done_before(session: Session, sweep: Sweep, work_keys: Mapping[int, str]) ->
 
 @contextmanager
 def recorded(
-    session: Session, request: SweepRequest, work_keys: Mapping[int, str], done: Mapping[int, VariantResult]
+    session: Session, sweep: Sweep, path: Path, work_keys: Mapping[int, str], done: Mapping[int, VariantResult]
 ) -> Iterator[SweepRecord]:
     """Record the sweep, for `status` and `compare`. It is alive while its lock is held: within this block, and this process.
 
     Raises UserError if another process runs a variant of it already.
     """
-    sweep = request.sweep
     rows = tuple(
         VariantRecord(
             variant.number,
@@ -232,7 +219,7 @@ def recorded(
         for variant in sweep.variants
     )
     identity = names.new_run_id(secrets.randbits(names.RUN_BITS))
-    record = SweepRecord(identity, sweep.name, str(request.path), session.now(), rows)
+    record = SweepRecord(identity, sweep.name, str(path), session.now(), rows)
     session.lock(STARTING)
     try:
         mine = {key for number, key in work_keys.items() if number not in done}

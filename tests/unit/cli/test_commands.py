@@ -6,11 +6,12 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from orchestrator.cli import console, help_text, main, typer_app
 from orchestrator.cli import dispatch as dispatching
-from orchestrator.cli import help_text, main, typer_app
 from orchestrator.cli.command_table import COMMANDS, GROUPS, LIGHT, function_of, load
 from tests import ROOT
 
@@ -50,6 +51,16 @@ def test_a_light_command_that_is_called_without_typer_gets_what_typer_would_pass
     assert {
         key: None if value == () else value for key, value in passed.items()
     } == defaults  # typer passes no empty list
+
+
+@pytest.mark.parametrize("words", [("emulator", "status"), ("schema",)])
+def test_a_command_whose_session_could_not_prove_a_release_ends_with_75(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(dispatching, "load", lambda name: lambda: None)
+    assert call(monkeypatch, *words) == 0
+    monkeypatch.setattr(console, "_sessions", [SimpleNamespace(unproven={}), SimpleNamespace(unproven={"lease": 1})])
+    assert call(monkeypatch, *words) == 75
 
 
 def test_light_commands_are_called_without_typer_unless_a_shell_asks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +182,7 @@ def test_the_name_of_a_slice_and_the_command_on_it_are_told_apart() -> None:
 def test_what_changes_a_job_may_be_given_several_times(name: str) -> None:
     words = ("--env", "A=1", "--env", "B", "--set", "a=b", "--set", "c.d=e", "--spot", "--name", "x", "job.yaml")
     assert parsed(name, *words) == {
-        "file": Path("job.yaml"), "env": ["A=1", "B"], "set_": ["a=b", "c.d=e"], "spot": True, "name": "x",
+        "file": Path("job.yaml"), "env": ["A=1", "B"], "settings": ["a=b", "c.d=e"], "spot": True, "name": "x",
     }  # fmt: skip
 
 

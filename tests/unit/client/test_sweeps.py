@@ -16,7 +16,7 @@ from orchestrator.client.jobs.runs import RunOptions
 from orchestrator.client.session import Session
 from orchestrator.client.sweeps import ending, lanes, progress
 from orchestrator.client.sweeps.board import Board
-from orchestrator.client.sweeps.sweeps import SweepRequest, run_sweep
+from orchestrator.client.sweeps.sweeps import run_sweep
 from orchestrator.core.jobfile import sweep
 from orchestrator.core.jobfile.keys import JobSpec
 from orchestrator.core.jobfile.sweep import Sweep
@@ -51,7 +51,7 @@ class World:
         self.at_once = self.most_at_once = self._count = 0
         self._lock = threading.Lock()
 
-    def _start(self, session: Session, spec: JobSpec, env: Any, path: Path, options: RunOptions) -> RunResult:
+    def _start(self, session: Session, spec: JobSpec, path: Path, options: RunOptions) -> RunResult:
         assert options.sweep is not None and options.lane is not None
         label = options.sweep["variant"]
         with self._lock:
@@ -87,15 +87,12 @@ class World:
         session.reporter.emit(result)
         return result
 
-    def open_session(self, reporter: Reporter) -> Session:
-        return Session.open(reporter=reporter)
-
     def sweep(self, text: str, *, again: bool = False) -> SweepResult:
         session = Session.open(reporter=Reporter(self.events.append))
         found = sweep.load(text, path=str(self.directory / "s.yaml"))
         assert isinstance(found, Sweep)
         try:
-            return run_sweep(session, self.open_session, SweepRequest(found, self.directory / "s.yaml", again))
+            return run_sweep(session, found, self.directory / "s.yaml", again=again)
         finally:
             session.close()
 
@@ -333,11 +330,13 @@ def test_a_bug_in_a_lane_ends_the_sweep_and_is_raised(world: World) -> None:
     assert len(world.runs) <= 2
 
 
-def test_what_keeps_a_lane_from_its_session_is_told_and_stops_the_sweep(world: World) -> None:
-    def refuse(reporter: Reporter) -> Session:
+def test_what_keeps_a_lane_from_its_session_is_told_and_stops_the_sweep(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(session: Session, reporter: Reporter) -> Session:
         raise LedgerUnavailable("the ledger cannot be used: disk full")
 
-    world.open_session = refuse  # type: ignore[method-assign]
+    monkeypatch.setattr(Session, "beside", refuse)
     result = world.sweep(ONE_LANE)
     told = [event.message for event in world.events if isinstance(event, Failure)]
     assert told == ["the ledger cannot be used: disk full"]

@@ -3,10 +3,9 @@
 from typing import Annotated
 
 from orchestrator.cli import completion
-from orchestrator.cli.console import console, emit, emit_lines
+from orchestrator.cli.console import emit, emit_lines, open_session
 from orchestrator.cli.options import Argument, Cloud, Option, Project
 from orchestrator.client.guarantee import forget as client
-from orchestrator.client.session import Session
 from orchestrator.core.text.times import clock
 
 
@@ -18,12 +17,12 @@ def forget(
     reason: Annotated[str, Option("--reason", help="How you know; kept in the ledger.")] = "",
     cloud: Cloud = None,
     project: Project = None,
-) -> int:
+) -> None:
     """Stop asking after a slice whose deletion cannot be proven. This deletes nothing, and the ledger keeps your reason.
 
     Only for a slice that is being deleted and that cannot be seen any more, or whose deletion is stuck.
     """
-    session = Session.open(cloud, project, reporter=console().reporter, quiet=True, light=True)
+    session = open_session(cloud, project, quiet=True, light=True)
     result = client.forget(session, name, verified=verified, reason=reason)
     match result.outcome:
         case client.ForgetOutcome.ABSENT:
@@ -33,4 +32,3 @@ def forget(
             emit_lines(result.commands)
         case client.ForgetOutcome.FORGOTTEN:
             emit(f"{result.node} forgotten: nothing is proven, and tpujob does not ask after it any more")
-    return session.exit_code()

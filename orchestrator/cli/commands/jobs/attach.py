@@ -1,10 +1,9 @@
 """`tpujob attach`: follow a detached run to its end."""
 
-from orchestrator.cli.console import console
+from orchestrator.cli.console import console, open_session
 from orchestrator.cli.options import Logs, RunName
 from orchestrator.client.jobs import attach as attaching
 from orchestrator.client.jobs.results import command_exit_code
-from orchestrator.client.session import Session
 from orchestrator.client.shown_logs import choice
 
 
@@ -12,6 +11,5 @@ def attach(run: RunName, logs: Logs = None) -> int:
     """Follow a detached run to its end: log, artifacts, proof. Ctrl-C leaves it running."""
     chosen = choice("--logs", logs)
     console().choose_logs("--logs", chosen)
-    session = Session.open(reporter=console().reporter)
-    result = attaching.attach(session, run, logs=chosen)
-    return command_exit_code(session, result)
+    session = open_session()
+    return command_exit_code(session, attaching.attach(session, run, logs=chosen))

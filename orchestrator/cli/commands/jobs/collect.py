@@ -3,12 +3,11 @@
 from pathlib import Path
 from typing import Annotated
 
-from orchestrator.cli.console import console
+from orchestrator.cli.console import open_session
 from orchestrator.cli.options import Argument, Option, RunName
 from orchestrator.client.arguments import size
 from orchestrator.client.jobs import ending
 from orchestrator.client.jobs.results import command_exit_code
-from orchestrator.client.session import Session
 from orchestrator.errors import UserError
 
 
@@ -32,6 +31,6 @@ def collect(
     if not work and (pattern or to):
         raise UserError(f"{'a pattern' if pattern else '--to'} only counts with --work")
     most_bytes = None if max_results is None else size("--max-results", max_results)
-    session = Session.open(reporter=console().reporter)
+    session = open_session()
     result = ending.collect(session, run, max_results=most_bytes, work=pattern or "*" if work else None, to=to)
     return command_exit_code(session, result)

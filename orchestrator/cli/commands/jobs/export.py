@@ -3,10 +3,9 @@
 import json
 from typing import Annotated
 
-from orchestrator.cli.console import console, emit_data
+from orchestrator.cli.console import emit_data, open_session
 from orchestrator.cli.options import JobArguments, Json, Option
-from orchestrator.client.jobs.exporting import ExportRequest, exported
-from orchestrator.client.session import Session
+from orchestrator.client.jobs.exporting import exported
 from orchestrator.errors import UserError
 
 
@@ -20,7 +19,7 @@ def export(
         bool, Option("--with-secrets", help="Print the Secret, too, with the values of your variables.")
     ] = False,
     as_json: Json = False,
-) -> int:
+) -> None:
     """Print the objects that `run` would submit to a cluster: JobSet, ConfigMap and Secret. Creates nothing.
 
     They work by themselves: `tpujob export job.yaml | kubectl apply --server-side -f -`. Each call makes new names. A job with
@@ -28,7 +27,7 @@ def export(
     """
     if to != "jobset":
         raise UserError(f"--to {to}: it is `jobset`")
-    session = Session.open(reporter=console().reporter)
-    found = exported(session, ExportRequest(job.request(), image, namespace, queue, with_secrets))
+    session = open_session()
+    keys = {"image": image, "namespace": namespace, "queue": queue}
+    found = exported(session, job.request(), with_secrets=with_secrets, **keys)
     emit_data(json.dumps(found.as_json(), indent=2) if as_json else str(found))
-    return session.exit_code()

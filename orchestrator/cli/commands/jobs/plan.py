@@ -1,6 +1,6 @@
 """`tpujob plan`: check a job and show what `run` would ask the cloud for."""
 
-from orchestrator.cli.console import console, emit_json
+from orchestrator.cli.console import console, emit_json, open_session
 from orchestrator.cli.options import Cloud, JobArguments, Json, KeepOnFailure, Project
 from orchestrator.cli.tables import print_table
 from orchestrator.client.jobs.job_files import JobRequest, environment, parted, read
@@ -17,9 +17,9 @@ def plan(
     as_json: Json = False,
     cloud: Cloud = None,
     project: Project = None,
-) -> int:
+) -> None:
     """Check a job and show what `run` would do: candidates, prices, the exact request. Creates nothing."""
-    session = Session.open(cloud, project, reporter=console().reporter)
+    session = open_session(cloud, project)
     made = _preview(session, job.request(keep_on_failure))
     if as_json:
         emit_json(made.shape)
@@ -27,7 +27,6 @@ def plan(
         _print_sweep(session, made)
     else:
         _print(session, made)
-    return session.exit_code()
 
 
 def _preview(session: Session, request: JobRequest) -> PlanPreview | SweepPreview:

@@ -3,16 +3,14 @@
 from typing import Annotated
 
 from orchestrator.cli.comparison import print_comparison
-from orchestrator.cli.console import console
+from orchestrator.cli.console import console, open_session
 from orchestrator.cli.options import Cloud, EventStream, JobArguments, KeepOnFailure, Logs, Option, Project
-from orchestrator.client.arguments import seconds
-from orchestrator.client.events import Reporter
+from orchestrator.client.arguments import HOLD, seconds_if_given
 from orchestrator.client.jobs.job_files import parted, read
 from orchestrator.client.jobs.results import command_exit_code
-from orchestrator.client.jobs.runs import RunOptions, run_spec
-from orchestrator.client.session import Session
+from orchestrator.client.jobs.runs import RunOptions, start_run
 from orchestrator.client.shown_logs import choice
-from orchestrator.client.sweeps.sweeps import SweepRequest, run_sweep
+from orchestrator.client.sweeps.sweeps import run_sweep
 from orchestrator.errors import UserError
 
 _ATTACHED = (
@@ -48,25 +46,21 @@ def run(
         console().print_only_ids()
     chosen = choice("--logs", logs)
     console().choose_logs("--logs", chosen)
-    keep_s = None if keep is None else seconds("--keep", keep, "1m", "7d")
-    options = RunOptions(keep_s=keep_s, detach=detach, logs=chosen)
-    session = Session.open(cloud, project, reporter=console().reporter)
+    keep_s = seconds_if_given("--keep", keep, *HOLD)
+    session = open_session(cloud, project)
     found, path = read(job.request(keep_on_failure))
     spec, sweep = parted(found)
     if spec is not None:
         if again:
             raise UserError("--again is for a sweep, which leaves out what succeeded before; one job is always run")
-        return command_exit_code(session, run_spec(session, spec, path, options))
+        options = RunOptions(keep_s=keep_s, detach=detach, logs=chosen, cloud_is_named=session.cloud_is_named)
+        return command_exit_code(session, start_run(session, spec, path, options))
     assert sweep is not None
-    if options.keep_s is not None or detach:
+    if keep_s is not None or detach:
         raise UserError(_ATTACHED, hint="`tmux` or `nohup` keeps the command running")
     console().print_only_ids()  # stdout is for the table
-
-    def open_session(reporter: Reporter) -> Session:
-        return Session.open(cloud, project, reporter=reporter)
-
-    result = run_sweep(session, open_session, SweepRequest(sweep, path, again, chosen))
+    result = run_sweep(session, sweep, path, again=again, logs=chosen)
     ran = [each.run for each in result.variants if each.run is not None]
     if ran and not as_json:
         print_comparison(session, ran)
-    return session.exit_code(result.exit_code)
+    return result.exit_code

@@ -3,11 +3,10 @@
 from typing import Annotated, cast, get_args
 
 from orchestrator.cli import completion
-from orchestrator.cli.console import console, emit, emit_json, emit_wrapped
+from orchestrator.cli.console import emit, emit_json, emit_wrapped, open_session
 from orchestrator.cli.options import Json, Option
 from orchestrator.cli.tables import print_table
 from orchestrator.client.results import costs
-from orchestrator.client.session import Session
 from orchestrator.errors import UserError
 from orchestrator.report.money import tables
 from orchestrator.report.money.spending import By, CostReport
@@ -26,7 +25,7 @@ def cost(
     ] = "job",
     as_json: Json = False,
     as_csv: Annotated[bool, Option("--csv", help="Print one line for each row, with every figure.")] = False,
-) -> int:
+) -> None:
     """Show what this machine's slices and runs cost in a month: by job, what idled, what was lost, what spot saved.
 
     It is an estimate by a dated price table, from this machine's ledger: no other machine's runs, and no invoice. All
@@ -39,7 +38,7 @@ def cost(
         raise UserError("--month and --since exclude each other")
     if by not in get_args(By):
         raise UserError(f"--by {by}: must be one of {', '.join(get_args(By))}")
-    session = Session.open(reporter=console().reporter)
+    session = open_session()
     found = costs.cost(session, month=month, since=since, by=cast("By", by))
     if as_csv:
         emit(tables.csv_text(found).rstrip("\n"))
@@ -47,7 +46,6 @@ def cost(
         emit_json(found.as_json())
     else:
         _print(found)
-    return session.exit_code()
 
 
 def _print(found: CostReport) -> None:

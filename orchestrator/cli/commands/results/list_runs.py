@@ -1,10 +1,9 @@
 """`tpujob list`: the runs, newest first."""
 
-from orchestrator.cli.console import console, emit, emit_json
+from orchestrator.cli.console import emit, emit_json, open_session
 from orchestrator.cli.options import Json
 from orchestrator.cli.tables import print_table
 from orchestrator.client.results import history
-from orchestrator.client.session import Session
 from orchestrator.client.sweeps import progress
 from orchestrator.core.text.durations import format_duration
 from orchestrator.core.text.times import minute_clock
@@ -14,19 +13,18 @@ from orchestrator.report.whole_run import RunSummary
 HEAD = ("RUN", "JOB", "STATE", "STARTED", "TOOK", "COST")
 
 
-def list_runs(as_json: Json = False) -> int:
+def list_runs(as_json: Json = False) -> None:
     """List the runs of this machine, newest first. What is queued in a sweep that goes on comes before them."""
-    session = Session.open(reporter=console().reporter)
+    session = open_session()
     runs = history.runs(session)
     if as_json:
         emit_json([run.as_json() for run in runs])
-        return session.exit_code()
+        return
     waiting = [("-", each.name, each.state, "-", "-", "") for each in progress.queued(session)]
     if runs or waiting:
         print_table(HEAD, [*waiting, *map(_cells, runs)], right=(4,), states=(2,), shortens=(1,), wraps=(5,))
     else:
         emit("no runs yet; `tpujob run jobs/hello.yaml` makes one")
-    return session.exit_code()
 
 
 def _cells(run: RunSummary) -> tuple[str, ...]:

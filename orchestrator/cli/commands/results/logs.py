@@ -3,10 +3,9 @@
 import json
 from typing import Annotated
 
-from orchestrator.cli.console import console, emit
+from orchestrator.cli.console import console, emit, open_session
 from orchestrator.cli.options import Json, LogWorkers, Option, RunOrNewest
 from orchestrator.client.results.logs import read_logs
-from orchestrator.client.session import Session
 from orchestrator.client.shown_logs import choice
 
 
@@ -15,11 +14,11 @@ def logs(
     follow: Annotated[bool, Option("--follow", "-f", help="Go on until the run ends.")] = False,
     worker: LogWorkers = None,
     as_json: Json = False,
-) -> int:
+) -> None:
     """What the workers of a run wrote, as far as it arrived here."""
     workers = choice("--worker", worker)
     one = isinstance(workers, tuple) and len(workers) == 1
-    session = Session.open(reporter=console().reporter)
+    session = open_session()
     for lines in read_logs(
         session, run, follow=follow, workers="all" if as_json and workers is None else workers, option="--worker"
     ):
@@ -31,4 +30,3 @@ def logs(
                 emit(line if one else f"worker{lines.worker} | {line}")
         if console().is_unread:  # as `head` leaves: the run may go on for days
             break
-    return session.exit_code()

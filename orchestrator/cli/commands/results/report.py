@@ -4,11 +4,10 @@ import webbrowser
 from pathlib import Path
 from typing import Annotated
 
-from orchestrator.cli.console import console, emit
+from orchestrator.cli.console import emit, open_session
 from orchestrator.cli.options import Option, Runs
 from orchestrator.client.events import relative
 from orchestrator.client.results import pages, reports
-from orchestrator.client.session import Session
 from orchestrator.errors import UserError
 from orchestrator.report.comparison import compare
 
@@ -25,14 +24,14 @@ def report(
     as_csv: Annotated[
         bool, Option("--csv", help="Instead of the page: one line a run with every figure as it was measured.")
     ] = False,
-) -> int:
+) -> None:
     """Write a page of a run, or of several beside each other: one HTML file that opens offline.
 
     Every run has its page when it ends, and every sweep. This command writes it again, compares any runs, and prints the path.
     """
     if as_csv and opens:
         raise UserError("--csv writes no page, and --open opens one")
-    session = Session.open(reporter=console().reporter)
+    session = open_session()
     if as_csv:
         text = compare.csv_text(reports.compare(session, runs))
         if out is None:
@@ -45,4 +44,3 @@ def report(
             session.reporter.notice("note", "no browser could be started; open the file yourself")
     if out is not None:
         emit(str(relative(out.absolute())))
-    return session.exit_code()

@@ -1,23 +1,21 @@
 """`tpujob show`: one run: its state, its events, its results and files."""
 
-from orchestrator.cli.console import console, emit, emit_result, emit_stages
+from orchestrator.cli.console import emit, emit_result, emit_stages, open_session
 from orchestrator.cli.options import Json, RunOrNewest
 from orchestrator.cli.tables import on_terminal, print_table
 from orchestrator.client.results import reports
-from orchestrator.client.session import Session
 from orchestrator.report import results
 from orchestrator.report.results import RunReport
 
 
-def show(run: RunOrNewest = None, as_json: Json = False) -> int:
+def show(run: RunOrNewest = None, as_json: Json = False) -> None:
     """Show one run: its state and events, how long each part took, what it cost, and its files."""
-    session = Session.open(reporter=console().reporter)
+    session = open_session()
     found = reports.show(session, run)
     if as_json or not on_terminal():
         emit_result(found.as_json(), results.lines(found), as_json=as_json)
     else:
         _print(found)
-    return session.exit_code()
 
 
 def _print(found: RunReport) -> None:

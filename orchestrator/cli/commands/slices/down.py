@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.console import console, emit, emit_json
+from orchestrator.cli.console import emit, emit_json, emit_lines, open_session
 from orchestrator.cli.options import Cloud, Json, Name, Option, Project
 from orchestrator.client.session import Session
 from orchestrator.client.slices.down import DownResult, NameNeeded, take_down
@@ -20,7 +20,7 @@ def down(
     as_json: Json = False,
     cloud: Cloud = None,
     project: Project = None,
-) -> int:
+) -> None:
     """Delete a slice and prove that it is gone. Nothing to delete is no error.
 
     Without a NAME, the slice of `tpujob up` without a NAME. If there is none, it asks for another one on a terminal,
@@ -30,25 +30,20 @@ def down(
     """
     if name and everything:
         raise UserError("give a NAME or --all, not both")
-    session = Session.open(cloud, project, reporter=console().reporter, quiet=True, ends=True, light=True)
+    session = open_session(cloud, project, quiet=True, ends=True, light=True)
     taken_down = _take_down(session, name, everything=everything, may_ask=not as_json and sys.stdin.isatty())
     if taken_down is None:
-        return session.exit_code()
+        return
     result, name = taken_down
     if as_json:
         emit_json({"released": [asdict(each) for each in result.released], "alive": list(result.alive)})
-        if result.error is not None:
-            raise result.error
-        return session.exit_code()
-    for each in result.released:
-        if each.absent:
-            emit(f"{each.node} absent (checked {clock(each.checked_at)})")
+    else:
+        emit_lines(f"{each.node} absent (checked {clock(each.checked_at)})" for each in result.released if each.absent)
     if result.error is not None:
         raise result.error
-    if not result.released:
+    if not result.released and not as_json:
         alive = f"; alive: {', '.join(result.alive)}" if result.alive else ""
         emit(f"nothing to release{f' named {name}' if name else ''}{alive}")
-    return session.exit_code()
 
 
 def _take_down(

@@ -3,9 +3,8 @@
 from typing import Annotated
 
 from orchestrator.cli import completion
-from orchestrator.cli.console import console, emit
+from orchestrator.cli.console import emit, open_session
 from orchestrator.cli.options import Argument, Cloud, Option, Project
-from orchestrator.client.session import Session
 from orchestrator.client.slices.forward import forwarding, port_wish, wait_for_end
 from orchestrator.errors import UserError
 
@@ -22,7 +21,7 @@ def forward(
     worker: Annotated[int, Option(min=0, help="Worker index, from 0.")] = 0,
     cloud: Cloud = None,
     project: Project = None,
-) -> int:
+) -> None:
     """Let ports of this machine lead to ports of a worker, such as TensorBoard's, until Ctrl-C or the end of the slice.
 
     Where a port is in use here, another one takes its place; with LOCAL:PORT it is that one or none. Only programs of this
@@ -36,9 +35,8 @@ def forward(
         if wish is None:
             raise UserError(f"{port} is no port", hint="`6006`, or `8080:6006` for port 8080 here")
         wishes.append(wish)
-    session = Session.open(cloud, project, reporter=console().reporter)
+    session = open_session(cloud, project)
     with forwarding(session, name, wishes, worker) as (shell, forwarded):
         for each in forwarded:
             emit(str(each))
         session.reporter.notice("end", wait_for_end(session, shell))
-    return session.exit_code()

@@ -3,10 +3,9 @@
 from typing import Annotated, Literal
 
 from orchestrator.cli import completion
-from orchestrator.cli.console import console, emit_json
+from orchestrator.cli.console import console, emit_json, open_session
 from orchestrator.cli.options import Argument, Cloud, Json, Option, Project
 from orchestrator.cli.tables import print_table
-from orchestrator.client.session import Session
 from orchestrator.client.slices import offers as client
 from orchestrator.core.planning.location_rules import is_place
 from orchestrator.errors import UserError
@@ -48,33 +47,33 @@ def offers(
     as_json: Json = False,
     cloud: Cloud = None,
     project: Project = None,
-) -> int:
+) -> None:
     """List the TPUs there are: types, topologies, zones, and dated prices of a whole slice per hour."""
     if on == "gke":
         kind, zone = _chosen(what or [], kind, zone)
         if zone or spot or refresh or cloud or project:
             raise UserError("--on gke goes with a type and --json only: which node pools a cluster has is not asked")
-        return _print_gke(kind, as_json=as_json)
-    session = Session.open(cloud, project, reporter=console().reporter, light=True)
+        _print_gke(kind, as_json=as_json)
+        return
+    session = open_session(cloud, project, light=True)
     kind, zone = _chosen(what or [], kind, zone)
     found = client.offers(session, accelerator=kind, zone=zone, spot=spot, refresh=refresh, all_sizes=as_json)
     if as_json:
         emit_json(found.as_json())
-        return session.exit_code()
+        return
     rows = found.in_project
     if rows:
         shown = table(rows, by_zone=found.by_zone)
         print_table(shown.head, shown.rows, right=shown.right, optional=(4, 3))
     for stage, text in _notes(found, session.target.project):
         session.reporter.notice(stage, text)
-    return session.exit_code()
 
 
-def _print_gke(kind: str | None, *, as_json: bool) -> int:
+def _print_gke(kind: str | None, *, as_json: bool) -> None:
     found = cluster_offers.offered_on_gke(kind)
     if as_json:
         emit_json({"offers": [cluster_offers.as_json(row) for row in found]})
-        return 0
+        return
     rows = [row for row in found if kind or row.hosts <= MANY_HOSTS]
     shown = cluster_offers.table(rows)
     print_table(shown.head, shown.rows, right=shown.right, optional=(4,))
@@ -84,7 +83,6 @@ def _print_gke(kind: str | None, *, as_json: bool) -> int:
     console().reporter.notice(
         "gke", "what GKE has, by the shipped table; a cluster has the types of its own node pools"
     )
-    return 0
 
 
 def _chosen(words: list[str], kind: str | None, zone: str | None) -> tuple[str | None, str | None]:

@@ -3,9 +3,8 @@
 import os
 from typing import Annotated
 
-from orchestrator.cli.console import console, emit_errors
+from orchestrator.cli.console import console, emit_errors, open_session
 from orchestrator.cli.options import Argument, Cloud, Option, Project
-from orchestrator.client.session import Session
 from orchestrator.client.slices.copies import copy_argv, copy_everywhere, open_copy, parse
 
 
@@ -29,13 +28,13 @@ def scp(
     worker gets the files, or DST gets a directory for each worker: worker0 and so on. A local name with a colon is `./NAME:X`.
     """
     copy = parse(places, worker, recursive=recursive)
-    session = Session.open(cloud, project, reporter=console().reporter)
+    session = open_session(cloud, project)
     shell = open_copy(session, copy)
     if not copy.everywhere:
         argv = copy_argv(shell, copy)
         console().quiet()
         os.execvp(argv[0], argv)  # noqa: S606 - its progress is shown by scp itself, and the exit code is its own
-    return session.exit_code(copy_everywhere(session, shell, copy, _print))
+    return copy_everywhere(session, shell, copy, _print)
 
 
 def _print(worker: int, lines: list[str]) -> None:

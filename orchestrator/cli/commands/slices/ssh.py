@@ -3,10 +3,9 @@
 import os
 from typing import Annotated
 
-from orchestrator.cli.console import console, emit_errors, emit_lines
+from orchestrator.cli.console import console, emit_errors, emit_lines, open_session
 from orchestrator.cli.options import AFTER_DASHES, Argument, Cloud, Name, Option, Project, WorkerOrAll
 from orchestrator.client.arguments import worker_or_all
-from orchestrator.client.session import Session
 from orchestrator.client.slices.on_all_workers import run_on_all
 from orchestrator.client.slices.shell import SshOptions, check_forwards, ssh_argv
 from orchestrator.errors import UserError
@@ -48,12 +47,12 @@ def ssh(
     options = SshOptions(index or 0, terminal, no_command, *forwards)
     if index is None and (not command or options.words()):
         raise UserError("--worker all runs one command", hint="`tpujob ssh NAME --worker all -- COMMAND`")
-    session = Session.open(cloud, project, reporter=console().reporter)
+    session = open_session(cloud, project)
     if index is not None:
         argv = ssh_argv(session, name, options, command or [])
         console().quiet()
         os.execvp(argv[0], argv)  # noqa: S606 - the terminal is ssh's from here on, and so is the exit code
-    return session.exit_code(run_on_all(session, name, command or [], _print))
+    return run_on_all(session, name, command or [], _print)
 
 
 def _print(worker: int, is_error: bool, lines: list[str]) -> None:

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from orchestrator.cli import completion
-from orchestrator.cli.console import console, emit, emit_lines
+from orchestrator.cli.console import emit, emit_lines, open_session
 from orchestrator.cli.options import Argument, Cloud, Option, Project
 from orchestrator.client.session import Session
 from orchestrator.client.slices import ssh_config as client
@@ -18,7 +18,7 @@ def ssh_config(
     remove: Annotated[bool, Option("--remove", help="Take the line out of ~/.ssh/config.")] = False,
     cloud: Cloud = None,
     project: Project = None,
-) -> int:
+) -> None:
     """Print the line for ~/.ssh/config with which ssh, rsync and editors know the workers of every slice.
 
     Worker 1 of the slice `trainer` is the host tpu-trainer-1, as long as the slice exists. It also has the name of its node:
@@ -26,7 +26,7 @@ def ssh_config(
     """
     if (name is not None) + install + remove > 1:
         raise UserError("give one of NAME, --install and --remove")
-    session = Session.open(cloud, project, reporter=console().reporter)
+    session = open_session(cloud, project)
     if name is not None:
         emit_lines(client.of_slice(session, name).splitlines())
     elif install or remove:
@@ -34,7 +34,6 @@ def ssh_config(
     else:
         emit(client.include(session).line)
         session.reporter.notice("hint", "it goes to the top of ~/.ssh/config: `tpujob ssh-config --install`")
-    return session.exit_code()
 
 
 def _report(session: Session, done: client.Include, *, installed: bool) -> None:

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 
 from orchestrator import catalog
-from orchestrator.cli.console import console, emit, emit_json, emit_wrapped
+from orchestrator.cli.console import emit, emit_json, emit_wrapped, open_session
 from orchestrator.cli.options import Cloud, Json, Project
 from orchestrator.cli.tables import on_terminal, print_table
-from orchestrator.client.session import Session
 from orchestrator.client.slices.status import SliceRow, WaitingRun
 from orchestrator.client.slices.status import status as slice_status
 from orchestrator.client.sweeps.progress import SweepProgress
@@ -25,12 +24,11 @@ def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) 
     Exits with 77 when the API could not be asked for want of credentials or a permission, with 75 when it did not answer, or
     not completely: then something may be alive that is not listed.
     """
-    session = Session.open(cloud, project, reporter=console().reporter, ends=True, light=True)
+    session = open_session(cloud, project, ends=True, light=True)
     found = slice_status(session)
-    code = session.exit_code(found.exit_code)
     if as_json:
         emit_json(found.as_json())
-        return code
+        return found.exit_code
     session.announce()
     for asked in found.projects:
         emit(asked.summary)
@@ -41,7 +39,7 @@ def status(as_json: Json = False, cloud: Cloud = None, project: Project = None) 
     print_slices(found.slices, found.waiting, complete=found.exit_code == 0)
     for sweep in found.sweeps:
         _print_sweep(sweep)
-    return code
+    return found.exit_code
 
 
 def print_slices(rows: Sequence[SliceRow], waiting: Sequence[WaitingRun], *, complete: bool) -> None:

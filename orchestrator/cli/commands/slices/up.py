@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli import completion
-from orchestrator.cli.console import console, emit_result
+from orchestrator.cli.console import console, emit_result, open_session
 from orchestrator.cli.options import Argument, Cloud, Json, Option, Project
-from orchestrator.client.arguments import seconds
+from orchestrator.client.arguments import HOLD, LIFE, WAIT, seconds, seconds_if_given
 from orchestrator.client.session import Session
-from orchestrator.client.slices.up import UpOptions, UpResult, bring_up, preview_up
+from orchestrator.client.slices.up import SliceOptions, UpResult, bring_up, preview_up
 from orchestrator.core.lease.access import Via
 from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.core.text.durations import format_duration
@@ -80,25 +80,25 @@ def up(
     as_json: Json = False,
     cloud: Cloud = None,
     project: Project = None,
-) -> int:
+) -> None:
     """Bring a TPU slice to READY and hold it. Running it twice changes nothing."""
-    options = UpOptions(
+    options = SliceOptions(
         name=name,
         zone=zone,
         accelerator=accelerator,
         runtime=runtime,
-        max_duration_s=seconds("--ttl", max_duration or DEFAULT_TTL, "6m", "7d"),
+        max_duration_s=seconds("--ttl", max_duration or DEFAULT_TTL, *LIFE),
         idle_s=_idle_s(idle),
-        wait_s=seconds("--wait", wait, "1s", "7d") if wait is not None else 0.0,
+        wait_s=seconds_if_given("--wait", wait, *WAIT) or 0.0,
         provisioning=_provisioning(spot, provisioning),
         recreate=yes,
         via=via,
     )
-    session = Session.open(cloud, project, reporter=console().reporter)
+    session = open_session(cloud, project)
     if dry_run:
         request = preview_up(session, options)
         emit_result(request, request_lines(request), as_json=as_json)
-        return session.exit_code()
+        return
     result = _bring_up(session, options)
     if max_duration is not None and result.action not in MADE:
         end = f"{result.name} existed: its end stays {day_clock(result.ends_at)}"
@@ -111,10 +111,9 @@ def up(
     )
     line = f"{result.node}\t{result.accelerator}\t{result.zone}\tREADY"
     emit_result(asdict(result), [line], as_json=as_json)
-    return session.exit_code()
 
 
-def _bring_up(session: Session, options: UpOptions) -> UpResult:
+def _bring_up(session: Session, options: SliceOptions) -> UpResult:
     """Ask on a terminal before a slice is deleted and created again."""
     try:
         return bring_up(session, options)
@@ -128,10 +127,8 @@ def _bring_up(session: Session, options: UpOptions) -> UpResult:
 
 
 def _idle_s(idle: str | None) -> float | None:
-    """Return what `UpOptions.idle_s` says of the option; None: it was not given."""
-    if idle is None:
-        return None
-    return math.inf if idle == NEVER else seconds("--idle", idle, "1m", "7d")
+    """Return what `SliceOptions.idle_s` says of the option; None: it was not given."""
+    return math.inf if idle == NEVER else seconds_if_given("--idle", idle, *HOLD)
 
 
 def _provisioning(spot: bool, provisioning: Provisioning | None) -> Provisioning | None:

@@ -16,7 +16,7 @@ import yaml
 
 import tpujob
 from orchestrator.client.events import Event, Notice, Reporter
-from orchestrator.client.jobs.exporting import Export, ExportRequest, exported
+from orchestrator.client.jobs.exporting import Export, exported
 from orchestrator.client.jobs.job_files import JobRequest
 from orchestrator.client.session import Session
 from orchestrator.core.jobfile import keys
@@ -46,7 +46,7 @@ class World:
     def export(self, text: str, **asked: Any) -> Export:
         session = Session.open(reporter=Reporter(self.events.append))
         try:
-            return exported(session, ExportRequest(JobRequest(file=self.write(text)), **asked))
+            return exported(session, JobRequest(file=self.write(text)), **asked)
         finally:
             session.close()
 

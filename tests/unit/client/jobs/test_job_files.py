@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from orchestrator.client.events import Event, Notice, Reporter
-from orchestrator.client.jobs.job_files import JobRequest, load, name_of
+from orchestrator.client.jobs import job_files
+from orchestrator.client.jobs.job_files import JobRequest, environment, name_of
 from orchestrator.core.jobfile.keys import JobSpec
 from orchestrator.errors import JobSpecError, UserError
 
@@ -27,7 +28,9 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def read(file: str | None = "job.yaml", **changes: Any) -> JobSpec:
-    return load(JobRequest(file=Path(file) if file else None, **changes), Reporter())[0]
+    spec, _ = job_files.read(JobRequest(file=Path(file) if file else None, **changes))
+    assert isinstance(spec, JobSpec)
+    return spec
 
 
 def test_every_option_changes_its_key() -> None:
@@ -94,7 +97,7 @@ def test_a_mistake_names_the_option(changes: dict[str, Any], problem: str) -> No
 
 def test_a_warning_about_an_option_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Event] = []
-    load(JobRequest(Path("job.yaml"), env=("PYTHONPATH=x",)), Reporter(told.append))
+    environment(read(env=("PYTHONPATH=x",)), Reporter(told.append))
     assert [each.text for each in told if isinstance(each, Notice)] == [
         "--env PYTHONPATH: changes how programs on the worker start; remove it if the job does not need it"
     ]
@@ -103,7 +106,8 @@ def test_a_warning_about_an_option_names_it(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_variable_without_a_value_is_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "abc123def456ghi789")
     reporter = Reporter()
-    spec, env, _ = load(JobRequest(Path("job.yaml"), env=("MY_TOKEN",)), reporter)
+    spec = read(env=("MY_TOKEN",))
+    env = environment(spec, reporter)
     assert env["MY_TOKEN"] == "abc123def456ghi789" and "abc123" not in str(spec.env)
     assert "abc123" not in reporter.secrets.hide("the job prints abc123def456ghi789")
 
@@ -112,8 +116,12 @@ def test_a_variable_without_a_value_is_the_users_own(monkeypatch: pytest.MonkeyP
 
 
 def test_without_a_file_the_code_is_the_working_directory(directory: Path) -> None:
-    spec, _, path = load(JobRequest(command=("python", "train.py", "--help"), zone="us-central1"), Reporter())
-    assert (spec.name, spec.command, spec.code) == ("train", "python train.py --help", ".")
+    spec, path = job_files.read(JobRequest(command=("python", "train.py", "--help"), zone="us-central1"))
+    assert isinstance(spec, JobSpec) and (spec.name, spec.command, spec.code) == (
+        "train",
+        "python train.py --help",
+        ".",
+    )
     assert path.parent == directory and spec.tpu.zone == ("us-central1",)
 
 
