@@ -111,14 +111,13 @@ class SupplyAdmin(Api):
         return rehearsal.dump(self.state)
 
     @route("PUT", "/_emulator/rehearsal")
-    async def put_rehearsal(self, call: ApiCall) -> Json:
-        """Replace the present rehearsal as a whole."""
-        return self._begin(await call.body())
-
     @route("DELETE", "/_emulator/rehearsal")
-    async def end_rehearsal(self, call: ApiCall) -> Json:
-        """Make everything unlimited again, without faults. Settings stay."""
-        return self._begin({})
+    async def put_rehearsal(self, call: ApiCall) -> Json:
+        """Replace the present rehearsal as a whole; DELETE: make everything unlimited again, without faults. Settings stay."""
+        data = await call.body() if call.request.method == "PUT" else {}
+        rehearsal.rehearse(self.state, data, self.driver.clock())
+        self.driver.changed()
+        return rehearsal.dump(self.state)
 
     @route("GET", "/_emulator/capacity")
     async def get_capacity(self, call: ApiCall) -> Json:
@@ -146,11 +145,6 @@ class SupplyAdmin(Api):
         self.state.supply.capacity = []
         self.driver.changed()
         return await self.get_capacity(call)
-
-    def _begin(self, data: Json) -> Json:
-        rehearsal.rehearse(self.state, data, self.driver.clock())
-        self.driver.changed()
-        return rehearsal.dump(self.state)
 
 
 # The daemon's own paths for faults, the request log, and for what happens to nodes and workers.

@@ -50,10 +50,9 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
     app.on_response_prepare.append(fault_middleware.date_header(driver))
     grpc_api, relay = GrpcApi(driver), RelayApi(driver)
     admins = Admin(driver, shutdown), FaultAdmin(driver, requests), SupplyAdmin(driver)
-    of_project = OpenIdApi(driver), ComputeApi(driver), ServicesApi(driver), PermissionsApi(driver)
+    of_project = OpenIdApi(driver), ComputeApi(driver), ServicesApi(driver), PermissionsApi(driver), StorageApi(driver)
     for api in (RestApi(driver), QueueApi(driver), OsLoginApi(driver), *of_project, *admins, grpc_api, relay):
         app.add_routes(api.routes())
-    app.add_routes(StorageApi(store.directory / "buckets").routes())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, shutdown.set)
     if end_fd is not None:

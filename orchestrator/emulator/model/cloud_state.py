@@ -60,9 +60,8 @@ class CloudState(ProviderEvents):
             changed |= self.queue.advance()
         return changed
 
-    def next_due(self) -> float | None:
-        due = super().next_due()
-        return min(self.queue.next_due() + ([] if due is None else [due]), default=None) if self.queue.rows else due
+    def _dues(self) -> list[float]:
+        return super()._dues() + self.queue.dues()
 
     def _create_delayed(self) -> bool:
         ready = [arguments for due, arguments in self.delayed_creates if due <= self.now]
@@ -192,9 +191,8 @@ class CloudState(ProviderEvents):
                 node.hidden_until = node.due
             return self.begin_timed_operation(node, "delete", api_version, effect)
         if node.state == "DELETING" and node.due is not None:
-            if node.operation is None:  # the service deletes it
-                node.operation = self.begin_operation(node, "delete", api_version).name
-            return self.operations[node.operation]
+            known = self.operations.get(node.operation or "")  # None: the service deletes it
+            return known or self.begin_own_operation(node, "delete", api_version)
         if kind != "operation_fails":
             self._interrupt(node, api_errors.superseded)
         operation = self._begin(node, "delete", "DELETING", api_version, effect)

@@ -43,11 +43,8 @@ class ProviderEvents(NodeTransitions):
             changed |= self._apply(self.events.pop(0))
         return changed
 
-    def next_due(self) -> float | None:
-        due = super().next_due()
-        if not self.events:
-            return due
-        return self.events[0].at if due is None else min(due, self.events[0].at)
+    def _dues(self) -> list[float]:
+        return super()._dues() + [event.at for event in self.events[:1]]
 
     def _schedule(self, seconds: float, node: Node, kind: str, *, notice_s: float = 0.0, state: str = "") -> None:
         event = ProviderEvent(self.now + seconds, node.uid, kind, notice_s, state)
