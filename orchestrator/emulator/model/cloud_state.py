@@ -166,8 +166,7 @@ class CloudState(ProviderEvents):
         self, name: str, verb: str, api_version: str, now: float, effect: Fault | None = None
     ) -> OperationRecord:
         """Stop or start a node, as `verb` says. Return the operation. Raises ApiError if the API refuses the call."""
-        self.advance(now)
-        node = self._idle(name)
+        node = self._idle(name, now)
         if verb == "stop" and node.workers > 1:
             raise api_errors.only_single_hosts()
         needed, state = VERBS[verb]
@@ -182,8 +181,7 @@ class CloudState(ProviderEvents):
 
         Raises ApiError if there is no such node, or under a fault.
         """
-        self.advance(now)
-        node, kind = self._idle(name), effect and effect.kind
+        node, kind = self._idle(name, now), effect and effect.kind
         if kind == "refuse_delete":
             raise api_errors.wrong_state("delete", node.state)
         if effect is not None and kind in ("delete_dropped", "operation_forgets"):
@@ -207,8 +205,7 @@ class CloudState(ProviderEvents):
 
         Raises ApiError if the API refuses the call.
         """
-        self.advance(now)
-        node, kind = self._idle(name), effect and effect.kind
+        node, kind = self._idle(name, now), effect and effect.kind
         if node.due is not None:
             raise api_errors.busy()
         if node.state not in ("READY", "STOPPED"):
@@ -226,8 +223,9 @@ class CloudState(ProviderEvents):
             return self.end_later(operation, effect.seconds)
         return self.completed_operation(node, "update", api_version)
 
-    def _idle(self, name: str) -> Node:
-        """Return the node. Raises ApiError if there is none, or if a stuck patch keeps it busy."""
+    def _idle(self, name: str, now: float) -> Node:
+        """Return the node as of `now`. Raises ApiError if there is none, or if a stuck patch keeps it busy."""
+        self.advance(now)
         node = self.node(name)
         if node.busy_until is not None and node.busy_until > self.now:
             raise api_errors.busy()

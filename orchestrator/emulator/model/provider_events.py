@@ -97,8 +97,7 @@ class ProviderEvents(NodeTransitions):
 
         Raises ApiError if there is no such node.
         """
-        self.advance(now)
-        node = self._existing(name)
+        node = self._existing(name, now)
         if notice_s <= 0 or node.state != "READY":
             return self.set_state(name, "PREEMPTED", now)
         if node.preempted_at is None:  # the first notice holds
@@ -123,8 +122,7 @@ class ProviderEvents(NodeTransitions):
         `lasts_s` None: as in the settings; `workers`: those that see the notice in their metadata, by default all.
         Raises ApiError if there is no such node, or if it is not READY or has maintenance already.
         """
-        self.advance(now)
-        node = self._existing(name)
+        node = self._existing(name, now)
         if node.state != "READY" or node.maintenance is not None:
             raise api_errors.wrong_state("maintenance", node.state if node.maintenance is None else "MAINTENANCE")
         begins_at = self.now + notice_s
@@ -143,7 +141,7 @@ class ProviderEvents(NodeTransitions):
 
     def may_begin_maintenance(self, name: str) -> Node:
         """Return the node. Raises ApiError unless it has announced maintenance that the customer may begin."""
-        node = self._existing(name)
+        node = self._existing(name, self.now)
         if node.maintenance is None or node.maintenance.ongoing or not node.can_reschedule:
             raise api_errors.no_maintenance(name)
         return node
@@ -163,8 +161,7 @@ class ProviderEvents(NodeTransitions):
 
         Raises ApiError if there is no such node, BadData if the state is not a settled one.
         """
-        self.advance(now)
-        node = self._existing(name)
+        node = self._existing(name, now)
         check_value("state", state, str, choices=tuple(SETTLED_POWER))
         self._interrupt(node, lambda _: api_errors.interrupted(state))
         node.boot_pending = state == "READY" and node.state != "READY"
@@ -185,15 +182,15 @@ class ProviderEvents(NodeTransitions):
 
         Raises ApiError if there is no such node.
         """
-        self.advance(now)
-        node = self._existing(name)
+        node = self._existing(name, now)
         self.delete_by_service(node)
         node.hidden_until = FOREVER
         node.due = self.now
         self.advance(now)
         return node
 
-    def _existing(self, name: str) -> Node:
+    def _existing(self, name: str, now: float) -> Node:
+        self.advance(now)
         if name not in self.nodes:
             raise api_errors.not_found(name)
         return self.nodes[name]

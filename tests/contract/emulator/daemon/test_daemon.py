@@ -205,8 +205,7 @@ def test_a_create_continues_after_a_kill_as_soon_as_a_file_of_a_worker_appears(
 ) -> None:
     """An empty host key, left by a kill between its creation and its writing, must not disable the worker."""
     api, vms = client_for(emulator), emulator.state_dir / "vms"
-    body = node_body(metadata={"ssh-keys": ssh_keys})
-    body.accelerator_type = "v5litepod-16"
+    body = node_body(accelerator_type="v5litepod-16", metadata={"ssh-keys": ssh_keys})
     creating = api.create_node(parent=ZONE, node_id="coming", node=body)
     while not list(vms.glob(f"*/{file}")) and not creating.done():  # a draft may be renamed before it is seen
         pass

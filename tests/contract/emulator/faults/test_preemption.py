@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
@@ -16,7 +14,7 @@ from google.cloud import tpu_v2
 
 from orchestrator.emulator.daemon.control import DaemonRefused
 from tests.cli_fixture import Tpujob
-from tests.contract.emulator.conftest import ZONE, client_for, finish, node_body
+from tests.contract.emulator.conftest import ZONE, client_for, fetch, finish, node_body
 from tests.emulator_fixture import Emulator
 from tests.waiting import HANG_S, until
 
@@ -38,9 +36,9 @@ class Vm:
         return self.reply(path)[0]
 
     def reply(self, path: str) -> tuple[str, str]:
-        asked = urllib.request.Request(f"{self.url}/{path}", headers={"Metadata-Flavor": "Google"})
-        with urllib.request.urlopen(asked, timeout=HANG_S) as reply:
-            return str(reply.read().decode()), str(reply.headers["ETag"])
+        status, text, headers = fetch(f"{self.url}/{path}")
+        assert status == 200, text
+        return text, headers["ETag"]
 
     def act(self, action: str, **body: Any) -> None:
         self.cloud.request("POST", f"/_emulator/nodes/{self.node_id}:{action}", body)

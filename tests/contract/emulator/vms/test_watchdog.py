@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -27,6 +25,7 @@ from orchestrator.engine.provision.startup_script import startup_script, watchdo
 from orchestrator.remote.fleet.fleet import Fleet
 from orchestrator.remote.ssh.keys import KeyPair, create_key, ssh_keys_metadata
 from orchestrator.vm.watchdog import PROVERS
+from tests.contract.emulator.conftest import fetch
 from tests.contract.remote.fixture import workers_of
 from tests.emulator_fixture import Emulator
 from tests.leases import lease_on
@@ -211,14 +210,8 @@ def test_the_watchdog_runs_on_after_the_end_of_the_daemon(
 
 
 def call(emulator: Emulator, token: str, method: str, path: str) -> tuple[int, str]:
-    request = urllib.request.Request(f"{emulator.url}{path}", method=method)
-    request.add_header("Authorization", f"Bearer {token}")
-    try:
-        with urllib.request.urlopen(request, timeout=HANG_S) as reply:
-            return reply.status, ""
-    except urllib.error.HTTPError as error:
-        text = error.read().decode()
-        return error.code, json.loads(text)["error"]["message"] if text.startswith("{") else text
+    status, text, _ = fetch(f"{emulator.url}{path}", method, Authorization=f"Bearer {token}")
+    return status, "" if status == 200 else json.loads(text)["error"]["message"]
 
 
 def token_of(node: Node) -> str:
