@@ -1,6 +1,6 @@
 """What a request names (the method, the resource, the query, the fault that it meets), and the routes that reply to it.
 
-For `rest`, `rest_queue`, `admin` and the middlewares. Faults and the request log use the same names.
+For all routes and the middlewares. Faults and the request log use the same names.
 """
 
 import base64

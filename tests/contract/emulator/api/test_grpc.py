@@ -113,9 +113,14 @@ def test_a_queued_resource_from_create_to_absence(channel: grpc.Channel, version
         client.get_queued_resource(name=name)
 
 
-def test_the_customer_begins_maintenance_of_a_queued_resource(channel: grpc.Channel, shared_emulator: Emulator) -> None:
-    before = {name: shared_emulator.patch_settings()[name] for name in ("notice_s", "maintenance_s")}
-    shared_emulator.patch_settings(notice_s=3600, maintenance_s=3600)
+@pytest.fixture
+def slow_maintenance(shared_emulator: Emulator) -> Iterator[None]:
+    with shared_emulator.settings(notice_s=3600, maintenance_s=3600):
+        yield
+
+
+@pytest.mark.usefixtures("slow_maintenance")
+def test_the_customer_begins_maintenance_of_a_queued_resource(channel: grpc.Channel) -> None:
     alpha = tpu_v2alpha1.TpuClient(transport=AlphaTransport(channel=channel))
     node = tpu_v2alpha1.Node(accelerator_type="v6e-8", runtime_version="v2-alpha-tpuv6e")
     specs = [{"parent": ZONE, "node_id": each, "node": node} for each in ("kept1", "kept2")]
@@ -138,7 +143,6 @@ def test_the_customer_begins_maintenance_of_a_queued_resource(channel: grpc.Chan
         alpha.perform_maintenance_queued_resource(request={"name": name, "node_names": ["stranger"]})
     assert list(alpha.list_reservations(request={"parent": ZONE})) == []
     finish(alpha.delete_queued_resource(request={"name": name, "force": True}))
-    shared_emulator.patch_settings(**before)
 
 
 def test_places_types_runtimes_and_operations_are_those_of_rest(
