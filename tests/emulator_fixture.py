@@ -18,6 +18,7 @@ import pytest
 from orchestrator.emulator import pytest_plugin
 from orchestrator.emulator.daemon import control
 from orchestrator.emulator.daemon.control import Endpoint
+from tests.waiting import until
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,11 @@ class Emulator:
             yield
         finally:
             self.patch_settings(**{name: before[name] for name in settings})
+
+    def kill(self) -> None:
+        """Kill the daemon, as a power cut does."""
+        psutil.Process(self.endpoint.pid).kill()
+        until(lambda: control.running(self.state_dir) is None, "the end of a killed daemon")
 
     def restarted(self) -> Emulator:
         """Return the daemon that runs in the same directory; start one if there is none."""

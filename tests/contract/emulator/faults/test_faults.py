@@ -412,8 +412,7 @@ def test_a_worker_that_a_killed_daemon_froze_resumes_after_a_restart(
     pid = int(machine.output("setsid sleep 600 </dev/null >/dev/null 2>&1 & echo $!"))
     act(emulator, name, "worker", worker=0, condition="frozen")
     assert psutil.Process(pid).status() == psutil.STATUS_STOPPED
-    psutil.Process(emulator.endpoint.pid).kill()
-    until(lambda: control.running(emulator.state_dir), wanted=lambda found: found is None)
+    emulator.kill()
     emulator.restarted()
     assert psutil.Process(pid).status() != psutil.STATUS_STOPPED
     assert machine.output("echo here") == "here"

@@ -29,7 +29,7 @@ from tests.contract.emulator.conftest import fetch
 from tests.contract.remote.fixture import workers_of
 from tests.emulator_fixture import Emulator
 from tests.leases import lease_on
-from tests.waiting import HANG_S, until
+from tests.waiting import until
 
 TIMINGS = GOOGLE.scaled(300)  # a heartbeat each 0.2 s, 3 s time to live
 PARENT = "projects/emulated/locations/us-central1-a"
@@ -181,18 +181,12 @@ def test_the_watchdog_ends_with_its_vm_and_runs_after_the_next_boot(make: Make, 
     until(lambda: node.reports()[0]["claimed_until"] == int(node.get()["labels"]["tpujob-claimed-until"]))  # type: ignore[index]
 
 
-def kill(emulator: Emulator) -> None:
-    daemon = psutil.Process(emulator.endpoint.pid)
-    daemon.kill()
-    daemon.wait(HANG_S)
-
-
 def stop(emulator: Emulator) -> None:
     """Every process of the VM ends: after it, and after a restart of this machine, the VM boots again."""
     assert control.stop(emulator.state_dir)
 
 
-@pytest.mark.parametrize("end", [pytest.param(kill, marks=pytest.mark.exhaustive), stop])
+@pytest.mark.parametrize("end", [pytest.param(Emulator.kill, marks=pytest.mark.exhaustive), stop])
 def test_the_watchdog_runs_on_after_the_end_of_the_daemon(
     make: Make, emulator: Emulator, end: Callable[[Emulator], None]
 ) -> None:
