@@ -15,10 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
+from orchestrator.emulator import pytest_plugin
 from orchestrator.emulator.daemon import control
 from orchestrator.emulator.daemon.control import Endpoint
-
-NO_DELAYS = {"provision_s": 0, "stop_s": 0, "start_s": 0, "delete_s": 0}
+from tests.waiting import until
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,11 @@ class Emulator:
     def trusted(self) -> Emulator:
         """The same daemon, asked as tpujob's own client: startup-scripts run."""
         return replace(self, endpoint=replace(self.endpoint, token=self.endpoint.tpujob_token))
+
+    @property
+    def published(self) -> pytest_plugin.TpuEmulator:
+        """The same daemon, as the plugin gives it to tests of other projects."""
+        return pytest_plugin.TpuEmulator(self.endpoint, self.state_dir)
 
     def for_gcloud(self, home: Path) -> dict[str, str]:
         """Return the environment of gcloud on this daemon: with files of its own, for scenarios run at the same time."""
@@ -72,6 +77,11 @@ class Emulator:
         finally:
             self.patch_settings(**{name: before[name] for name in settings})
 
+    def kill(self) -> None:
+        """Kill the daemon, as a power cut does."""
+        psutil.Process(self.endpoint.pid).kill()
+        until(lambda: control.running(self.state_dir) is None, "the end of a killed daemon")
+
     def restarted(self) -> Emulator:
         """Return the daemon that runs in the same directory; start one if there is none."""
         return Emulator(control.ensure_running(self.state_dir), self.state_dir)
@@ -79,20 +89,11 @@ class Emulator:
 
 @contextmanager
 def running_emulator(state_dir: Path) -> Iterator[Emulator]:
-    reading_end, writing_end = os.pipe()  # the daemon ends with this process, also if that is killed
-    try:
-        started = Emulator(control.ensure_running(state_dir, ends_with=reading_end), state_dir)
-    finally:
-        os.close(reading_end)
-    try:
-        started.patch_settings(**NO_DELAYS)
-        yield started
-    finally:
-        control.stop(state_dir)
-        os.close(writing_end)
-        assert control.running(state_dir) is None
-        left = [process for process in psutil.process_iter() if _works_in(process, state_dir)]
-        assert not left, f"processes outlived the emulator: {left}"
+    with pytest_plugin.running(state_dir) as started:
+        yield Emulator(started.endpoint, state_dir)
+    assert control.running(state_dir) is None
+    left = [process for process in psutil.process_iter() if _works_in(process, state_dir)]
+    assert not left, f"processes outlived the emulator: {left}"
 
 
 @pytest.fixture

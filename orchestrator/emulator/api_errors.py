@@ -202,19 +202,22 @@ def api_disabled(service: str, project: str) -> ApiError:
     return ApiError("PERMISSION_DENIED", text, (help_, info))
 
 
-class ComputeError(ApiError):
-    """An error in the form of Compute Engine, which names no status."""
+class ReasonedError(ApiError):
+    """An error in the form of Compute Engine and Cloud Storage: a reason in place of the name of a status."""
+
+    def __init__(self, http: int, message: str, reason: str) -> None:
+        super().__init__("INTERNAL", message)  # never shown
+        self.http, self.reason = http, reason
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body of an HTTP error."""
-        reason = {403: "forbidden", 404: "notFound"}.get(self.http, "invalid")
-        error = {"message": self.message, "domain": "global", "reason": reason}
+        error = {"message": self.message, "domain": "global", "reason": self.reason}
         return {"error": {"code": self.http, "message": self.message, "errors": [error]}}
 
 
 def compute_denied(permission: str, name: str) -> ApiError:
     """Return Compute Engine's error of IAM; `name` is the resource."""
-    return ComputeError("PERMISSION_DENIED", f"Required '{permission}' permission for '{name}'")
+    return ReasonedError(403, f"Required '{permission}' permission for '{name}'", "forbidden")
 
 
 def type_not_in_zone(accelerator_type: str, zone: str) -> ApiError:

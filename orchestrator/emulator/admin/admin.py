@@ -1,4 +1,4 @@
-"""The daemon's own paths, /_emulator/…: status, the billing meter, settings, processes and shutdown.
+"""The daemon's own paths, /_emulator/…: status, billing, settings, rehearsals, faults, the request log, events of nodes.
 
 The CLI's `emulator` commands and tests use them.
 """
@@ -25,11 +25,11 @@ from orchestrator.emulator.wire.node_json import timestamp
 
 
 class Admin(Api):
-    """The routes of status, billing, settings, processes and shutdown."""
+    """The routes. `log`: the request log; `shutdown`: what ends the daemon."""
 
-    def __init__(self, driver: Driver, shutdown: asyncio.Event) -> None:
+    def __init__(self, driver: Driver, log: RequestLog, shutdown: asyncio.Event) -> None:
         super().__init__(driver)
-        self.shutdown, self.started_at = shutdown, driver.clock()
+        self.log, self.shutdown, self.started_at = log, shutdown, driver.clock()
 
     @route("GET", "/_emulator/status")
     async def status(self, call: ApiCall) -> Json:
@@ -99,26 +99,20 @@ class Admin(Api):
         self.shutdown.set()
         return {}
 
-
-# The daemon's own paths for what the cloud has: whole rehearsals as data, and capacity alone.
-
-
-class SupplyAdmin(Api):
-    """The routes of rehearsals and capacity."""
+    # --- what the cloud has: whole rehearsals as data, and capacity alone ---------------------------------------------
 
     @route("GET", "/_emulator/rehearsal")
     async def get_rehearsal(self, call: ApiCall) -> Json:
         return rehearsal.dump(self.state)
 
     @route("PUT", "/_emulator/rehearsal")
-    async def put_rehearsal(self, call: ApiCall) -> Json:
-        """Replace the present rehearsal as a whole."""
-        return self._begin(await call.body())
-
     @route("DELETE", "/_emulator/rehearsal")
-    async def end_rehearsal(self, call: ApiCall) -> Json:
-        """Make everything unlimited again, without faults. Settings stay."""
-        return self._begin({})
+    async def put_rehearsal(self, call: ApiCall) -> Json:
+        """Replace the present rehearsal as a whole; DELETE: make everything unlimited again, without faults. Settings stay."""
+        data = await call.body() if call.request.method == "PUT" else {}
+        rehearsal.rehearse(self.state, data, self.driver.clock())
+        self.driver.changed()
+        return rehearsal.dump(self.state)
 
     @route("GET", "/_emulator/capacity")
     async def get_capacity(self, call: ApiCall) -> Json:
@@ -147,23 +141,7 @@ class SupplyAdmin(Api):
         self.driver.changed()
         return await self.get_capacity(call)
 
-    def _begin(self, data: Json) -> Json:
-        rehearsal.rehearse(self.state, data, self.driver.clock())
-        self.driver.changed()
-        return rehearsal.dump(self.state)
-
-
-# The daemon's own paths for faults, the request log, and for what happens to nodes and workers.
-
-
-class FaultAdmin(Api):
-    """The routes of faults, the request log and events of nodes."""
-
-    def __init__(self, driver: Driver, log: RequestLog) -> None:
-        super().__init__(driver)
-        self.log = log
-
-    # --- faults -------------------------------------------------------------------------------------------------------
+    # --- faults, and the request log ------------------------------------------------------------------------------------
 
     @route("GET", "/_emulator/faults")
     async def list_faults(self, call: ApiCall) -> Json:

@@ -1,6 +1,6 @@
 """What a request names (the method, the resource, the query, the fault that it meets), and the routes that reply to it.
 
-For `rest`, `rest_queue`, `admin` and the middlewares. Faults and the request log use the same names.
+For all routes and the middlewares. Faults and the request log use the same names.
 """
 
 import base64
@@ -26,7 +26,7 @@ NEW_IDS = {"nodes": "nodeId", "queuedResources": "queuedResourceId"}
 DEFAULT_PAGE, MAX_PAGE = 100, 1000
 
 Json = dict[str, Any]
-Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Json | OperationRecord]])
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Json | OperationRecord | web.StreamResponse]])
 
 
 class ApiCall:
@@ -113,7 +113,7 @@ def route(verb: str, path: str, operation: str | None = None) -> Callable[[Handl
 
 
 class Api:
-    """Routes. Their handlers return JSON, or the operation of a change.
+    """Routes. Their handlers return JSON, the operation of a change, or a whole response.
 
     `service`: of an API that a project may not have enabled, such as oslogin.googleapis.com.
     """
@@ -131,18 +131,22 @@ class Api:
             for verb, path, operation in getattr(handler, "marks", ())
         ]
 
-    async def _reply(self, handler: Handler, request: web.Request, *, operation: str | None) -> web.Response:
+    def admit(self, operation: str | None, project: str) -> None:
+        """Raise ApiError if the project has not enabled the API."""
+        if self.service in self.state.settings.disabled_apis:
+            raise api_errors.api_disabled(self.service, project)
+
+    async def _reply(self, handler: Handler, request: web.Request, *, operation: str | None) -> web.StreamResponse:
         """Let time pass up to now, then reply. `operation` is for `method_of`."""
         self.driver.advance()
-        if self.service in self.state.settings.disabled_apis:
-            raise api_errors.api_disabled(self.service, request.match_info.get("project", "emulated"))
+        self.admit(operation, request.match_info.get("project", "emulated"))
         if (version := request.match_info.get("version")) is not None:  # of Cloud TPU
             check(method_of(request), version, request.query)
         reply = await handler(ApiCall(request))
         if isinstance(reply, OperationRecord):
             self.driver.changed()
             reply = operation_json(reply, request.match_info["version"])
-        return web.json_response(reply)
+        return reply if isinstance(reply, web.StreamResponse) else web.json_response(reply)
 
 
 def method_of(request: web.Request) -> str | None:

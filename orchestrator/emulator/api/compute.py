@@ -15,21 +15,24 @@ LAST_PRIORITY = 65534
 
 
 class ComputeApi(Api):
-    """The routes. Each needs a permission, which the setting `missing_permissions` takes away."""
+    """The routes. Each needs the permission of its name, which the setting `missing_permissions` takes away."""
 
     service = "compute.googleapis.com"
+
+    def admit(self, operation: str | None, project: str) -> None:
+        super().admit(operation, project)
+        if operation in self.state.settings.missing_permissions:
+            raise api_errors.compute_denied(operation, f"projects/{project}")
 
     @route("GET", PROJECT, "compute.projects.get")
     async def get_project(self, call: ApiCall) -> Json:
         """Reply also to `gcloud compute tpus tpu-vm ssh`: the project has no SSH keys."""
-        self._require(call, "compute.projects.get")
         items = [{"key": "enable-oslogin", "value": "TRUE"}] if self.state.settings.project_os_login else []
         metadata = {"kind": "compute#metadata", "fingerprint": "ZW11bGF0ZWQ=", "items": items}
         return {"kind": "compute#project", "name": call.parts["project"], "commonInstanceMetadata": metadata}
 
     @route("GET", PROJECT + "/global/firewalls", "compute.firewalls.list")
     async def list_firewalls(self, call: ApiCall) -> Json:
-        self._require(call, "compute.firewalls.list")
         ports = ["0-65535"]
         internal = [{"IPProtocol": name, "ports": ports} for name in ("tcp", "udp")] + [{"IPProtocol": "icmp"}]
         rules = []
@@ -42,7 +45,6 @@ class ComputeApi(Api):
 
     @route("GET", PROJECT + "/aggregated/subnetworks", "compute.subnetworks.list")
     async def list_subnetworks(self, call: ApiCall) -> Json:
-        self._require(call, "compute.subnetworks.list")
         items = {
             f"regions/{region}": {"subnetworks": [self._subnetwork(call, region, each) for each in self._networks]}
             for region in catalog.regions()
@@ -51,7 +53,6 @@ class ComputeApi(Api):
 
     @route("GET", PROJECT + "/aggregated/routers", "compute.routers.list")
     async def list_routers(self, call: ApiCall) -> Json:
-        self._require(call, "compute.routers.list")
         items: Json = {}
         for region in catalog.regions():
             name = f"regions/{region}"
@@ -66,22 +67,23 @@ class ComputeApi(Api):
     def _networks(self) -> list[str]:
         return self.state.settings.networks
 
-    def _require(self, call: ApiCall, permission: str) -> None:
-        if permission in self.state.settings.missing_permissions:
-            raise api_errors.compute_denied(permission, f"projects/{call.parts['project']}")
-
     def _id(self, call: ApiCall) -> str:
         return call.request.path.partition("/v1/")[2]
 
     def _link(self, call: ApiCall, path: str) -> str:
         return f"https://www.googleapis.com/compute/v1/projects/{call.parts['project']}/{path}"
 
-    def _rule(self, call: ApiCall, network: str, name: str, sources: list[str], allowed: list[Json]) -> Json:
+    def _resource(self, call: ApiCall, kind: str, place: str, name: str, network: str) -> Json:
+        """Return what all resources of a network have. `place`: global, or a region, which then is named, too."""
         return {
-            "kind": "compute#firewall",
-            "name": f"{network}-{name}",
-            "selfLink": self._link(call, f"global/firewalls/{network}-{name}"),
+            "kind": f"compute#{kind}",
+            "name": name,
+            "selfLink": self._link(call, f"{place}/{kind}s/{name}"),
             "network": self._link(call, f"global/networks/{network}"),
+        } | ({} if place == "global" else {"region": self._link(call, place)})
+
+    def _rule(self, call: ApiCall, network: str, name: str, sources: list[str], allowed: list[Json]) -> Json:
+        return self._resource(call, "firewall", "global", f"{network}-{name}", network) | {
             "priority": LAST_PRIORITY,
             "direction": "INGRESS",
             "sourceRanges": sources,
@@ -90,14 +92,10 @@ class ComputeApi(Api):
         }
 
     def _subnetwork(self, call: ApiCall, region: str, network: str) -> Json:
-        return {
-            "kind": "compute#subnetwork",
-            "name": network,
-            "selfLink": self._link(call, f"regions/{region}/subnetworks/{network}"),
-            "network": self._link(call, f"global/networks/{network}"),
-            "region": self._link(call, f"regions/{region}"),
-            "ipCidrRange": f"10.{128 + sorted(catalog.regions()).index(region)}.0.0/20",
-            "gatewayAddress": f"10.{128 + sorted(catalog.regions()).index(region)}.0.1",
+        number = 128 + sorted(catalog.regions()).index(region)
+        return self._resource(call, "subnetwork", f"regions/{region}", network, network) | {
+            "ipCidrRange": f"10.{number}.0.0/20",
+            "gatewayAddress": f"10.{number}.0.1",
             "purpose": "PRIVATE",
             "stackType": "IPV4_ONLY",
             "privateIpGoogleAccess": self.state.settings.private_google_access,
@@ -109,14 +107,7 @@ class ComputeApi(Api):
             "natIpAllocateOption": "AUTO_ONLY",
             "sourceSubnetworkIpRangesToNat": "ALL_SUBNETWORKS_ALL_IP_RANGES",
         }
-        return {
-            "kind": "compute#router",
-            "name": f"{network}-router",
-            "selfLink": self._link(call, f"regions/{region}/routers/{network}-router"),
-            "network": self._link(call, f"global/networks/{network}"),
-            "region": self._link(call, f"regions/{region}"),
-            "nats": [nat],
-        }
+        return self._resource(call, "router", f"regions/{region}", f"{network}-router", network) | {"nats": [nat]}
 
 
 # What a project has enabled (Service Usage), and what the user may do in it (Resource Manager), as far as clients ask.

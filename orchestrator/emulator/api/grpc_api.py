@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-import logging
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -26,7 +25,6 @@ from orchestrator.emulator.wire.transcoding import HttpCall, Refusal, RpcStatus
 if TYPE_CHECKING:
     from orchestrator.emulator.api.grpc_server import GrpcServer
 
-log = logging.getLogger(__name__)
 NO_REPLY = RpcStatus(transcoding.CANONICAL["UNAVAILABLE"], "Socket closed")
 
 

@@ -14,7 +14,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from orchestrator.emulator import access
-from orchestrator.emulator.admin.admin import Admin, FaultAdmin, SupplyAdmin
+from orchestrator.emulator.admin.admin import Admin
 from orchestrator.emulator.api import authentication, fault_middleware
 from orchestrator.emulator.api.compute import ComputeApi, PermissionsApi, ServicesApi
 from orchestrator.emulator.api.grpc_api import GrpcApi
@@ -48,12 +48,10 @@ async def serve(store: Store, host: str, port: int, announced: Callable[[], None
     ]
     app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)
     app.on_response_prepare.append(fault_middleware.date_header(driver))
-    grpc_api, relay = GrpcApi(driver), RelayApi(driver)
-    admins = Admin(driver, shutdown), FaultAdmin(driver, requests), SupplyAdmin(driver)
-    of_project = OpenIdApi(driver), ComputeApi(driver), ServicesApi(driver), PermissionsApi(driver)
-    for api in (RestApi(driver), QueueApi(driver), OsLoginApi(driver), *of_project, *admins, grpc_api, relay):
+    admin, grpc_api, relay = Admin(driver, requests, shutdown), GrpcApi(driver), RelayApi(driver)
+    of_project = OpenIdApi(driver), ComputeApi(driver), ServicesApi(driver), PermissionsApi(driver), StorageApi(driver)
+    for api in (RestApi(driver), QueueApi(driver), OsLoginApi(driver), *of_project, admin, grpc_api, relay):
         app.add_routes(api.routes())
-    app.add_routes(StorageApi(store.directory / "buckets").routes())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, shutdown.set)
     if end_fd is not None:

@@ -60,9 +60,8 @@ class CloudState(ProviderEvents):
             changed |= self.queue.advance()
         return changed
 
-    def next_due(self) -> float | None:
-        due = super().next_due()
-        return min(self.queue.next_due() + ([] if due is None else [due]), default=None) if self.queue.rows else due
+    def _dues(self) -> list[float]:
+        return super()._dues() + self.queue.dues()
 
     def _create_delayed(self) -> bool:
         ready = [arguments for due, arguments in self.delayed_creates if due <= self.now]
@@ -167,8 +166,7 @@ class CloudState(ProviderEvents):
         self, name: str, verb: str, api_version: str, now: float, effect: Fault | None = None
     ) -> OperationRecord:
         """Stop or start a node, as `verb` says. Return the operation. Raises ApiError if the API refuses the call."""
-        self.advance(now)
-        node = self._idle(name)
+        node = self._idle(name, now)
         if verb == "stop" and node.workers > 1:
             raise api_errors.only_single_hosts()
         needed, state = VERBS[verb]
@@ -183,8 +181,7 @@ class CloudState(ProviderEvents):
 
         Raises ApiError if there is no such node, or under a fault.
         """
-        self.advance(now)
-        node, kind = self._idle(name), effect and effect.kind
+        node, kind = self._idle(name, now), effect and effect.kind
         if kind == "refuse_delete":
             raise api_errors.wrong_state("delete", node.state)
         if effect is not None and kind in ("delete_dropped", "operation_forgets"):
@@ -192,9 +189,8 @@ class CloudState(ProviderEvents):
                 node.hidden_until = node.due
             return self.begin_timed_operation(node, "delete", api_version, effect)
         if node.state == "DELETING" and node.due is not None:
-            if node.operation is None:  # the service deletes it
-                node.operation = self.begin_operation(node, "delete", api_version).name
-            return self.operations[node.operation]
+            known = self.operations.get(node.operation or "")  # None: the service deletes it
+            return known or self.begin_own_operation(node, "delete", api_version)
         if kind != "operation_fails":
             self._interrupt(node, api_errors.superseded)
         operation = self._begin(node, "delete", "DELETING", api_version, effect)
@@ -209,8 +205,7 @@ class CloudState(ProviderEvents):
 
         Raises ApiError if the API refuses the call.
         """
-        self.advance(now)
-        node, kind = self._idle(name), effect and effect.kind
+        node, kind = self._idle(name, now), effect and effect.kind
         if node.due is not None:
             raise api_errors.busy()
         if node.state not in ("READY", "STOPPED"):
@@ -228,8 +223,9 @@ class CloudState(ProviderEvents):
             return self.end_later(operation, effect.seconds)
         return self.completed_operation(node, "update", api_version)
 
-    def _idle(self, name: str) -> Node:
-        """Return the node. Raises ApiError if there is none, or if a stuck patch keeps it busy."""
+    def _idle(self, name: str, now: float) -> Node:
+        """Return the node as of `now`. Raises ApiError if there is none, or if a stuck patch keeps it busy."""
+        self.advance(now)
         node = self.node(name)
         if node.busy_until is not None and node.busy_until > self.now:
             raise api_errors.busy()

@@ -28,18 +28,8 @@ class Bill:
         """Return the bill as of `now`, for JSON."""
         seconds = max(0.0, (now if self.until is None else self.until) - self.since)
         usd = None if self.usd_per_hour is None else self.usd_per_hour * seconds / 3600
-        return {
-            "name": self.name,
-            "uid": self.uid,
-            "project": self.project,
-            "zone": self.zone,
-            "type": self.accelerator_type,
-            "spot": self.spot,
-            "since": self.since,
-            "until": self.until,
-            "node_seconds": seconds,
-            "usd": usd,
-        }
+        shown = {name: getattr(self, name) for name in ("name", "uid", "project", "zone", "spot", "since", "until")}
+        return shown | {"type": self.accelerator_type, "node_seconds": seconds, "usd": usd}
 
 
 class Meter:

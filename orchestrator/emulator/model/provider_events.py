@@ -43,11 +43,8 @@ class ProviderEvents(NodeTransitions):
             changed |= self._apply(self.events.pop(0))
         return changed
 
-    def next_due(self) -> float | None:
-        due = super().next_due()
-        if not self.events:
-            return due
-        return self.events[0].at if due is None else min(due, self.events[0].at)
+    def _dues(self) -> list[float]:
+        return super()._dues() + [event.at for event in self.events[:1]]
 
     def _schedule(self, seconds: float, node: Node, kind: str, *, notice_s: float = 0.0, state: str = "") -> None:
         event = ProviderEvent(self.now + seconds, node.uid, kind, notice_s, state)
@@ -100,8 +97,7 @@ class ProviderEvents(NodeTransitions):
 
         Raises ApiError if there is no such node.
         """
-        self.advance(now)
-        node = self._existing(name)
+        node = self._existing(name, now)
         if notice_s <= 0 or node.state != "READY":
             return self.set_state(name, "PREEMPTED", now)
         if node.preempted_at is None:  # the first notice holds
@@ -126,8 +122,7 @@ class ProviderEvents(NodeTransitions):
         `lasts_s` None: as in the settings; `workers`: those that see the notice in their metadata, by default all.
         Raises ApiError if there is no such node, or if it is not READY or has maintenance already.
         """
-        self.advance(now)
-        node = self._existing(name)
+        node = self._existing(name, now)
         if node.state != "READY" or node.maintenance is not None:
             raise api_errors.wrong_state("maintenance", node.state if node.maintenance is None else "MAINTENANCE")
         begins_at = self.now + notice_s
@@ -146,7 +141,7 @@ class ProviderEvents(NodeTransitions):
 
     def may_begin_maintenance(self, name: str) -> Node:
         """Return the node. Raises ApiError unless it has announced maintenance that the customer may begin."""
-        node = self._existing(name)
+        node = self._existing(name, self.now)
         if node.maintenance is None or node.maintenance.ongoing or not node.can_reschedule:
             raise api_errors.no_maintenance(name)
         return node
@@ -166,8 +161,7 @@ class ProviderEvents(NodeTransitions):
 
         Raises ApiError if there is no such node, BadData if the state is not a settled one.
         """
-        self.advance(now)
-        node = self._existing(name)
+        node = self._existing(name, now)
         check_value("state", state, str, choices=tuple(SETTLED_POWER))
         self._interrupt(node, lambda _: api_errors.interrupted(state))
         node.boot_pending = state == "READY" and node.state != "READY"
@@ -188,15 +182,15 @@ class ProviderEvents(NodeTransitions):
 
         Raises ApiError if there is no such node.
         """
-        self.advance(now)
-        node = self._existing(name)
+        node = self._existing(name, now)
         self.delete_by_service(node)
         node.hidden_until = FOREVER
         node.due = self.now
         self.advance(now)
         return node
 
-    def _existing(self, name: str) -> Node:
+    def _existing(self, name: str, now: float) -> Node:
+        self.advance(now)
         if name not in self.nodes:
             raise api_errors.not_found(name)
         return self.nodes[name]

@@ -38,24 +38,18 @@ class ResourceQueue:
                 changed = True
         return changed
 
-    def next_due(self) -> list[float]:
+    def dues(self) -> list[float]:
         """Return when states may end by time alone; what is due already waits for something else."""
-        times = [time for row in self.rows.values() for time in self._times(row)]
-        if any(row.state is State.WAITING for row in self.rows.values()):
-            times += self.cloud.supply.changes_after(self.cloud.now)
-        return [time for time in times if time > self.cloud.now]
-
-    def _times(self, row: QueuedResource) -> list[float]:
-        match row.state:
-            case State.WAITING:
-                times = [row.due, row.valid_from, row.valid_until]
-            case State.CREATING | State.SUSPENDING | State.DELETING:
-                times = [row.due]
-            case State.ACTIVE:
-                times = [row.ends_at]
-            case _:
-                times = []
-        return [time for time in times if time is not None]
+        times: list[float | None] = []
+        for row in self.rows.values():
+            match row.state:
+                case State.WAITING:
+                    times += row.due, row.valid_from, row.valid_until, *self.cloud.supply.changes()
+                case State.CREATING | State.SUSPENDING | State.DELETING:
+                    times.append(row.due)
+                case State.ACTIVE:
+                    times.append(row.ends_at)
+        return [time for time in times if time is not None and time > self.cloud.now]
 
     def _step(self, row: QueuedResource) -> bool:
         """Take the next step; return whether there was one."""
@@ -196,11 +190,10 @@ class ResourceQueue:
         row.uid, row.created_at = cloud.number(), cloud.now
         row.due = cloud.now + (effect.seconds if effect and effect.kind == "stuck" else cloud.settings.accept_s)
         self.rows[row.name] = row
-        operation = cloud.begin_operation(row, "create", api_version)
+        operation = cloud.begin_own_operation(row, "create", api_version)
         if effect is not None and effect.kind == "operation_fails":  # and it is created all the same
+            row.operation = None
             cloud.end_later(operation, effect.seconds, failure_of(row, effect))
-        else:
-            row.operation = operation.name
         if effect is not None and effect.kind == "hidden":
             row.hidden_until = cloud.now + effect.seconds
         self._note_reply(row.name, "create", request_id, operation)
@@ -237,8 +230,7 @@ class ResourceQueue:
         self._set_state(row, State.DELETING, cloud.now + delay_s)
         for node in nodes:
             cloud.delete_by_service(node)
-        operation = cloud.begin_operation(row, "delete", api_version)
-        row.operation = operation.name
+        operation = cloud.begin_own_operation(row, "delete", api_version)
         self._note_reply(name, "delete", request_id, operation)
         return operation
 
@@ -257,9 +249,7 @@ class ResourceQueue:
         self._set_state(row, State.PROVISIONING)
         for node in self.nodes_of(row):
             cloud.restart(node, effect)
-        operation = cloud.begin_operation(row, "reset", api_version)
-        row.operation = operation.name
-        return operation
+        return cloud.begin_own_operation(row, "reset", api_version)
 
     # --- repeated calls -----------------------------------------------------------------------------------------------
 

@@ -52,11 +52,12 @@ class NodeTransitions:
 
     def next_due(self) -> float | None:
         """Return when `advance` may next have something to do; None: only after a request or a report of the driver."""
+        return min(self._dues(), default=None)
+
+    def _dues(self) -> list[float]:
         dues = [n.due for n in self.nodes.values() if n.due is not None and n.power == n.target_power]
-        if self._timed or self.delayed_creates:
-            dues += [op.due for op in self._timed.values() if op.due is not None]
-            dues += [due for due, _ in self.delayed_creates]
-        return min(dues, default=None)
+        dues += [op.due for op in self._timed.values() if op.due is not None]
+        return dues + [due for due, _ in self.delayed_creates]
 
     def _is_due(self, node: Node) -> bool:
         return node.due is not None and node.due <= self.now and node.power == node.target_power
@@ -155,9 +156,7 @@ class NodeTransitions:
         self, node: Node, verb: str, state: str, api_version: str, effect: Fault | None = None
     ) -> OperationRecord:
         self.enter(node, verb, state, effect)
-        operation = self.begin_operation(node, verb, api_version)
-        node.operation = operation.name
-        return operation
+        return self.begin_own_operation(node, verb, api_version)
 
     def delete_by_service(self, node: Node) -> None:
         """Delete a node as the service does, without an operation."""
@@ -215,6 +214,12 @@ class NodeTransitions:
         surplus = max(0, len(self.operations) - KEEP_OPERATIONS)
         for old in [op.name for op in self.operations.values() if op.done][:surplus] if surplus else ():
             del self.operations[old]
+        return operation
+
+    def begin_own_operation(self, target: Node | QueuedResource, verb: str, api_version: str) -> OperationRecord:
+        """Return a new operation, which ends with the target's present state."""
+        operation = self.begin_operation(target, verb, api_version)
+        target.operation = operation.name
         return operation
 
     def number(self) -> str:

@@ -15,6 +15,7 @@ from asyncssh.stream import SSHTCPStreamSession
 
 from orchestrator.emulator.relay.inside import forget, open_connection
 from orchestrator.emulator.vms.driver import Driver
+from orchestrator.emulator.vms.ssh_server import KeyLogin
 
 
 class Bastion:
@@ -49,13 +50,14 @@ class Bastion:
         return {"port": self._listener.get_port(), "host_key": key} | counts
 
 
-class _Login(asyncssh.SSHServer):
+class _Login(KeyLogin):
     def __init__(self, bastion: Bastion) -> None:
+        super().__init__(bastion.connections, lambda user: bastion.keys)
         self._bastion = bastion
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
-        bastion, self._connection = self._bastion, conn
-        bastion.connections.add(conn)
+        super().connection_made(conn)
+        bastion = self._bastion
         if len(bastion.starting) >= bastion.max_startups:
             bastion.dropped += 1
             conn.abort()
@@ -64,20 +66,11 @@ class _Login(asyncssh.SSHServer):
         bastion.most = max(bastion.most, len(bastion.starting))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._bastion.starting.discard(self._connection)
-        self._bastion.connections.discard(self._connection)
-
-    def begin_auth(self, username: str) -> bool:
-        return True
+        super().connection_lost(exc)
+        self.auth_completed()
 
     def auth_completed(self) -> None:
-        self._bastion.starting.discard(self._connection)
-
-    def public_key_auth_supported(self) -> bool:
-        return True
-
-    def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
-        return base64.b64encode(key.public_data).decode() in self._bastion.keys
+        self._bastion.starting.discard(self.connection)
 
     async def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> Any:
         """Return the session of a connection to the worker's port. Raises ChannelOpenError if nothing listens there."""

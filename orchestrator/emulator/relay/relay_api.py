@@ -47,11 +47,6 @@ class RelayApi(Api):
         self._starting = asyncio.Lock()
         self._address: Json | None = None
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes of the relay, too: their replies are no JSON."""
-        relay = [web.get("/v4/connect", self.connect), web.get("/v4/reconnect", self.reconnect)]
-        return [*super().routes(), *relay]
-
     # --- the daemon's own paths ---------------------------------------------------------------------------------------
 
     @route("GET", "/_emulator/relay")
@@ -131,9 +126,10 @@ class RelayApi(Api):
 
     # --- the relay ----------------------------------------------------------------------------------------------------
 
-    async def connect(self, request: web.Request) -> web.StreamResponse:
+    @route("GET", "/v4/connect")
+    async def connect(self, call: ApiCall) -> web.StreamResponse:
         """Open a tunnel to the instance and the port that the query names."""
-        query = request.query
+        request, query = call.request, call.query
         node, worker = self._find(query.get("project", ""), query.get("zone", ""), query.get("instance", ""))
         fault = self._fault("relay.connect", node.name if node else "")
         if (refused := await self._refused(request, fault)) is not None:
@@ -152,9 +148,10 @@ class RelayApi(Api):
             return await _closed(websocket, tunnels.NOT_REACHED)
         return await self._serve(request, tunnel, Link(websocket, fault), None)
 
-    async def reconnect(self, request: web.Request) -> web.StreamResponse:
+    @route("GET", "/v4/reconnect")
+    async def reconnect(self, call: ApiCall) -> web.StreamResponse:
         """Resume the tunnel that the query names, for a client that has so many bytes of it."""
-        tunnel = self.tunnels.get(request.query.get("sid", ""))
+        request, tunnel = call.request, self.tunnels.get(call.query.get("sid", ""))
         fault = self._fault("relay.reconnect", tunnel.node if tunnel else "")
         if (refused := await self._refused(request, fault)) is not None:
             return refused
@@ -163,7 +160,7 @@ class RelayApi(Api):
             return await _closed(websocket, tunnels.SID_UNKNOWN)
         if tunnel.in_use:
             return await _closed(websocket, tunnels.SID_IN_USE)
-        has = request.query.get("ack", "")
+        has = call.query.get("ack", "")
         if not has.isascii() or not has.isdigit():
             return await _closed(websocket, tunnels.INVALID_ACK)
         return await self._serve(request, tunnel, Link(websocket, fault), int(has))
@@ -181,7 +178,6 @@ class RelayApi(Api):
 
     def _find(self, project: str, zone: str, instance: str) -> tuple[Node | None, int]:
         """Return the READY node and the worker that an instance is; None: there is none."""
-        self.driver.advance()
         for node in self.state.nodes.values():
             if (node.project, node.zone, node.state) == (project, zone, "READY"):
                 for worker in range(len(node.hosts)):

@@ -20,7 +20,6 @@ from orchestrator.emulator.vms.driver import Driver
 # A message is a big-endian tag of two bytes, then a length of four bytes and an array, or a count of eight bytes.
 
 SUBPROTOCOL = "relay.tunnel.cloudproxy.app"
-ORIGIN = "bot:iap-tunneler"  # no web page can send it
 MAX_ARRAY = 16384
 SUCCESS_SID, SUCCESS_ACK, DATA, ACK = 1, 2, 4, 7
 

@@ -238,9 +238,9 @@ class Supply:
     def _serving(self, demand: Demand) -> list[Reservation]:
         return [one for one in self.reservations if one.serves(demand)]
 
-    def changes_after(self, now: float) -> list[float]:
-        """Return the times after `now` at which capacity may appear."""
-        return [time for rule in self.capacity for time in rule.changes() if time > now]
+    def changes(self) -> list[float]:
+        """Return the times at which capacity may appear."""
+        return [time for rule in self.capacity for time in rule.changes()]
 
     # --- as plain data ------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import functools
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 
 import asyncssh
@@ -122,24 +122,41 @@ class SshServer:
             session.exit(CANNOT_EXECUTE)
 
 
-class _Login(asyncssh.SSHServer):
-    def __init__(self, server: SshServer) -> None:
-        self._server = server
+class KeyLogin(asyncssh.SSHServer):
+    """One connection, which a key opens. `connections`: where it is while it is open."""
+
+    def __init__(
+        self, connections: set[asyncssh.SSHServerConnection], authorized: Callable[[str], Container[str]]
+    ) -> None:
+        """`authorized`: which keys (base64) a user may use."""
+        self._connections, self._authorized = connections, authorized
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
-        self._connection = conn
-        self._server.connections.add(conn)
-        if not self._server.admits(conn.get_extra_info("peername")[1]):
-            conn.abort()
+        self.connection = conn
+        self._connections.add(conn)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._server.connections.discard(self._connection)
+        self._connections.discard(self.connection)
 
     def begin_auth(self, username: str) -> bool:
         return True  # a key is always needed
 
     def public_key_auth_supported(self) -> bool:
         return True
+
+    def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
+        return base64.b64encode(key.public_data).decode() in self._authorized(username)
+
+
+class _Login(KeyLogin):
+    def __init__(self, server: SshServer) -> None:
+        super().__init__(server.connections, server.authorized)
+        self._admits = server.admits
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        super().connection_made(conn)
+        if not self._admits(conn.get_extra_info("peername")[1]):
+            conn.abort()
 
     def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
         """Forward a port (`ssh -L`) to the worker's own loopback, and nowhere else: the emulator lends no network."""
@@ -150,9 +167,6 @@ class _Login(asyncssh.SSHServer):
     def server_requested(self, listen_host: str, listen_port: int) -> bool:
         """Forward a port of the worker's own loopback to the client (`ssh -R`)."""
         return listen_host in LOOPBACK
-
-    def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
-        return base64.b64encode(key.public_data).decode() in self._server.authorized(username)
 
 
 class _HomeSftp(asyncssh.SFTPServer):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,9 +73,7 @@ class WorkerFaults:
         """Resume the processes that an earlier daemon froze."""
         for mark in directory.glob(f"*/{MARK}"):
             mark.unlink()
-            for process in processes.find(uid, directory):
-                with contextlib.suppress(psutil.Error):
-                    process.resume()
+            _resume(processes.find(uid, directory))
 
     async def close(self, uid: str) -> None:
         """Close the silent ports of a node, before its hosts go off."""
@@ -89,7 +87,7 @@ class WorkerFaults:
         if silent_port is not None:
             await silent_port.end()
         if (mark := worker.directory / MARK).exists():
-            await asyncio.to_thread(_continue_all, worker)
+            await asyncio.to_thread(lambda: _resume(_processes_of(worker)))
             mark.unlink()
         for connection in ssh.connections:
             _transport_of(connection).resume_reading()
@@ -142,8 +140,8 @@ def _stop_all(worker: Worker) -> None:
     processes.signal_all(running, psutil.Process.suspend, STOP_TIMEOUT_S, "Processes do not stop")
 
 
-def _continue_all(worker: Worker) -> None:
-    for process in _processes_of(worker):
+def _resume(stopped: Iterable[psutil.Process]) -> None:
+    for process in stopped:
         with contextlib.suppress(psutil.Error):
             process.resume()
 

@@ -6,19 +6,20 @@ import contextlib
 import hashlib
 import shutil
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from email.message import Message
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-from google.api_core.client_options import ClientOptions
 from google.api_core.exceptions import NotFound
 from google.api_core.future.polling import DEFAULT_POLLING
 from google.api_core.operation import Operation
 from google.cloud import tpu_v2
-from google.oauth2.credentials import Credentials
 
 from tests.emulator_fixture import Emulator
 from tests.waiting import HANG_S
@@ -30,8 +31,18 @@ numbers = count(1)
 
 def client_for(emulator: Emulator) -> tpu_v2.TpuClient:
     """Return google-cloud-tpu over REST, with the emulator's token."""
-    options = ClientOptions(api_endpoint=emulator.url)
-    return tpu_v2.TpuClient(transport="rest", credentials=Credentials(emulator.token), client_options=options)
+    return emulator.published.client()
+
+
+def fetch(url: str, method: str = "GET", body: bytes | None = None, **headers: str) -> tuple[int, str, Message]:
+    """Return the status, the text and the headers of a reply. `headers`: by default that of metadata servers."""
+    request = urllib.request.Request(url, body, headers or {"Metadata-Flavor": "Google"}, method=method)
+    try:
+        reply = urllib.request.urlopen(request, timeout=HANG_S)
+    except urllib.error.HTTPError as error:
+        reply = error
+    with reply:
+        return reply.status, reply.read().decode(), reply.headers
 
 
 def finish(operation: Operation) -> Any:
@@ -39,7 +50,7 @@ def finish(operation: Operation) -> Any:
 
 
 def node_body(**fields: Any) -> tpu_v2.Node:
-    return tpu_v2.Node(accelerator_type="v5litepod-4", runtime_version="v2-alpha-tpuv5-lite", **fields)
+    return tpu_v2.Node(**{"accelerator_type": "v5litepod-4", "runtime_version": "v2-alpha-tpuv5-lite"} | fields)
 
 
 @pytest.fixture

@@ -153,18 +153,12 @@ def _show_environment(endpoint: control.Endpoint, state: Path, as_json: bool, *,
     if as_json:
         emit_json({"url": endpoint.url, "pid": endpoint.pid, "environment": found, "path": path})
         return
-    console().notice(
-        "emulator",
-        f"at {endpoint.url}, process {endpoint.pid}: nothing here costs money",
-    )
+    console().notice("emulator", f"at {endpoint.url}, process {endpoint.pid}: nothing here costs money")
     settings_now = control.request(endpoint, "GET", "/_emulator/settings")
     if settings_now.get("client_startup_scripts"):
         console().notice("emulator", f"{RUNS} (`tpujob emulator up --no-startup-scripts` ends that)")
     if settings_now.get("lend_torch"):
-        console().notice(
-            "emulator",
-            "this machine's torch is lent to jobs; `--no-lend-torch` ends that",
-        )
+        console().notice("emulator", "this machine's torch is lent to jobs; `--no-lend-torch` ends that")
     if only_notices:
         return
     for name, value in found.items():

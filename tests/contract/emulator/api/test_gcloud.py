@@ -39,10 +39,8 @@ def gcloud(shared_emulator: Emulator, tmp_path: Path) -> Gcloud:
 @pytest.fixture
 def slow_maintenance(shared_emulator: Emulator) -> Iterator[None]:
     """A long notice: gcloud is too slow for that of other tests."""
-    before = shared_emulator.patch_settings()["notice_s"]
-    shared_emulator.patch_settings(notice_s=60)
-    yield
-    shared_emulator.patch_settings(notice_s=before)
+    with shared_emulator.settings(notice_s=60):
+        yield
 
 
 def stories() -> list[object]:

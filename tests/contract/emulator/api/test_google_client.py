@@ -30,24 +30,19 @@ def test_a_created_node_is_ready_as_requested(api: tpu_v2.TpuClient, create: Cre
     assert [endpoint.ip_address for endpoint in node.network_endpoints] == ["127.0.0.1"]
 
 
-def test_a_slice_of_sixteen_chips_has_four_workers_in_order(api: tpu_v2.TpuClient) -> None:
-    body = tpu_v2.Node(accelerator_type="v5litepod-16", runtime_version="v2-alpha-tpuv5-lite")
-    node = finish(api.create_node(parent=ZONE, node_id="four", node=body))
+def test_a_slice_of_sixteen_chips_has_four_workers_in_order(api: tpu_v2.TpuClient, create: Create) -> None:
+    node = create(accelerator_type="v5litepod-16")
     attributes = api.get_guest_attributes(request={"name": node.name}).guest_attributes
     hostnames = [item.value for worker in attributes for item in worker.query_value.items if item.key == "hostname"]
     assert len(node.network_endpoints) == len(attributes) == 4
     assert [name.rpartition("-")[2] for name in hostnames] == ["0", "1", "2", "3"]
     one = api.get_guest_attributes(request={"name": node.name, "query_path": "hostkeys/hostname", "worker_ids": ["2"]})
     assert [[item.value for item in one.guest_attributes[0].query_value.items]] == [[hostnames[2]]]
-    finish(api.delete_node(name=node.name))
 
 
-def test_a_type_may_be_requested_by_number_and_topology(api: tpu_v2.TpuClient) -> None:
+def test_a_type_may_be_requested_by_number_and_topology(create: Create) -> None:
     config = tpu_v2.AcceleratorConfig(type_=tpu_v2.AcceleratorConfig.Type.V5LITE_POD, topology="2x2")
-    body = tpu_v2.Node(accelerator_config=config, runtime_version="v2-alpha-tpuv5-lite")
-    node = finish(api.create_node(parent=ZONE, node_id="topology", node=body))
-    assert node.accelerator_type == "v5litepod-4"
-    finish(api.delete_node(name=node.name))
+    assert create(accelerator_type=None, accelerator_config=config).accelerator_type == "v5litepod-4"
 
 
 def test_lists_are_complete_over_pages_and_zones(api: tpu_v2.TpuClient, create: Create) -> None:
@@ -126,10 +121,7 @@ def test_locations_types_and_runtimes_are_those_of_the_catalog(api: tpu_v2.TpuCl
 def test_a_wrong_create_is_refused_and_creates_nothing(
     api: tpu_v2.TpuClient, node_id: str, fields: dict[str, object], message: str
 ) -> None:
-    body = node_body()
-    for name, value in fields.items():
-        setattr(body, name, value)
     with pytest.raises(exceptions.BadRequest) as refusal:
-        api.create_node(parent=ZONE, node_id=node_id, node=body)
+        api.create_node(parent=ZONE, node_id=node_id, node=node_body(**fields))
     assert message in refusal.value.message
     assert not [node for node in api.list_nodes(parent=ZONE) if node.name == f"{ZONE}/nodes/{node_id}"]

@@ -26,20 +26,10 @@ from tests.waiting import until
 State = tpu_v2.Node.State
 
 
-def target_of(emulator: Emulator) -> str:
-    return str(emulator.request("POST", "/_emulator/grpc", {})["target"])
-
-
-def credentials_of(emulator: Emulator) -> grpc.ChannelCredentials:
-    """Return the credentials that docs/emulator.md describes: a token to a loopback server without TLS."""
-    return grpc.composite_channel_credentials(
-        grpc.local_channel_credentials(), grpc.access_token_call_credentials(emulator.token)
-    )
-
-
 @pytest.fixture
 def channel(shared_emulator: Emulator) -> Iterator[grpc.Channel]:
-    with grpc.secure_channel(target_of(shared_emulator), credentials_of(shared_emulator)) as opened:
+    tpu = shared_emulator.published
+    with grpc.secure_channel(tpu.grpc_target, tpu.channel_credentials()) as opened:
         yield opened
 
 
@@ -74,7 +64,8 @@ def test_the_async_client_works_too(shared_emulator: Emulator) -> None:
         return await operation.result()
 
     async def live() -> tuple[tpu_v2.Node, list[str]]:
-        async with grpc.aio.secure_channel(target_of(shared_emulator), credentials_of(shared_emulator)) as channel:
+        tpu = shared_emulator.published
+        async with grpc.aio.secure_channel(tpu.grpc_target, tpu.channel_credentials()) as channel:
             client = tpu_v2.TpuAsyncClient(transport=TpuGrpcAsyncIOTransport(channel=channel))
             creating = [client.create_node(parent=ZONE, node_id=f"aio{i}", node=node_body()) for i in range(3)]
             begun = await asyncio.gather(*creating)
@@ -122,9 +113,14 @@ def test_a_queued_resource_from_create_to_absence(channel: grpc.Channel, version
         client.get_queued_resource(name=name)
 
 
-def test_the_customer_begins_maintenance_of_a_queued_resource(channel: grpc.Channel, shared_emulator: Emulator) -> None:
-    before = {name: shared_emulator.patch_settings()[name] for name in ("notice_s", "maintenance_s")}
-    shared_emulator.patch_settings(notice_s=3600, maintenance_s=3600)
+@pytest.fixture
+def slow_maintenance(shared_emulator: Emulator) -> Iterator[None]:
+    with shared_emulator.settings(notice_s=3600, maintenance_s=3600):
+        yield
+
+
+@pytest.mark.usefixtures("slow_maintenance")
+def test_the_customer_begins_maintenance_of_a_queued_resource(channel: grpc.Channel) -> None:
     alpha = tpu_v2alpha1.TpuClient(transport=AlphaTransport(channel=channel))
     node = tpu_v2alpha1.Node(accelerator_type="v6e-8", runtime_version="v2-alpha-tpuv6e")
     specs = [{"parent": ZONE, "node_id": each, "node": node} for each in ("kept1", "kept2")]
@@ -147,7 +143,6 @@ def test_the_customer_begins_maintenance_of_a_queued_resource(channel: grpc.Chan
         alpha.perform_maintenance_queued_resource(request={"name": name, "node_names": ["stranger"]})
     assert list(alpha.list_reservations(request={"parent": ZONE})) == []
     finish(alpha.delete_queued_resource(request={"name": name, "force": True}))
-    shared_emulator.patch_settings(**before)
 
 
 def test_places_types_runtimes_and_operations_are_those_of_rest(
@@ -192,7 +187,7 @@ def test_a_stockout_arrives_inside_the_operation(client: tpu_v2.TpuClient, fault
 
 
 def test_calls_without_the_token_are_refused(shared_emulator: Emulator) -> None:
-    with grpc.insecure_channel(target_of(shared_emulator)) as channel:
+    with grpc.insecure_channel(shared_emulator.published.grpc_target) as channel:
         stranger = tpu_v2.TpuClient(transport=TpuGrpcTransport(channel=channel))
         with pytest.raises(exceptions.Unauthenticated, match="the token of this emulator"):
             stranger.get_node(name=f"{ZONE}/nodes/stranger")
@@ -271,8 +266,8 @@ def test_the_server_starts_once_on_the_requested_port_and_stops_with_the_daemon(
             emulator.request("POST", "/_emulator/grpc", {"port": taken.getsockname()[1]})
     with pytest.raises(control.DaemonRefused, match="port must be a whole number"):
         emulator.request("POST", "/_emulator/grpc", {"port": "x"})
-    target = target_of(emulator)
-    assert target_of(emulator) == target == emulator.request("GET", "/_emulator/grpc")["target"]
+    target = emulator.published.grpc_target
+    assert emulator.published.grpc_target == target == emulator.request("GET", "/_emulator/grpc")["target"]
     with pytest.raises(control.DaemonRefused, match=f"runs at {target} already"):
         emulator.request("POST", "/_emulator/grpc", {"port": 1})
     host, _, port = target.partition(":")

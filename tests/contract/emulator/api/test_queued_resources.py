@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import urllib.request
+import json
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -13,9 +13,9 @@ from google.cloud import tpu_v2
 
 from orchestrator.emulator.daemon import control
 from orchestrator.emulator.daemon.control import DaemonRefused
-from tests.contract.emulator.conftest import ZONE, client_for, finish, node_body
+from tests.contract.emulator.conftest import ZONE, client_for, fetch, finish, node_body
 from tests.emulator_fixture import Emulator, running_emulator
-from tests.waiting import HANG_S, until
+from tests.waiting import until
 
 State = tpu_v2.QueuedResourceState.State
 QUICK = {"accept_s": 0, "queue_s": 0, "suspend_s": 0, "refuse_s": 0.1}
@@ -141,17 +141,11 @@ def test_a_vm_reads_the_name_of_its_request_and_may_delete_it(api: tpu_v2.TpuCli
     becomes(api, made.name, State.ACTIVE)
     [ports] = [row["ports"] for row in cloud.processes() if row["name"].endswith("/selfish")]
     metadata = f"http://127.0.0.1:{ports[1]}/computeMetadata/v1/instance"
-    assert fetched(f"{metadata}/attributes/queued-resource-name") == made.name
-    token = fetched(f"{metadata}/service-accounts/default/token").partition('"access_token": "')[2].partition('"')[0]
-    output = fetched(f"{cloud.url}/v2/{made.name}?force=true", method="DELETE", Authorization=f"Bearer {token}")
-    assert '"verb": "delete"' in output
+    assert fetch(f"{metadata}/attributes/queued-resource-name")[1] == made.name
+    token = json.loads(fetch(f"{metadata}/service-accounts/default/token")[1])["access_token"]
+    output = fetch(f"{cloud.url}/v2/{made.name}?force=true", "DELETE", Authorization=f"Bearer {token}")
+    assert '"verb": "delete"' in output[1]
     until(lambda: list(api.list_queued_resources(parent=ZONE)), wanted=lambda rows: rows == [])
-
-
-def fetched(url: str, method: str = "GET", **headers: str) -> str:
-    asked = urllib.request.Request(url, method=method, headers={"Metadata-Flavor": "Google"} | headers)
-    with urllib.request.urlopen(asked, timeout=HANG_S) as reply:
-        return str(reply.read().decode())
 
 
 @pytest.mark.exhaustive

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import resource
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -24,11 +23,6 @@ from tests.emulator_fixture import Emulator
 from tests.waiting import HANG_S, has_ended, until
 
 BODY = {"acceleratorType": "v5litepod-4", "runtimeVersion": "v2-alpha-tpuv5-lite"}
-
-
-def kill(emulator: Emulator) -> None:
-    os.kill(emulator.endpoint.pid, signal.SIGKILL)
-    until(lambda: control.running(emulator.state_dir) is None, "the end of a killed daemon")
 
 
 def node_with_login(emulator: Emulator, login_key: Path, ssh_keys: str) -> tuple[tpu_v2.Node, Machine]:
@@ -75,7 +69,7 @@ def test_with_a_full_disk_it_lives_refuses_what_it_cannot_save_and_saves_it_once
     )
     resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
     until(lambda: emulator.status()["unsaved_because"] == "")
-    kill(emulator)
+    emulator.kill()
     again = emulator.restarted()
     assert [node["state"] for node in again.status()["nodes"]] == ["READY", "READY"]
     operations = again.request("GET", f"/v2/{ZONE}/operations")["operations"]
@@ -166,7 +160,7 @@ def test_after_a_kill_the_next_daemon_has_the_same_nodes_ports_keys_and_jobs(
     until(lambda: before.run("cat boots").stdout == b"boot\n")
     billed = emulator.billing()["nodes"][0]
 
-    kill(emulator)
+    emulator.kill()
     assert not has_ended(job)
     again = emulator.restarted()
 
@@ -191,7 +185,7 @@ def test_a_create_or_delete_continues_after_a_kill_of_the_daemon(emulator: Emula
     emulator.patch_settings(provision_s=0.2, delete_s=0.2)
     creating = api.create_node(parent=ZONE, node_id="coming", node=node_body())
     deleting = api.delete_node(name=node.name)
-    kill(emulator)
+    emulator.kill()
     api = client_for(emulator.restarted())
     for operation in (creating, deleting):
         until(lambda name=operation.operation.name: api.get_operation({"name": name}).done)
@@ -205,12 +199,11 @@ def test_a_create_continues_after_a_kill_as_soon_as_a_file_of_a_worker_appears(
 ) -> None:
     """An empty host key, left by a kill between its creation and its writing, must not disable the worker."""
     api, vms = client_for(emulator), emulator.state_dir / "vms"
-    body = node_body(metadata={"ssh-keys": ssh_keys})
-    body.accelerator_type = "v5litepod-16"
+    body = node_body(accelerator_type="v5litepod-16", metadata={"ssh-keys": ssh_keys})
     creating = api.create_node(parent=ZONE, node_id="coming", node=body)
     while not list(vms.glob(f"*/{file}")) and not creating.done():  # a draft may be renamed before it is seen
         pass
-    kill(emulator)
+    emulator.kill()
     api = client_for(emulator.restarted())
     name = until(lambda: api.get_operation({"name": creating.operation.name}).done) and f"{ZONE}/nodes/coming"
     for machine in machines(api, name, login_key):
@@ -223,7 +216,7 @@ def test_a_daemon_killed_while_stopping_a_node_still_ends_its_processes(
 ) -> None:
     node, machine = node_with_login(emulator, login_key, ssh_keys)
     job = left_running(machine)
-    kill(emulator)
+    emulator.kill()
     saved = json.loads((emulator.state_dir / "state.json").read_text())
     saved["nodes"][0] |= {"state": "STOPPING", "due": saved["now"], "operation": "none", "power": "on"}
     (emulator.state_dir / "state.json").write_text(json.dumps(saved))
@@ -235,7 +228,7 @@ def test_a_daemon_killed_while_stopping_a_node_still_ends_its_processes(
 @pytest.mark.exhaustive
 def test_another_port_is_used_when_the_old_one_is_in_use(emulator: Emulator, login_key: Path, ssh_keys: str) -> None:
     node, before = node_with_login(emulator, login_key, ssh_keys)
-    kill(emulator)
+    emulator.kill()
     with socket.create_server(("127.0.0.1", before.port)):
         api = client_for(emulator.restarted())
         after = machines(api, node.name, login_key)[0]
@@ -251,7 +244,7 @@ def test_stop_ends_the_processes_of_the_vms_also_of_a_killed_daemon_and_keeps_th
     _, machine = node_with_login(emulator, login_key, ssh_keys)
     job = left_running(machine)
     if killed:
-        kill(emulator)
+        emulator.kill()
     assert not has_ended(job)
     assert control.stop(emulator.state_dir)
     assert has_ended(job)
@@ -266,7 +259,7 @@ def test_the_files_of_a_deleted_node_are_removed_soon_also_after_a_kill_of_the_d
     assert list(vms.glob("*/worker0/home"))
     finish(api.delete_node(name=node.name))
     until(lambda: not list(vms.iterdir()))
-    kill(emulator)
+    emulator.kill()
     (vms / "123.deleted" / "worker0").mkdir(parents=True)  # a deletion that the kill interrupted
     emulator.restarted()
     until(lambda: not list(vms.iterdir()))

@@ -68,23 +68,23 @@ def test_that_is_killed(tpu_emulator):
 """
 
 
-def project(directory: Path, tests: str) -> list[str]:
+def started(directory: Path, tests: str) -> subprocess.Popen[str]:
+    """Start pytest in a project with these tests."""
     (directory / "conftest.py").write_text(CONFTEST)
     (directory / "test_mine.py").write_text(tests)
-    return [
+    argv = [
         sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "--color=no",
-        "-p",
-        "no:cacheprovider",
+        *["-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider"],
         f"--basetemp={directory / 'tmp'}",
     ]
+    env, pipe = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""}, subprocess.PIPE
+    return subprocess.Popen(argv, cwd=directory, env=env, stdout=pipe, stderr=subprocess.STDOUT, text=True)
 
 
-def environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""}
+def printed(directory: Path, tests: str) -> str:
+    """Return what pytest printed at its end."""
+    with started(directory, tests) as process:
+        return process.communicate(timeout=HANG_S)[0]
 
 
 def processes_below(directory: Path) -> list[psutil.Process]:
@@ -99,11 +99,8 @@ def processes_below(directory: Path) -> list[psutil.Process]:
 
 @pytest.mark.ci
 def test_another_test_suite_uses_it_and_nothing_is_left(tmp_path: Path) -> None:
-    argv = project(tmp_path, TESTS)
-    done = subprocess.run(
-        argv, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=HANG_S, check=False
-    )
-    assert (done.returncode, "4 passed" in done.stdout) == (0, True), done.stdout + done.stderr
+    text = printed(tmp_path, TESTS)
+    assert re.search(r"^4 passed in ", text, re.MULTILINE), text
     assert processes_below(tmp_path) == []
 
 
@@ -115,28 +112,23 @@ def test_the_tests_of_the_page_pass_and_find_a_delete_that_is_not_repeated(
     page = (ROOT / "docs" / "emulator.md").read_text(encoding="utf-8")
     section = page.split("\n### Test your own program (pytest)\n")[1].split("\n## ")[0]
     files = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL))
-    argv = project(tmp_path, files["test_trainer.py"])
     assert files["conftest.py"] == CONFTEST
     program = re.sub(without, "", files["trainer.py"]) if without else files["trainer.py"]
     assert (program != files["trainer.py"]) == bool(without)
     (tmp_path / "trainer.py").write_text(program)
-    done = subprocess.run(
-        argv, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=HANG_S, check=False
-    )
-    assert result in done.stdout, done.stdout + done.stderr
+    text = printed(tmp_path, files["test_trainer.py"])
+    assert result in text, text
 
 
 def test_the_emulator_ends_with_a_killed_pytest(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        project(tmp_path, SLEEPS), cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    process = started(tmp_path, SLEEPS)
     try:
         until((tmp_path / "pids.json").exists)
         output = json.loads((tmp_path / "pids.json").read_text())
         assert psutil.pid_exists(output["daemon"])
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
     until(lambda: control.running(Path(output["directory"])) is None)
     until(lambda: processes_below(tmp_path) == [])
 

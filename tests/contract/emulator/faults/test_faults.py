@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from orchestrator.places.tpu.api.client import TpuApi
 from orchestrator.places.tpu.api.connect import emulator_credentials
 from tests.cli_fixture import Tpujob
 from tests.contract.conftest import Fault
-from tests.contract.emulator.conftest import client_for, machines
+from tests.contract.emulator.conftest import Machine, client_for, machines
 from tests.contract.operations import finish
 from tests.emulator_fixture import Emulator
 from tests.waiting import HANG_S, until
@@ -62,6 +63,19 @@ def ready(api: TpuApi) -> SliceName:
     wanted = request()
     finish(api, api.create(wanted))
     return wanted.name
+
+
+def with_login(api: TpuApi, emulator: Emulator, key: Path, ssh_keys: str) -> tuple[SliceName, str, Machine]:
+    """Return a READY node, its full name, and its worker."""
+    wanted = request()
+    finish(api, api.create(replace(wanted, metadata={"ssh-keys": ssh_keys})))
+    path = f"projects/emulated/locations/{ZONE}/nodes/{wanted.name.node}"
+    [machine] = machines(client_for(emulator), path, key)
+    return wanted.name, path, machine
+
+
+def act(emulator: Emulator, name: SliceName, action: str, **body: Any) -> None:
+    emulator.request("POST", f"/_emulator/nodes/{name.node}:{action}", body)
 
 
 def delete(api: TpuApi, name: SliceName) -> None:
@@ -237,7 +251,7 @@ def test_a_hidden_node_and_a_late_one_are_not_visible_early(
     hidden = request()
     assert finish(api, api.create(hidden)).error is None
     assert (api.get(hidden.name), api.delete(hidden.name)) == (None, None)
-    shared_emulator.request("POST", f"/_emulator/nodes/{hidden.name.node}:vanish")
+    act(shared_emulator, hidden.name, "vanish")
     broken("late", seconds=3600)
     late = request()
     with pytest.raises(errors.CloudUnavailable, match="cannot be reached"):
@@ -301,7 +315,7 @@ def test_a_stuck_patch_blocks_a_delete(api: TpuApi, broken: Callable[..., str], 
     api.set_labels(stuck, {"tpujob": "1", "tpujob-claimed-until": "2"})
     with pytest.raises(errors.WrongState, match="unable to queue"):
         api.delete(stuck)
-    shared_emulator.request("POST", f"/_emulator/nodes/{stuck.node}:vanish")
+    act(shared_emulator, stuck, "vanish")
     assert api.get(stuck) is None
 
 
@@ -315,8 +329,7 @@ def test_the_ssh_port_of_a_worker_can_be_closed_or_silenced_and_opened_again(
     [worker] = api.workers(name)
 
     def become(condition: str) -> None:
-        body = {"worker": 0, "condition": condition}
-        shared_emulator.request("POST", f"/_emulator/nodes/{name.node}:worker", body)
+        act(shared_emulator, name, "worker", worker=0, condition=condition)
 
     def connection() -> socket.socket:
         return socket.create_connection((worker.host, worker.port), timeout=HANG_S)
@@ -364,30 +377,26 @@ def states(pids: Iterable[int]) -> set[str]:
 def test_a_frozen_worker_is_stopped_with_its_connections_open_and_resumes_later_and_one_may_upgrade_itself(
     api: TpuApi, shared_emulator: Emulator, login_key: Path, ssh_keys: str
 ) -> None:
-    wanted = request()
-    name = wanted.name
-    finish(api, api.create(SliceRequest(name, "v5litepod-4", "v2-alpha-tpuv5-lite", metadata={"ssh-keys": ssh_keys})))
-    path = f"projects/emulated/locations/{ZONE}/nodes/{name.node}"
-    [machine] = machines(client_for(shared_emulator), path, login_key)
+    name, path, machine = with_login(api, shared_emulator, login_key, ssh_keys)
     ticking = subprocess.Popen(
         machine.argv("while :; do echo tick; sleep 0.02; done"), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
     )
     assert ticking.stdout is not None
     assert ticking.stdout.readline() == b"tick\n"
-    shared_emulator.request("POST", f"/_emulator/nodes/{name.node}:worker", {"worker": 0, "condition": "frozen"})
+    act(shared_emulator, name, "worker", worker=0, condition="frozen")
     [node] = [row for row in shared_emulator.processes() if row["name"] == path]
     assert states(node["pids"]) == {psutil.STATUS_STOPPED}
     with socket.create_connection(("127.0.0.1", machine.port), timeout=HANG_S) as unheard:
         assert ticking.poll() is None
-        shared_emulator.request("POST", f"/_emulator/nodes/{name.node}:worker", {"worker": 0, "condition": "well"})
+        act(shared_emulator, name, "worker", worker=0, condition="well")
         assert not read_all(unheard)
     for _ in range(20):
         assert ticking.stdout.readline() == b"tick\n"
     assert machine.output("echo here") == "here"
-    shared_emulator.request("POST", f"/_emulator/nodes/{name.node}:worker", {"worker": 0, "condition": "upgrading"})
+    act(shared_emulator, name, "worker", worker=0, condition="upgrading")
     held = machine.output("sudo A=b apt-get -qq install -y x 2>&1; echo $?; apt-get update 2>/dev/null; echo $?")
     assert "lock-frontend. It is held by process" in held and held.split()[-2:] == ["100", "100"]
-    shared_emulator.request("POST", f"/_emulator/nodes/{name.node}:worker", {"worker": 0, "condition": "well"})
+    act(shared_emulator, name, "worker", worker=0, condition="well")
     assert not {"sudo", "apt-get"} & set(machine.output("ls ${PATH%%:*}").split())
     delete(api, name)
     ticking.wait(timeout=HANG_S)
@@ -399,15 +408,11 @@ def test_a_worker_that_a_killed_daemon_froze_resumes_after_a_restart(
     emulator: Emulator, login_key: Path, ssh_keys: str
 ) -> None:
     client = TpuApi(emulator.url, emulator_credentials(emulator.token), emulated=True)
-    name = request().name
-    wanted = SliceRequest(name, "v5litepod-4", "v2-alpha-tpuv5-lite", metadata={"ssh-keys": ssh_keys})
-    finish(client, client.create(wanted))
-    [machine] = machines(client_for(emulator), f"projects/emulated/locations/{ZONE}/nodes/{name.node}", login_key)
+    name, _, machine = with_login(client, emulator, login_key, ssh_keys)
     pid = int(machine.output("setsid sleep 600 </dev/null >/dev/null 2>&1 & echo $!"))
-    emulator.request("POST", f"/_emulator/nodes/{name.node}:worker", {"worker": 0, "condition": "frozen"})
+    act(emulator, name, "worker", worker=0, condition="frozen")
     assert psutil.Process(pid).status() == psutil.STATUS_STOPPED
-    psutil.Process(emulator.endpoint.pid).kill()
-    until(lambda: control.running(emulator.state_dir), wanted=lambda found: found is None)
+    emulator.kill()
     emulator.restarted()
     assert psutil.Process(pid).status() != psutil.STATUS_STOPPED
     assert machine.output("echo here") == "here"
@@ -457,10 +462,7 @@ END"""
 def test_faults_of_the_vms_do_not_affect_clients(
     api: TpuApi, shared_emulator: Emulator, broken: Callable[..., str], login_key: Path, ssh_keys: str
 ) -> None:
-    name = request().name
-    finish(api, api.create(SliceRequest(name, "v5litepod-4", "v2-alpha-tpuv5-lite", metadata={"ssh-keys": ssh_keys})))
-    path = f"projects/emulated/locations/{ZONE}/nodes/{name.node}"
-    [machine] = machines(client_for(shared_emulator), path, login_key)
+    name, path, machine = with_login(api, shared_emulator, login_key, ssh_keys)
     fault = broken("status", "nodes.get", caller="vm", status=403)
     assert api.get(name) is not None
     output = [machine.output(ASK_AS_THE_VM.replace("NAME", path)) for _ in range(2)]

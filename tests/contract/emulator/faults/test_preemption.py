@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Any
 
@@ -16,9 +14,9 @@ from google.cloud import tpu_v2
 
 from orchestrator.emulator.daemon.control import DaemonRefused
 from tests.cli_fixture import Tpujob
-from tests.contract.emulator.conftest import ZONE, client_for, finish, node_body
+from tests.contract.emulator.conftest import ZONE, client_for, fetch, finish, node_body
 from tests.emulator_fixture import Emulator
-from tests.waiting import HANG_S, until
+from tests.waiting import until
 
 numbers = count(1)
 SPOT = {"scheduling_config": {"spot": True}}
@@ -31,16 +29,19 @@ class Vm:
         self.cloud, self.api = cloud, api
         self.node_id = f"taken{next(numbers)}"
         self.name = finish(api.create_node(parent=ZONE, node_id=self.node_id, node=node_body(**SPOT))).name
-        [ports] = [row["ports"] for row in cloud.processes() if row["name"] == self.name]
-        self.url = f"http://127.0.0.1:{ports[1]}/computeMetadata/v1/instance"
+        self.url = f"http://127.0.0.1:{self.ports()[1]}/computeMetadata/v1/instance"
 
     def text(self, path: str) -> str:
         return self.reply(path)[0]
 
     def reply(self, path: str) -> tuple[str, str]:
-        asked = urllib.request.Request(f"{self.url}/{path}", headers={"Metadata-Flavor": "Google"})
-        with urllib.request.urlopen(asked, timeout=HANG_S) as reply:
-            return str(reply.read().decode()), str(reply.headers["ETag"])
+        status, text, headers = fetch(f"{self.url}/{path}")
+        assert status == 200, text
+        return text, headers["ETag"]
+
+    def ports(self) -> list[int]:
+        """Return the ports on which the node listens."""
+        return next(row["ports"] for row in self.cloud.processes() if row["name"] == self.name)
 
     def act(self, action: str, **body: Any) -> None:
         self.cloud.request("POST", f"/_emulator/nodes/{self.node_id}:{action}", body)
@@ -60,31 +61,16 @@ def vm(shared_emulator: Emulator) -> Iterator[Vm]:
         finish(api.delete_node(name=made.name))
 
 
-class Pending(threading.Thread):
-    """A request that runs in a thread."""
-
-    def __init__(self, question: Callable[[], Any]) -> None:
-        super().__init__(daemon=True)
-        self.question, self.answer = question, None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self.answer = self.question()
-        except OSError as error:
-            self.answer = error
-
-
 # -- on the VM ----------------------------------------------------------------------------------------------------
 
 
 def test_a_preemption_is_announced_on_the_vm_before_its_processes_end(vm: Vm) -> None:
     assert vm.text("preempted") == "FALSE"
     _, etag = vm.reply("preempted")
-    waiting = Pending(lambda: vm.text(f"preempted?wait_for_change=true&last_etag={etag}"))
-    vm.act("preempt", notice_s=3600)
-    waiting.join(HANG_S)
-    assert (waiting.answer, vm.text("preempted")) == ("TRUE", "TRUE")
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(vm.text, f"preempted?wait_for_change=true&last_etag={etag}")
+        vm.act("preempt", notice_s=3600)
+    assert (waiting.result(), vm.text("preempted")) == ("TRUE", "TRUE")
     assert vm.api.get_node(name=vm.name).state == tpu_v2.Node.State.READY
 
 
@@ -92,7 +78,7 @@ def test_after_the_notice_the_node_is_preempted(vm: Vm) -> None:
     began = time.time()
     vm.act("preempt", notice_s=0.5)
     until(lambda: vm.api.get_node(name=vm.name).state == tpu_v2.Node.State.PREEMPTED)
-    until(lambda: [row["ports"] for row in vm.cloud.processes() if row["name"] == vm.name] == [[]])
+    until(lambda: vm.ports() == [])
     with pytest.raises(exceptions.BadRequest, match="start is not supported while in state PREEMPTED"):
         vm.api.start_node(request={"name": vm.name})
     [bill] = [row for row in vm.cloud.billing()["nodes"] if row["name"] == vm.name]
@@ -106,10 +92,10 @@ def test_a_wait_for_a_change_returns_the_present_value_after_its_timeout_or_if_t
 
 
 def test_waiting_for_a_change_does_not_delay_the_end_of_the_vm(vm: Vm) -> None:
-    waiting = Pending(lambda: vm.text("attributes/accelerator-type?wait_for_change=true"))
-    finish(vm.api.delete_node(name=vm.name))
-    waiting.join(HANG_S)
-    assert not waiting.is_alive()
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(vm.text, "attributes/accelerator-type?wait_for_change=true")
+        finish(vm.api.delete_node(name=vm.name))
+    assert not isinstance(waiting.exception(), TimeoutError), "the wait ends with the VM"
 
 
 def test_maintenance_is_announced_on_the_vm_and_in_the_api(vm: Vm) -> None:
@@ -128,13 +114,13 @@ def test_maintenance_is_announced_on_the_vm_and_in_the_api(vm: Vm) -> None:
 def test_hosts_in_maintenance_are_off(vm: Vm) -> None:
     vm.act("maintain", notice_s=0, lasts_s=3600)
     assert vm.shown()["health"] == "UNHEALTHY_MAINTENANCE"
-    until(lambda: [row["ports"] for row in vm.cloud.processes() if row["name"] == vm.name] == [[]])
+    until(lambda: vm.ports() == [])
 
 
 def test_hosts_boot_again_after_maintenance(vm: Vm) -> None:
     vm.act("maintain", notice_s=0, lasts_s=0.2)
     until(vm.shown, wanted=lambda node: node["health"] == "HEALTHY")
-    until(vm.cloud.processes, wanted=lambda rows: [len(r["ports"]) for r in rows if r["name"] == vm.name] == [2])
+    until(lambda: len(vm.ports()) == 2)
     assert vm.text("maintenance-event") == "NONE"
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +11,8 @@ from pathlib import Path
 import pytest
 from google.cloud import tpu_v2
 
-from tests.contract.emulator.conftest import ZONE, Machine, client_for, finish, machines
+from tests.contract.emulator.conftest import ZONE, Machine, client_for, fetch, finish, machines, node_body
 from tests.emulator_fixture import Emulator
-from tests.waiting import HANG_S
 
 
 @dataclass(frozen=True)
@@ -23,15 +20,10 @@ class Metadata:
     root: str
 
     def get(self, path: str, method: str = "GET", body: str | None = None, **headers: str) -> tuple[int, str]:
-        sent = headers or {"Metadata-Flavor": "Google"}
         url = f"http://{self.root}/computeMetadata/v1/{path}"
-        request = urllib.request.Request(url, None if body is None else body.encode(), sent, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=HANG_S) as reply:
-                assert reply.headers["Metadata-Flavor"] == "Google"
-                return reply.status, reply.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
+        status, text, found = fetch(url, method, body if body is None else body.encode(), **headers)
+        assert found["Metadata-Flavor"] == "Google"
+        return status, text
 
     def text(self, path: str) -> str:
         status, text = self.get(path)
@@ -43,12 +35,8 @@ class Metadata:
 def third(shared_emulator: Emulator, login_key: Path, ssh_keys: str) -> Iterator[Machine]:
     """The third worker of four."""
     api = client_for(shared_emulator)
-    body = tpu_v2.Node(
-        accelerator_type="v5litepod-16",
-        runtime_version="v2-alpha-tpuv5-lite",
-        metadata={"ssh-keys": ssh_keys, "mine": "my own"},
-        scheduling_config={"preemptible": True},
-    )
+    attributes, tier = {"ssh-keys": ssh_keys, "mine": "my own"}, {"preemptible": True}
+    body = node_body(accelerator_type="v5litepod-16", metadata=attributes, scheduling_config=tier)
     node = finish(api.create_node(parent=ZONE, node_id="meta", node=body))
     yield machines(api, node.name, login_key)[2]
     finish(api.delete_node(name=node.name))
@@ -191,9 +179,7 @@ def test_guest_attributes_have_googles_size_limits(metadata: Metadata) -> None:
 ])  # fmt: skip
 def test_a_value_that_is_not_text_is_refused(metadata: Metadata, body: bytes, headers: dict[str, str]) -> None:
     sent = {"Metadata-Flavor": "Google", **headers}
-    url = f"http://{metadata.root}/computeMetadata/v1/{ATTRIBUTES}/job/bytes"
-    with pytest.raises(urllib.error.HTTPError, match="400"):
-        urllib.request.urlopen(urllib.request.Request(url, body, sent, method="PUT"), timeout=HANG_S)
+    assert fetch(f"http://{metadata.root}/computeMetadata/v1/{ATTRIBUTES}/job/bytes", "PUT", body, **sent)[0] == 400
 
 
 def test_an_invalid_timeout_is_ignored(metadata: Metadata) -> None:

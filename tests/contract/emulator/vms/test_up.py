@@ -8,13 +8,15 @@ import os
 import shutil
 import socket
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from google.cloud import tpu_v2
 
 from orchestrator.emulator.daemon import control, gcloud_ssh, ssh_wrapper
 from tests.cli_fixture import Cli, Tpujob
-from tests.contract.emulator.conftest import ZONE, client_for, finish, machines, node_body
+from tests.contract.emulator.conftest import machines
 from tests.emulator_fixture import Emulator
 from tests.unit.places.stub_api import Request, StubReply, stub_api
 from tests.waiting import HANG_S
@@ -114,11 +116,10 @@ def test_with_a_daemon_of_an_older_version_up_and_env_print_what_it_has(cli: Cli
 # -- ssh and scp for gcloud -------------------------------------------------------------------------------------------
 
 
-def test_the_wrapper_adds_the_port_of_the_worker_that_gcloud_names(shared_emulator: Emulator, login_key: Path) -> None:
-    api = client_for(shared_emulator)
-    body = node_body()
-    body.accelerator_type = "v5litepod-16"
-    node = finish(api.create_node(parent=ZONE, node_id="aliased", node=body))
+def test_the_wrapper_adds_the_port_of_the_worker_that_gcloud_names(
+    api: tpu_v2.TpuClient, create: Callable[..., tpu_v2.Node], shared_emulator: Emulator, login_key: Path
+) -> None:
+    node = create(accelerator_type="v5litepod-16")
     ports = [machine.port for machine in machines(api, node.name, login_key)]
     directory = shared_emulator.state_dir
 
@@ -133,7 +134,6 @@ def test_the_wrapper_adds_the_port_of_the_worker_that_gcloud_names(shared_emulat
     assert port("ssh", "-o", f"HostKeyAlias=tpu.{node.id}-9", "u@h") is None  # no such worker
     assert port("ssh", "-o", "HostKeyAlias=tpu.1-0", "u@h") is None  # not of this emulator
     assert port("ssh", "u@h", "--", alias) is None
-    finish(api.delete_node(name=node.name))
 
 
 def test_the_wrapper_changes_no_other_use(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -27,10 +25,11 @@ from orchestrator.engine.provision.startup_script import startup_script, watchdo
 from orchestrator.remote.fleet.fleet import Fleet
 from orchestrator.remote.ssh.keys import KeyPair, create_key, ssh_keys_metadata
 from orchestrator.vm.watchdog import PROVERS
+from tests.contract.emulator.conftest import fetch
 from tests.contract.remote.fixture import workers_of
 from tests.emulator_fixture import Emulator
 from tests.leases import lease_on
-from tests.waiting import HANG_S, until
+from tests.waiting import until
 
 TIMINGS = GOOGLE.scaled(300)  # a heartbeat each 0.2 s, 3 s time to live
 PARENT = "projects/emulated/locations/us-central1-a"
@@ -182,18 +181,12 @@ def test_the_watchdog_ends_with_its_vm_and_runs_after_the_next_boot(make: Make, 
     until(lambda: node.reports()[0]["claimed_until"] == int(node.get()["labels"]["tpujob-claimed-until"]))  # type: ignore[index]
 
 
-def kill(emulator: Emulator) -> None:
-    daemon = psutil.Process(emulator.endpoint.pid)
-    daemon.kill()
-    daemon.wait(HANG_S)
-
-
 def stop(emulator: Emulator) -> None:
     """Every process of the VM ends: after it, and after a restart of this machine, the VM boots again."""
     assert control.stop(emulator.state_dir)
 
 
-@pytest.mark.parametrize("end", [pytest.param(kill, marks=pytest.mark.exhaustive), stop])
+@pytest.mark.parametrize("end", [pytest.param(Emulator.kill, marks=pytest.mark.exhaustive), stop])
 def test_the_watchdog_runs_on_after_the_end_of_the_daemon(
     make: Make, emulator: Emulator, end: Callable[[Emulator], None]
 ) -> None:
@@ -211,14 +204,8 @@ def test_the_watchdog_runs_on_after_the_end_of_the_daemon(
 
 
 def call(emulator: Emulator, token: str, method: str, path: str) -> tuple[int, str]:
-    request = urllib.request.Request(f"{emulator.url}{path}", method=method)
-    request.add_header("Authorization", f"Bearer {token}")
-    try:
-        with urllib.request.urlopen(request, timeout=HANG_S) as reply:
-            return reply.status, ""
-    except urllib.error.HTTPError as error:
-        text = error.read().decode()
-        return error.code, json.loads(text)["error"]["message"] if text.startswith("{") else text
+    status, text, _ = fetch(f"{emulator.url}{path}", method, Authorization=f"Bearer {token}")
+    return status, "" if status == 200 else json.loads(text)["error"]["message"]
 
 
 def token_of(node: Node) -> str:

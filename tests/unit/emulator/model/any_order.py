@@ -13,11 +13,23 @@ from tests.unit.emulator.model.queue_fixture import QueueCloud
 NODES = st.sampled_from(["n", "m"])
 
 
-class AnyOrder(RuleBasedStateMachine):
+class AnyTime(RuleBasedStateMachine):
+    """Time passes, and daemons end and start."""
+
     def __init__(self) -> None:
         super().__init__()
         self.cloud = QueueCloud()
 
+    @rule(seconds=st.sampled_from([0, 0.5, 3, 20]))
+    def wait(self, seconds: float) -> None:
+        self.cloud.wait(seconds)
+
+    @rule()
+    def restart(self) -> None:
+        self.cloud.restart()
+
+
+class AnyOrder(AnyTime):
     @rule(node=NODES, verb=st.sampled_from(["create", "delete", "stop", "start", "patch", "list"]))
     def ask(self, node: str, verb: str) -> None:
         cloud = self.cloud
@@ -38,17 +50,9 @@ class AnyOrder(RuleBasedStateMachine):
     def supply(self, capacity: bool) -> None:
         self.cloud.state.settings.no_capacity = [] if capacity else ["*/*"]
 
-    @rule(seconds=st.sampled_from([0, 1, 5, 20]))
-    def wait(self, seconds: float) -> None:
-        self.cloud.wait(seconds)
-
     @rule(follow=st.booleans())
     def hold_hosts(self, follow: bool) -> None:
         self.cloud.hosts_follow = follow
-
-    @rule()
-    def restart(self) -> None:
-        self.cloud.restart()
 
     @invariant()
     def the_meter_runs_for_exactly_the_nodes_that_exist(self) -> None:

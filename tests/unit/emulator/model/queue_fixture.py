@@ -107,8 +107,10 @@ class QueueCloud:
                 self.state.powered(node.uid, node.target_power, self.now, hosts)
 
     def restart(self) -> None:
-        """Continue as the next daemon does, with the saved state."""
-        self.state = CloudState.load(json.loads(json.dumps(self.state.dump())))
+        """Continue as the next daemon does, with the saved state, which is all that there is."""
+        saved = json.loads(json.dumps(self.state.dump()))
+        self.state = CloudState.load(saved)
+        assert json.loads(json.dumps(self.state.dump())) == saved
         self.state.forget_power()
         self.follow()
 

@@ -29,35 +29,37 @@ def ready(**spec: Any) -> QueueCloud:
     return cloud
 
 
+@pytest.fixture
+def noticed() -> QueueCloud:
+    """A cloud with a node that is preempted in 30 s."""
+    cloud = ready()
+    cloud.state.preempt(NAME, cloud.now, notice_s=30)
+    return cloud
+
+
 # -- preemption by hand -------------------------------------------------------------------------------------------
 
 
-def test_a_preemption_is_announced_and_happens_after_the_notice() -> None:
-    cloud = ready()
-    cloud.state.preempt(NAME, cloud.now, notice_s=30)
-    cloud.wait(29)
-    assert (cloud.nodes, cloud.node("n").preempted_at, cloud.node("n").power) == ({"n": "READY"}, 1040, Power.ON)
-    cloud.wait(1)
-    assert (cloud.nodes, cloud.node("n").power, cloud.billed()) == ({"n": "PREEMPTED"}, Power.OFF, 40)
-    cloud.wait(100)
-    assert cloud.billed() == 40
+def test_a_preemption_is_announced_and_happens_after_the_notice(noticed: QueueCloud) -> None:
+    noticed.wait(29)
+    assert (noticed.nodes, noticed.node("n").preempted_at, noticed.node("n").power) == ({"n": "READY"}, 1040, Power.ON)
+    noticed.wait(1)
+    assert (noticed.nodes, noticed.node("n").power, noticed.billed()) == ({"n": "PREEMPTED"}, Power.OFF, 40)
+    noticed.wait(100)
+    assert noticed.billed() == 40
 
 
-def test_a_second_notice_does_not_give_more_time() -> None:
-    cloud = ready()
-    cloud.state.preempt(NAME, cloud.now, notice_s=30)
-    cloud.wait(20)
-    cloud.state.preempt(NAME, cloud.now, notice_s=30)
-    cloud.wait(10)
-    assert cloud.nodes == {"n": "PREEMPTED"}
+def test_a_second_notice_does_not_give_more_time(noticed: QueueCloud) -> None:
+    noticed.wait(20)
+    noticed.state.preempt(NAME, noticed.now, notice_s=30)
+    noticed.wait(10)
+    assert noticed.nodes == {"n": "PREEMPTED"}
 
 
-def test_a_node_that_is_deleted_after_its_notice_leaves_no_event() -> None:
-    cloud = ready()
-    cloud.state.preempt(NAME, cloud.now, notice_s=30)
-    cloud.delete("n")
-    cloud.wait(2)
-    assert (cloud.nodes, cloud.state.events, cloud.state.next_due()) == ({}, [], None)
+def test_a_node_that_is_deleted_after_its_notice_leaves_no_event(noticed: QueueCloud) -> None:
+    noticed.delete("n")
+    noticed.wait(2)
+    assert (noticed.nodes, noticed.state.events, noticed.state.next_due()) == ({}, [], None)
 
 
 def test_a_preemption_while_creating_ends_the_operation_with_the_error_of_the_api() -> None:
@@ -73,14 +75,12 @@ def test_a_preemption_while_creating_ends_the_operation_with_the_error_of_the_ap
     )
 
 
-def test_a_notice_survives_a_restart_of_the_daemon() -> None:
-    cloud = ready()
-    cloud.state.preempt(NAME, cloud.now, notice_s=30)
-    cloud.restart()
-    cloud.wait(29)
-    assert cloud.nodes == {"n": "READY"}
-    cloud.wait(1)
-    assert cloud.nodes == {"n": "PREEMPTED"}
+def test_a_notice_survives_a_restart_of_the_daemon(noticed: QueueCloud) -> None:
+    noticed.restart()
+    noticed.wait(29)
+    assert noticed.nodes == {"n": "READY"}
+    noticed.wait(1)
+    assert noticed.nodes == {"n": "PREEMPTED"}
 
 
 # -- preemption as data -------------------------------------------------------------------------------------------

@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import invariant, precondition, rule
 
 from orchestrator.emulator.api_errors import ApiError
 from orchestrator.emulator.faults.active_faults import NoReply
 from orchestrator.emulator.model.queue_records import State
 from orchestrator.emulator.wire.queue_json import operation_json, queued_json
+from tests.unit.emulator.model.any_order import AnyTime
 from tests.unit.emulator.model.queue_fixture import NODE, PLACE, ZONE, QueueCloud
 
 TWO = {"multisliceParams": {"nodeCount": 2, "nodeIdPrefix": "pair"}}
@@ -371,12 +372,8 @@ def test_faults_may_match_the_state_of_a_request(active: QueueCloud) -> None:
 # -- any order ----------------------------------------------------------------------------------------------------
 
 
-class AnyQueue(RuleBasedStateMachine):
+class AnyQueue(AnyTime):
     """Any calls and any events: meter and queue agree with the nodes, and in the end everything can be deleted."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cloud = QueueCloud()
 
     @rule(queue_id=st.sampled_from("ab"), several=st.booleans(), capacity=st.booleans())
     def ask(self, queue_id: str, several: bool, capacity: bool) -> None:
@@ -387,17 +384,10 @@ class AnyQueue(RuleBasedStateMachine):
         except ApiError as refusal:
             assert refusal.status == "ALREADY_EXISTS"
 
-    @rule(queue_id=st.sampled_from("ab"), force=st.booleans())
-    def drop(self, queue_id: str, force: bool) -> None:
+    @rule(queue_id=st.sampled_from("ab"), verb=st.sampled_from(["delete", "force", "reset"]))
+    def change(self, queue_id: str, verb: str) -> None:
         try:
-            self.cloud.unqueue(queue_id, force=force)
-        except ApiError as refusal:
-            assert refusal.status in ("NOT_FOUND", "FAILED_PRECONDITION")
-
-    @rule(queue_id=st.sampled_from("ab"))
-    def again(self, queue_id: str) -> None:
-        try:
-            self.cloud.reset(queue_id)
+            self.cloud.reset(queue_id) if verb == "reset" else self.cloud.unqueue(queue_id, force=verb == "force")
         except ApiError as refusal:
             assert refusal.status in ("NOT_FOUND", "FAILED_PRECONDITION")
 
@@ -417,14 +407,6 @@ class AnyQueue(RuleBasedStateMachine):
             case _ if cloud.state.nodes[name].state not in ("PREEMPTED", "DELETING"):  # no state follows these
                 cloud.state.set_state(name, what, cloud.now)
         cloud.follow()
-
-    @rule(seconds=st.sampled_from([0, 0.5, 3, 20]))
-    def wait(self, seconds: float) -> None:
-        self.cloud.wait(seconds)
-
-    @rule()
-    def restart(self) -> None:
-        self.cloud.restart()
 
     @invariant()
     def an_active_request_has_all_its_nodes_and_one_that_is_over_has_none_that_lives(self) -> None:

@@ -1,6 +1,9 @@
 """gRPC calls as REST requests, checked against the rules of google-cloud-tpu's own REST transport."""
 
+import inspect
 import json
+import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,11 +36,11 @@ def test_every_method_of_both_services_has_a_rule() -> None:
     from google.cloud.tpu_v2.services.tpu.transports.grpc import TpuGrpcTransport
     from google.cloud.tpu_v2alpha1.services.tpu.transports.grpc import TpuGrpcTransport as Alpha
 
-    from tests.unit.emulator.stubs import methods_of
-
     for transport in (TpuGrpcTransport, Alpha):
-        for service, method in methods_of(transport):
-            assert method in RULES[service], f"{service}/{method}"
+        source = inspect.getsource(sys.modules[transport.__module__])
+        found = re.findall(r'"/([a-z0-9.A-Z]+)/(\w+)"', source)
+        assert len(found) > 20, "the generated transport has another form than this test expects"
+        assert [row for row in found if row[1] not in RULES[row[0]]] == []
 
 
 def test_types_are_those_of_the_services_own_package() -> None:
