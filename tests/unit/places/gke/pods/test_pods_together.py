@@ -95,7 +95,7 @@ def test_one_of_two_pods_fails_and_the_other_is_waited_for(node: Node, followed:
     assert not seen.fleet.wait(0.0).workers[0].final
     (node.pod(0).place / "run" / "r1-1" / "go").touch()
     status = seen.ended()
-    assert [worker.rc for worker in status.workers] == [0, 5] and status.first_failure == (1, 5)
+    assert [worker.rc for worker in status.workers] == [0, 5] and status.first_failed == status.workers[1]
 
 
 def test_results_of_any_size_go_through_the_bucket(
