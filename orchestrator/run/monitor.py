@@ -182,8 +182,8 @@ def _payload_failed(status: FleetStatus, phase: str, run: str) -> errors.Payload
     if first.disk_full:
         hint = f"the disk of worker{worker} is full; {hint}"
     if rc is None:
-        why = first.detail or "its supervisor is gone"
-        return errors.PayloadFailed(f"{what} on worker{worker} was lost: {why}", hint=hint, workers=ends)
+        lost_by = first.detail or "its supervisor is gone"
+        return errors.PayloadFailed(f"{what} on worker{worker} was lost: {lost_by}", hint=hint, workers=ends)
     if failed > 1:
         message = f"{what} failed on {failed} workers, first on worker{worker} with code {rc}"
         return errors.PayloadFailed(message, rc=rc, hint=hint, workers=ends)
