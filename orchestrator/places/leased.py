@@ -46,7 +46,7 @@ class LeasedStay:
         The watchdog stops the job before it publishes the notice: after a stop that was not asked for here, wait for it.
         """
         assert lease is not None
-        lost = status.first_failure[1] is None
+        lost = status.first_failed.rc is None
         if not (lost or lease.spot or status.any_stopped):
             return
         try:

@@ -156,10 +156,10 @@ async def _failed(
         await stay.stop(lease, crew)
         status = await WaitForWorkers(crew, 0.0)
     await _report_ends(status, phase, reported)
-    if not status.unreachable or lease is None:
+    if not (first := status.first_failed).unreachable or lease is None:
         return stay.verdict(lease, status, run) or _payload_failed(status, phase, run)
-    (worker, rc), servers = status.first_failure, ", ".join(status.unreachable)
-    text = f"the setup failed on worker{worker} with code {rc}: the worker does not reach {servers}"
+    servers = ", ".join(first.unreachable)
+    text = f"the setup failed on worker{first.index} with code {first.rc}: the worker does not reach {servers}"
     return errors.NoRouteOut(text, hint=_route_out(lease))
 
 
@@ -173,15 +173,17 @@ def _route_out(lease: Lease) -> str:
 
 
 def _payload_failed(status: FleetStatus, phase: str, run: str) -> errors.PayloadFailed:
-    worker, rc = status.first_failure
+    first = status.first_failed
+    worker, rc = first.index, first.rc
     ends = tuple(WorkerEnd(each.index, each.rc, each.stopped) for each in status.workers if each.final)
     failed = sum(each.failed for each in ends)
     what = "the setup" if phase == "setup" else "the job"
     hint = f"`tpujob logs {run} --worker {worker}` prints what worker{worker} wrote"
-    if status.disk_full:
+    if first.disk_full:
         hint = f"the disk of worker{worker} is full; {hint}"
     if rc is None:
-        return errors.PayloadFailed(f"{what} on worker{worker} was lost: {status.lost_by}", hint=hint, workers=ends)
+        lost_by = first.detail or "its supervisor is gone"
+        return errors.PayloadFailed(f"{what} on worker{worker} was lost: {lost_by}", hint=hint, workers=ends)
     if failed > 1:
         message = f"{what} failed on {failed} workers, first on worker{worker} with code {rc}"
         return errors.PayloadFailed(message, rc=rc, hint=hint, workers=ends)

@@ -32,7 +32,6 @@ LOOK_S = 0.1
 PIECE_BYTES = 256 << 10
 STORAGE = "https://storage.googleapis.com"
 ACCOUNT_PATH = "/computeMetadata/v1/instance/service-accounts/default"
-TOKEN_PATH = f"{ACCOUNT_PATH}/token"
 TOO_LONG = "it took too long"
 
 
@@ -149,7 +148,7 @@ class Storage:
         """Return a token of the machine's service account. Once none has come for TOKEN_S, it is asked for once at a time."""
         while True:
             try:
-                token = self._token_once()
+                token = str(json.loads(self._metadata("token"))["access_token"])
                 self._no_token_since = None
                 return token
             except (OSError, http.client.HTTPException, ValueError, KeyError, Transient) as error:
@@ -159,9 +158,6 @@ class Storage:
                 if now - self._no_token_since >= TOKEN_S or self._left_s() <= TOKEN_PAUSE_S:
                     raise Transient(f"the metadata server gave no token: {error}") from error
             time.sleep(TOKEN_PAUSE_S)
-
-    def _token_once(self) -> str:
-        return str(json.loads(self._metadata("token"))["access_token"])
 
     def _metadata(self, key: str) -> bytes:
         """Return what the metadata server says of the machine's service account. Raises what `_token` catches."""

@@ -61,13 +61,13 @@ class Maker:
         if self.request["remark"] and self.is_first:
             say(self.request["remark"])
         if not self._is_there():
-            with self._locked(fcntl.LOCK_EX) as lock:
+            with _locked(self.place, fcntl.LOCK_EX) as lock:
                 if not self._is_complete():
                     self._build(lock)
         self._prune()
 
     def _is_there(self) -> bool:
-        with self._locked(fcntl.LOCK_SH):  # a job that uses it shares this lock for hours
+        with _locked(self.place, fcntl.LOCK_SH):  # a job that uses it shares this lock for hours
             if not self._is_complete():
                 return False
             os.utime(self.place / MARK)
@@ -78,15 +78,6 @@ class Maker:
     def _is_complete(self) -> bool:
         """Also false when its interpreter was removed since."""
         return (self.place / MARK).exists() and pythons.version_of(self.place / "bin" / "python") is not None
-
-    @contextlib.contextmanager
-    def _locked(self, how: int) -> Iterator[int]:
-        lock = os.open(f"{self.place}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, how)
-            yield lock
-        finally:
-            os.close(lock)
 
     def _build(self, lock: int) -> None:
         began = time.monotonic()
@@ -179,7 +170,8 @@ class Maker:
         newest = sorted(used_at, key=lambda path: used_at[path], reverse=True)
         for number, path in enumerate(newest, 2):  # the first is that of this job
             if number > KEPT or not used_at[path]:
-                _delete_unused(path)
+                with contextlib.suppress(BlockingIOError), _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                    _delete(path)  # unless a job uses it, or makes it
 
 
 def _delete(path: Path) -> None:
@@ -189,13 +181,12 @@ def _delete(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def _delete_unused(path: Path) -> None:
-    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+@contextlib.contextmanager
+def _locked(place: Path, how: int) -> Iterator[int]:
+    lock = os.open(f"{place}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _delete(path)
-    except BlockingIOError:
-        pass  # a job uses it, or makes it
+        fcntl.flock(lock, how)
+        yield lock
     finally:
         os.close(lock)
 

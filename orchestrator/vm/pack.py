@@ -126,115 +126,149 @@ def rows(
     read, or None; it is asked before each piece. If something vanishes meanwhile, what came in its place is looked for once.
     `wanted`: of what lies beside ("beside" of `pack`). `unmatched` gets the patterns that match nothing.
     """
-    seen: set[str] = set()
+    index = _Index(run, hashed, refused, [] if unmatched is None else unmatched)
     if patterns is not None:
-        yield from _artifacts(run, patterns, hashed, refused, seen, [] if unmatched is None else unmatched)
+        yield from index.artifacts(patterns)
     if wanted is not None:
-        yield from beside.rows(
-            run,
-            [place_of(run, name) for name in seen],
-            wanted,
-            lambda name, path: _row(name, path, hashed, refused),
-            hashed,
-        )
+        yield from beside.rows(run, [place_of(run, name) for name in index.seen], wanted, index.row, hashed)
 
 
-def _artifacts(
-    run: str,
-    patterns: list[str],
-    hashed: Callable[[int], None],
-    refused: Callable[[int], str | None],
-    seen: set[str],
-    unmatched: list[str],
-) -> Iterator[dict[str, Any]]:
-    for _ in range(2):
-        has_vanished = False
-        unmatched.clear()
-        for path in _candidates(run, patterns, hashed, unmatched):
-            name = path[len(run) + 1 :]
-            if name in seen:
+class _Index:
+    """The index as it is made. `seen`: the names of its files."""
+
+    def __init__(
+        self, run: str, hashed: Callable[[int], None], refused: Callable[[int], str | None], unmatched: list[str]
+    ) -> None:
+        self.run, self.hashed, self.refused, self.unmatched = run, hashed, refused, unmatched
+        self.seen: set[str] = set()
+
+    def artifacts(self, patterns: list[str]) -> Iterator[dict[str, Any]]:
+        for _ in range(2):
+            has_vanished = False
+            self.unmatched.clear()
+            for path in self._candidates(patterns):
+                name = path[len(self.run) + 1 :]
+                if name in self.seen:
+                    continue
+                row = self.row(name, path)
+                if row is None:
+                    has_vanished = True
+                else:
+                    self.seen.add(name)
+                    yield row
+            if not has_vanished:
+                return
+
+    def row(self, name: str, path: str) -> dict[str, Any] | None:
+        """Return the row of a file; None if it has vanished."""
+        try:
+            if ".." in name.split("/"):
+                raise PackRefused("the pattern leads out of the work directory")
+            return {"path": name, **self._measured(path)}
+        except PackRefused as refusal:
+            return dict({"path": name, "why": str(refusal)}, **({"harmless": True} if refusal.harmless else {}))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            return {"path": name, "why": error.strerror or str(error)}
+
+    def _candidates(self, patterns: list[str]) -> Iterator[str]:
+        """A directory that matches is taken whole. A pattern that is relative to no place below `work/` is itself a candidate.
+
+        So is a link to a directory, unless that one lies in `work/` and its files come by no other way: they come by the link.
+        """
+        work, taken, links = f"{self.run}/work", [f"{self.run}/artifacts"], []
+
+        def files(paths: Iterable[str]) -> Iterator[str]:
+            for path in paths:
+                if os.path.islink(path) and os.path.isdir(path):
+                    links.append(path)
+                else:
+                    yield path
+
+        yield from files(self._walk(taken[0]))
+        for pattern in patterns:
+            if pattern.startswith("/") or ".." in pattern.split("/"):
+                yield f"{work}/../{pattern.lstrip('/')}"
                 continue
-            row = _row(name, path, hashed, refused)
-            if row is None:
-                has_vanished = True
+            self.unmatched.append(pattern)
+            for match in self._matches(work, pattern):
+                if self.unmatched[-1:] == [pattern]:
+                    self.unmatched.pop()
+                if _is_directory(match):
+                    taken.append(match)
+                    yield from files(self._walk(match))
+                else:
+                    yield from files([match])
+        home, *whole = (os.path.realpath(path) + "/" for path in (work, *taken))
+        for link in links:  # to which those that such a directory has are added
+            target = os.path.realpath(link) + "/"
+            if target.startswith(home) and target != home and not target.startswith(tuple(whole)):
+                whole.append(target)
+                yield from files(self._walk(link))
             else:
-                seen.add(name)
-                yield row
-        if not has_vanished:
-            return
+                yield link
 
+    def _measured(self, path: str) -> dict[str, Any]:
+        _check(path)
+        with open(path, "rb", buffering=0, opener=_never_waiting) as file:
+            before = os.fstat(file.fileno())
+            digest, size_bytes = hashing.sha256(before.st_size), 0
+            while True:
+                why = self.refused(max(before.st_size, size_bytes))
+                if why is not None:
+                    raise PackRefused(why)
+                piece = file.read(PIECE_BYTES)
+                if not piece:
+                    break
+                digest.update(piece)
+                size_bytes += len(piece)
+                self.hashed(len(piece))
+            is_same = os.fstat(file.fileno()).st_mtime_ns == before.st_mtime_ns
+        return dict({"size_bytes": size_bytes, "sha256": digest.hexdigest()}, **({} if is_same else {"changing": True}))
 
-def _row(
-    name: str, path: str, hashed: Callable[[int], None], refused: Callable[[int], str | None]
-) -> dict[str, Any] | None:
-    """Return the row of a file; None if it has vanished."""
-    try:
-        if ".." in name.split("/"):
-            raise PackRefused("the pattern leads out of the work directory")
-        return {"path": name, **_measured(path, hashed, refused)}
-    except PackRefused as refusal:
-        return dict({"path": name, "why": str(refusal)}, **({"harmless": True} if refusal.harmless else {}))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        return {"path": name, "why": error.strerror or str(error)}
+    def _walk(self, top: str) -> Iterator[str]:
+        """Everything below that is not a directory, in a fixed order, and the directories that cannot be read.
 
+        Links are named, never entered.
+        """
+        waiting = [top]
+        while waiting:
+            directory = waiting.pop()
+            self.hashed(0)
+            try:
+                paths = [os.path.join(directory, name) for name in sorted(os.listdir(directory))]
+            except OSError:
+                yield directory
+                continue
+            inner = [path for path in paths if _is_directory(path)]
+            waiting += reversed(inner)
+            yield from sorted(set(paths) - set(inner))
 
-def _candidates(run: str, patterns: list[str], looked: Callable[[int], None], unmatched: list[str]) -> Iterator[str]:
-    """A directory that matches is taken whole. A pattern that is relative to no place below `work/` is itself a candidate.
+    def _matches(self, top: str, pattern: str) -> Iterator[str]:
+        """Like `Path.glob`, in a fixed order, never through a link. What cannot be read matters where the pattern names it."""
+        import fnmatch
 
-    So is a link to a directory, unless that one lies in `work/` and its files come by no other way: they come by the link.
-    """
-    work, taken, links = f"{run}/work", [f"{run}/artifacts"], []
-
-    def files(paths: Iterable[str]) -> Iterator[str]:
-        for path in paths:
-            if os.path.islink(path) and os.path.isdir(path):
-                links.append(path)
+        waiting = [(top, pattern, True)]
+        while waiting:
+            directory, pattern, is_named = waiting.pop()
+            self.hashed(0)
+            try:
+                names = sorted(os.listdir(directory))
+            except OSError as error:
+                if is_named or isinstance(error, FileNotFoundError):
+                    yield directory  # `_check` says why
+                continue
+            head, _, rest = pattern.partition("/")
+            found = [os.path.join(directory, name) for name in names if fnmatch.fnmatchcase(name, head)]
+            if not rest:  # `**`, too: a directory that matches is taken whole
+                yield from found
+                continue
+            if head == "**":
+                waiting += [(path, pattern, False) for path in reversed(found) if _is_directory(path)]
+                waiting.append((directory, rest, True))
             else:
-                yield path
-
-    yield from files(_walk(taken[0], looked))
-    for pattern in patterns:
-        if pattern.startswith("/") or ".." in pattern.split("/"):
-            yield f"{work}/../{pattern.lstrip('/')}"
-            continue
-        unmatched.append(pattern)
-        for match in _matches(work, pattern, looked):
-            if unmatched[-1:] == [pattern]:
-                unmatched.pop()
-            if _is_directory(match):
-                taken.append(match)
-                yield from files(_walk(match, looked))
-            else:
-                yield from files([match])
-    home, *whole = (os.path.realpath(path) + "/" for path in (work, *taken))
-    for link in links:  # to which those that such a directory has are added
-        target = os.path.realpath(link) + "/"
-        if target.startswith(home) and target != home and not target.startswith(tuple(whole)):
-            whole.append(target)
-            yield from files(_walk(link, looked))
-        else:
-            yield link
-
-
-def _measured(path: str, hashed: Callable[[int], None], refused: Callable[[int], str | None]) -> dict[str, Any]:
-    _check(path)
-    with open(path, "rb", buffering=0, opener=_never_waiting) as file:
-        before = os.fstat(file.fileno())
-        digest, size_bytes = hashing.sha256(before.st_size), 0
-        while True:
-            why = refused(max(before.st_size, size_bytes))
-            if why is not None:
-                raise PackRefused(why)
-            piece = file.read(PIECE_BYTES)
-            if not piece:
-                break
-            digest.update(piece)
-            size_bytes += len(piece)
-            hashed(len(piece))
-        is_same = os.fstat(file.fileno()).st_mtime_ns == before.st_mtime_ns
-    return dict({"size_bytes": size_bytes, "sha256": digest.hexdigest()}, **({} if is_same else {"changing": True}))
+                waiting += [(path, rest, True) for path in reversed(found) if _is_directory(path)]
 
 
 def _check(path: str) -> None:
@@ -270,48 +304,3 @@ class ActivitySignal:
 
 def _is_directory(path: str) -> bool:
     return os.path.isdir(path) and not os.path.islink(path)
-
-
-def _walk(top: str, looked: Callable[[int], None]) -> Iterator[str]:
-    """Everything below that is not a directory, in a fixed order, and the directories that cannot be read.
-
-    Links are named, never entered.
-    """
-    waiting = [top]
-    while waiting:
-        directory = waiting.pop()
-        looked(0)
-        try:
-            paths = [os.path.join(directory, name) for name in sorted(os.listdir(directory))]
-        except OSError:
-            yield directory
-            continue
-        inner = [path for path in paths if _is_directory(path)]
-        waiting += reversed(inner)
-        yield from sorted(set(paths) - set(inner))
-
-
-def _matches(top: str, pattern: str, looked: Callable[[int], None]) -> Iterator[str]:
-    """Like `Path.glob`, in a fixed order and never through a link. What cannot be read matters where the pattern names it."""
-    import fnmatch
-
-    waiting = [(top, pattern, True)]
-    while waiting:
-        directory, pattern, is_named = waiting.pop()
-        looked(0)
-        try:
-            names = sorted(os.listdir(directory))
-        except OSError as error:
-            if is_named or isinstance(error, FileNotFoundError):
-                yield directory  # `_check` says why
-            continue
-        head, _, rest = pattern.partition("/")
-        found = [os.path.join(directory, name) for name in names if fnmatch.fnmatchcase(name, head)]
-        if not rest:  # `**`, too: a directory that matches is taken whole
-            yield from found
-            continue
-        if head == "**":
-            waiting += [(path, pattern, False) for path in reversed(found) if _is_directory(path)]
-            waiting.append((directory, rest, True))
-        else:
-            waiting += [(path, rest, True) for path in reversed(found) if _is_directory(path)]

@@ -26,7 +26,7 @@ class Limits:
         self.why: str | None = None
         self._job_ends_at: float | None = began + max_duration_s - min(LAST_MINUTE_S, max_duration_s / 10)
         self._all_ends_at = began + max_duration_s
-        self._terminated = False
+        self.terminated = False  # SIGTERM arrived
         self._stop: Callable[[float], None] | None = None
         self._log: str | None = None
         self._size, self._moved_at = -1, began
@@ -35,14 +35,9 @@ class Limits:
 
     def terminate(self, *_: Any) -> None:
         """Note SIGTERM. A signal handler."""
-        if not self._terminated:
+        if not self.terminated:
             self._all_ends_at = min(self._all_ends_at, time.monotonic() + TERMINATION_S)
-            self._terminated = True
-
-    @property
-    def terminated(self) -> bool:
-        """Whether SIGTERM arrived."""
-        return self._terminated
+            self.terminated = True
 
     def left_s(self) -> float:
         """Return the seconds until everything is to end."""
@@ -77,7 +72,7 @@ class Limits:
 
     def _reason(self, job_ends_at: float) -> str | None:
         now = time.monotonic()
-        if self._terminated:
+        if self.terminated:
             return "stopped"
         if now >= job_ends_at:
             return "deadline"

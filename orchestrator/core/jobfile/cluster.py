@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 
 NAMESPACE = "default"
 
@@ -84,15 +84,6 @@ def problems(wish: ClusterWish, *, reserved: bool, together: bool = False) -> It
 def target_of(wish: ClusterWish, *, reserved: bool) -> ClusterTarget:
     """Return what a wish without problems means. A reservation counts only for reserved capacity."""
     assert wish.image is not None, "the problems of the wish come first"
-    return ClusterTarget(
-        namespace=wish.namespace or NAMESPACE,
-        image=wish.image,
-        context=wish.context,
-        cluster=wish.cluster,
-        queue=wish.queue,
-        priority=wish.priority,
-        service_account=wish.service_account,
-        reservation=wish.reservation if reserved else None,
-        machine_type=wish.machine_type,
-        privileged=wish.privileged is not False,
-    )
+    reservation = wish.reservation if reserved else None
+    found = asdict(wish) | {"namespace": wish.namespace or NAMESPACE, "reservation": reservation}
+    return ClusterTarget(**found | {"privileged": wish.privileged is not False})

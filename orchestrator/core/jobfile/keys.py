@@ -174,12 +174,10 @@ class JobSpec(Section):
         "five minutes: up to 2 GB, so that a lost TPU takes little along. Not of a detached run.",
     )
     limits: LimitsSection = Field(default=LimitsSection(), description="What the job may use at most.")
-    keep_on_failure: Annotated[float | None, BeforeValidator(one_value.keep_on_failure), Shape(shapes.TEXT_OR_NULL)] = (
-        Field(
-            default=None,
-            description="How long the TPU of a job or setup that fails is kept: 1m to 24h, such as 30m. The next run of the "
-            "job uses it. Left out: it is released at once.",
-        )
+    keep_on_failure: Annotated[float | None, BeforeValidator(one_value.linger), Shape(shapes.TEXT_OR_NULL)] = Field(
+        default=None,
+        description="How long the TPU of a job or setup that fails is kept: 1m to 24h, such as 30m. The next run of the "
+        "job uses it. Left out: it is released at once.",
     )
     on_preemption: Literal["stop", "restart"] = Field(
         default="stop",

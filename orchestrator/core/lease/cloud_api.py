@@ -149,6 +149,17 @@ class Capabilities:
 NO_CLOUD = Capabilities(visible_within_s=0.0, settles_within_s=0.0)  # of a job that asks no cloud for anything
 
 
+class Bearer(Protocol):
+    """A source of tokens. After a 401, `renew` replaces the token, or raises the reason why it cannot."""
+
+    @property
+    def renewable(self) -> bool: ...
+
+    def token(self) -> str: ...
+
+    def renew(self) -> None: ...
+
+
 class Cloud(Protocol):
     """The calls of a provisioning API. Every call has a timeout, raises `CloudError`s, and decides nothing.
 

@@ -3,7 +3,7 @@
 import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from orchestrator.errors import AuthError, CloudUnavailable
 from orchestrator.places.google import error_translation
@@ -12,17 +12,6 @@ from orchestrator.places.google.fetch import fetch
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 EMAIL_SCOPE = "https://www.googleapis.com/auth/userinfo.email"  # also part of a login by gcloud
 REFRESH_TIMEOUT_S = 15.0
-
-
-class Bearer(Protocol):
-    """A source of tokens. After a 401, `renew` replaces the token, or raises the reason why it cannot."""
-
-    @property
-    def renewable(self) -> bool: ...
-
-    def token(self) -> str: ...
-
-    def renew(self) -> None: ...
 
 
 class GoogleToken:

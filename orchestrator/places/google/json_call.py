@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from orchestrator.core.lease.cloud_api import Bearer
 from orchestrator.places.google import error_translation
-from orchestrator.places.google.credentials import Bearer
 from orchestrator.places.google.fetch import Reply, fetch
 
 TIMEOUT_S = 15.0

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 from urllib.parse import quote, urlencode
 
+from orchestrator.core.lease.cloud_api import Bearer
 from orchestrator.errors import AlreadyExists, AuthError, CloudUnavailable, WrongState
 from orchestrator.places.google import error_translation, storage
-from orchestrator.places.google.credentials import Bearer, GoogleToken
+from orchestrator.places.google.credentials import GoogleToken
 from orchestrator.places.google.error_translation import NotFound
 from orchestrator.places.google.fetch import connection_to
 

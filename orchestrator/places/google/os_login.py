@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from orchestrator.core.lease.cloud_api import Bearer
 from orchestrator.errors import AuthError, UnexpectedReply
 from orchestrator.places.google import error_translation
-from orchestrator.places.google.credentials import Bearer
 from orchestrator.places.google.json_call import json_call
 
 GOOGLE = "https://oslogin.googleapis.com"

@@ -9,9 +9,9 @@ from ipaddress import IPv4Network
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from orchestrator.core.lease.cloud_api import Bearer
 from orchestrator.core.lease.networks import ANYWHERE, SSH_PORT, FirewallRule, Subnetwork
 from orchestrator.errors import AuthError, CloudError, UnexpectedReply
-from orchestrator.places.google.credentials import Bearer
 from orchestrator.places.google.json_call import json_call
 
 COMPUTE, USAGE, RESOURCES = (

@@ -6,11 +6,12 @@ clients) gets none.
 
 from urllib.parse import quote
 
+from orchestrator.core.lease.cloud_api import Bearer
 from orchestrator.core.planning import egress
 from orchestrator.core.planning.egress import Bucket
 from orchestrator.errors import BadRequest
 from orchestrator.places.google import error_translation
-from orchestrator.places.google.credentials import Bearer, GoogleToken
+from orchestrator.places.google.credentials import GoogleToken
 from orchestrator.places.google.fetch import fetch
 
 GOOGLE = "https://storage.googleapis.com"

@@ -13,9 +13,8 @@ from orchestrator.errors import AuthError, Vanished
 from orchestrator.places.desk import Emulator
 
 if TYPE_CHECKING:
-    from orchestrator.core.lease.cloud_api import WorkerAddress
+    from orchestrator.core.lease.cloud_api import Bearer, WorkerAddress
     from orchestrator.core.lease.lease import Lease
-    from orchestrator.places.google.credentials import Bearer
     from orchestrator.places.google.os_login import LoginKey, OsLogin
     from orchestrator.places.google.project_setup import ProjectSetup
     from orchestrator.remote.fleet.fleet import Fleet

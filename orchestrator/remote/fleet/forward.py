@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator import fork
 from orchestrator.errors import RemoteError, Unreachable
+from orchestrator.remote.ssh.call import close
 from orchestrator.remote.ssh.connection import Connection
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def _carry(sock: socket.socket, channel: paramiko.Channel) -> None:
     except OSError:
         _reset(sock)
     finally:
-        _close(channel)
+        close(channel)
         with contextlib.suppress(OSError):
             sock.shutdown(socket.SHUT_RD)  # wakes the other thread, and tells the other end nothing yet
         up.join()
@@ -158,16 +159,9 @@ def _send(sock: socket.socket, channel: paramiko.Channel) -> None:
             channel.sendall(piece)
         channel.shutdown_write()
         return
-    _close(channel)  # wakes the other thread
+    close(channel)  # wakes the other thread
 
 
 def _reset(sock: socket.socket) -> None:
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-
-
-def _close(channel: paramiko.Channel) -> None:
-    import paramiko
-
-    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
-        channel.close()

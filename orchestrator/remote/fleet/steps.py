@@ -75,27 +75,8 @@ class FleetStatus:
         return any(worker.stopped for worker in self.workers)
 
     @property
-    def first_failure(self) -> tuple[int, int | None]:
-        """Return worker and exit code (None: lost) of the first failure among the `ends`."""
-        return self._first_failed.index, self._first_failed.rc
-
-    @property
-    def unreachable(self) -> tuple[str, ...]:
-        """Return what the setup of the worker that failed first cannot download from; empty if it failed by itself."""
-        return self._first_failed.unreachable
-
-    @property
-    def lost_by(self) -> str:
-        """Return why the worker that failed first knows no exit code."""
-        return self._first_failed.detail or "its supervisor is gone"
-
-    @property
-    def disk_full(self) -> bool:
-        """Return whether the disk of the worker that failed first was full."""
-        return self._first_failed.disk_full
-
-    @property
-    def _first_failed(self) -> WorkerStatus:
+    def first_failed(self) -> WorkerStatus:
+        """Return the worker that failed first among the `ends`, of those that the job itself ended if there are any."""
         failed = [each for each in self.ends if each.failed]
         return next(
             (each for each in failed if each.why in OWN_ENDS), failed[0]

@@ -16,10 +16,11 @@ import socket
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from orchestrator import fork, peers
+from orchestrator.core.lease.cloud_api import Bearer
 from orchestrator.errors import ConfigError, TpujobError, Unreachable
 from orchestrator.remote.iap import frames
 from orchestrator.remote.iap.relay_session import RelaySession, RelayTarget
@@ -38,22 +39,11 @@ RECONNECT_S = 10.0  # less than the silence after which a follower of a log give
 PEER_S = 5.0
 
 
-class TokenSource(Protocol):
-    """Where tokens come from. After a refusal, `renew` replaces the token, or raises the reason why it cannot."""
-
-    @property
-    def renewable(self) -> bool: ...
-
-    def token(self) -> str: ...
-
-    def renew(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Relay:
     """A relay: Google's, or that of an emulator on this machine. Raises ConfigError for a place that must get no token."""
 
-    tokens: TokenSource
+    tokens: Bearer
     url: str = GOOGLE
     emulated: bool = False
     proxy: str | None = field(default=None, repr=False)  # an HTTP proxy, such as http://me:password@proxy:3128
@@ -206,7 +196,7 @@ def _why(error: Exception, relay: Relay) -> str:
     return getattr(error, "strerror", None) or type(error).__name__
 
 
-def _token(lock: threading.Lock, tokens: TokenSource, fresh: bool) -> str:
+def _token(lock: threading.Lock, tokens: Bearer, fresh: bool) -> str:
     with lock:
         if fresh and tokens.renewable:
             tokens.renew()

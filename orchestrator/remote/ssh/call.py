@@ -172,10 +172,10 @@ def run(connection: Connection, argv: Sequence[str], *, timeout_s: float, cap_by
                 raise TimeoutError if channel.get_transport().is_active() else EOFError
             return Completed(rc, bytes(output), bytes(errors))
     finally:
-        _close(channel)
+        close(channel)
 
 
-def _close(channel: paramiko.Channel) -> None:
+def close(channel: paramiko.Channel) -> None:
     """Close the channel; over a cut connection that fails, and the failure carries no news."""
     import paramiko
 

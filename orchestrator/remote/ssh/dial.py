@@ -52,15 +52,12 @@ class Dialer(Protocol):
     """
 
     files: int
-
-    @property
-    def way(self) -> str: ...
-
-    @property
-    def hint(self) -> str: ...
+    way: str
+    hint: str
 
     def turn(self, tries: int = 0) -> AbstractContextManager[Took]:
         """Return what a connection holds from `dial` until the worker's first byte. It raises GivenUp; `tries`: how often."""
+        return contextlib.nullcontext(lambda _sock: None)
 
     def dial(self, worker: WorkerAddress) -> socket.socket:
         """Return a socket to the worker's SSH port; one try. Raises OSError, Unreachable, and TunnelRefused (final)."""
@@ -69,7 +66,7 @@ class Dialer(Protocol):
         """Return the options with which OpenSSH takes this way: HostName, ProxyCommand. Raises as `dial`."""
 
 
-class Direct:
+class Direct(Dialer):
     """By the worker's address. `internal`: that in the slice's network, from a machine that is in it, too."""
 
     files = 1
@@ -78,9 +75,6 @@ class Direct:
         self._internal = internal
         self.way = f"by their {'internal' if internal else 'external'} addresses"
         self.hint = (FROM_INSIDE if internal else FROM_OUTSIDE) + DOCTOR
-
-    def turn(self, tries: int = 0) -> AbstractContextManager[Took]:
-        return contextlib.nullcontext(lambda _sock: None)
 
     def dial(self, worker: WorkerAddress) -> socket.socket:
         sock = socket.create_connection((self._host(worker), worker.port), timeout=DIAL_S)
@@ -98,7 +92,7 @@ class Direct:
         return host
 
 
-class Relayed:
+class Relayed(Dialer):
     """Through the relay of IAP, by the name of the worker's instance."""
 
     files = 3  # two ends of a pair of sockets, and the connection to the relay
@@ -123,9 +117,6 @@ class Relayed:
         self._program = program
         self._worked = False
         self.way, self.hint = "through Identity-Aware Proxy", THROUGH_RELAY + DOCTOR
-
-    def turn(self, tries: int = 0) -> AbstractContextManager[Took]:
-        return contextlib.nullcontext(lambda _sock: None)
 
     def dial(self, worker: WorkerAddress) -> socket.socket:
         from orchestrator.remote.iap import dialer

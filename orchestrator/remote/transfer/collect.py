@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import itertools
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -125,15 +124,10 @@ class CollectResult:
 
     @classmethod
     def of(cls, parts: Sequence[CollectResult]) -> CollectResult:
-        return cls(
-            tuple(file for part in parts for file in part.files),
-            tuple(problem for part in parts for problem in part.refused),
-            tuple(problem for part in parts for problem in part.broken),
-            tuple(problem for part in parts for problem in part.waiting),
-            tuple(note for part in parts for note in part.notes),
-            tuple(problem for part in parts for problem in part.left),
-            tuple(sorted(set.intersection(*(set(part.unmatched) for part in parts)))) if parts else (),
-        )
+        unmatched = tuple(sorted(set.intersection(*(set(part.unmatched) for part in parts)))) if parts else ()
+        names = ("files", "refused", "broken", "waiting", "notes", "left")
+        joined: dict[str, Any] = {name: tuple(row for part in parts for row in getattr(part, name)) for name in names}
+        return cls(**joined, unmatched=unmatched)
 
     @property
     def uncollected(self) -> tuple[Problem, ...]:
@@ -339,8 +333,7 @@ class Collector:
         part.total_files, part.total_bytes = len(index), sum(max(entry.size_bytes, 0) for entry in index.values())
         part.size_bytes = 0
         wanted: dict[str, IndexEntry] = {}
-        root = open_root(self._directory(part))
-        try:
+        with open_root(self._directory(part)) as root:
             for path, listed in index.items():
                 beside = path in part.beside
                 if (part.worker, path) in self.request.elsewhere:
@@ -364,8 +357,6 @@ class Collector:
                     part.result.missing.append((path, why))
                 else:
                     wanted[path] = entry
-        finally:
-            os.close(root)
         return wanted
 
     def _why_left(self, row: Mapping[str, Any], size_bytes: int) -> str:

@@ -84,15 +84,10 @@ class Collection:
         if self._error is not None:
             raise self._error
         parts = list(self._parts.values())
-        return CollectionProgress(
-            self._result if self._done else None,
-            sum(len(part.result.files) for part in parts),
-            sum(part.total_files for part in parts),
-            sum(part.size_bytes for part in parts),
-            sum(part.total_bytes for part in parts),
-            sum(part.hashed_bytes for part in parts),
-            sum(part.activity for part in parts),
-        )
+        files = sum(len(part.result.files) for part in parts)
+        counts = ("total_files", "size_bytes", "total_bytes", "hashed_bytes", "activity")
+        sums = (sum(getattr(part, name) for part in parts) for name in counts)
+        return CollectionProgress(self._result if self._done else None, files, *sums)
 
     def stop(self, why: str) -> CollectResult:
         """Stop, and return what has arrived; the rest is listed as waiting, with this reason."""

@@ -10,7 +10,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -67,26 +67,26 @@ def extract(
     `places` are those of `into`. `arrived` receives the size of each piece that is on the disk. `result` is filled, also when
     this raises what `read` raises when the source is cut, or OSError for a full disk. ContentLost from `read` costs one file.
     """
-    root = open_root(into)
-    try:
+    with open_root(into) as root:
         _Extraction(read, root, places, result, arrived).run(wanted)
+
+
+@contextlib.contextmanager
+def open_root(into: Path) -> Iterator[int]:
+    """Yield a descriptor of the directory."""
+    root = os.open(into, DIRECTORY)
+    try:
+        yield root
     finally:
         os.close(root)
-
-
-def open_root(into: Path) -> int:
-    return os.open(into, DIRECTORY)
 
 
 def is_there(root: int, name: str, promise: IndexEntry, read: Callable[[int], None] = lambda size: None) -> bool:
     """Return whether this very file is stored already; follows no link. `read` receives the size of each piece read."""
     try:
         parts = parts_of(name)
-        fd = _open_directory(root, parts[:-1])
-        try:
+        with _directory(root, parts[:-1]) as fd:
             file_fd = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
-        finally:
-            os.close(fd)
     except (RefusedFile, OSError):
         return False
     try:
@@ -103,34 +103,38 @@ def is_there(root: int, name: str, promise: IndexEntry, read: Callable[[int], No
 
 def link(root: int, source: Path, entry: IndexEntry) -> bool:
     """Give a file of this machine, which has this content, the place of the entry, too; return whether it has it now."""
-    *directories, name = parts_of(entry.place)
     try:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(DRAFT, dir_fd=root)
         os.link(source, DRAFT, dst_dir_fd=root)
-        directory = _open_directory(root, directories, make=True)
-        try:
-            os.rename(DRAFT, name, src_dir_fd=root, dst_dir_fd=directory)
-        finally:
-            os.close(directory)
+        _name_draft(root, entry.place)
     except OSError:  # of another disk, or gone
         return False
     return is_there(root, entry.place, entry)
 
 
-def _open_directory(root: int, parts: Sequence[str], *, make: bool = False) -> int:
-    """A descriptor of the directory, reached without following any link; `make`: what is missing is made."""
+def _name_draft(root: int, place: str) -> None:
+    """Give the file that came its name."""
+    *directories, name = parts_of(place)
+    with _directory(root, directories, make=True) as directory:
+        os.rename(DRAFT, name, src_dir_fd=root, dst_dir_fd=directory)
+
+
+@contextlib.contextmanager
+def _directory(root: int, parts: Sequence[str], *, make: bool = False) -> Iterator[int]:
+    """Yield a descriptor of the directory, reached without following any link; `make`: what is missing is made."""
     fd = os.dup(root)
-    for part in parts:
-        try:
+    try:
+        for part in parts:
             if make:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(part, private_files.DIRECTORY_MODE, dir_fd=fd)
             inner = os.open(part, DIRECTORY, dir_fd=fd)
-        finally:
             os.close(fd)
-        fd = inner
-    return fd
+            fd = inner
+        yield fd
+    finally:
+        os.close(fd)
 
 
 class _Extraction:
@@ -164,12 +168,12 @@ class _Extraction:
             came = self._write(promise)
             if came:
                 try:
-                    self._name(place)
+                    _name_draft(self.root, place)
                 except OSError as error:
                     if error.errno not in OF_THE_PATH:
                         raise
                     place = self.places.plain(path)
-                    self._name(place)
+                    _name_draft(self.root, place)
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(DRAFT, dir_fd=self.root)  # half a file is worse than none, and takes room
@@ -177,15 +181,6 @@ class _Extraction:
             self.result.missing.append((path, CHANGED))
             return
         self.result.files[path] = replace(promise, place=place)
-
-    def _name(self, place: str) -> None:
-        """Give the file that came its name."""
-        *directories, name = parts_of(place)
-        directory = _open_directory(self.root, directories, make=True)
-        try:
-            os.rename(DRAFT, name, src_dir_fd=self.root, dst_dir_fd=directory)
-        finally:
-            os.close(directory)
 
     def _write(self, promise: IndexEntry) -> bool:
         """Store what comes as a draft. False: the content is another one."""

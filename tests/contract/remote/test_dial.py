@@ -111,7 +111,7 @@ def test_a_tunnel_that_cannot_be_resumed_is_a_new_tunnel_and_the_log_is_byte_exa
     fault("relay_refuse", operation="relay.reconnect", close_code=4001)
     fleet = one.fleet(known_hosts="relay_hosts", dialer=relayed)
     log = started(fleet, request("newtunnel", "for i in $(seq 4000); do echo line $i; done; exit 5"))
-    assert until_ended(fleet).first_failure == (0, 5)
+    assert [each.rc for each in until_ended(fleet).workers] == [5]
     assert log.of[0] == "".join(f"line {number}\n" for number in range(1, 4001)).encode()
 
 

@@ -121,7 +121,7 @@ def test_a_log_and_metrics_cut_at_random_moments_arrive_whole(
     status = until_ended(fleet)
     assert cuts["log"] >= 5 and cuts["metrics"] >= 2
     assert way.connections > 5
-    assert status.first_failure == (0, 5)
+    assert (status.first_failed.index, status.first_failed.rc) == (0, 5)
     remote = (one.home() / "tpujob/runs/cut/main/log").read_bytes()
     assert remote.count(b"\n") == 400
     assert log.of[0] == remote
@@ -173,7 +173,7 @@ def test_a_supervisor_that_was_killed_is_a_lost_worker(one: Slice) -> None:
     assert fleet.run(0, ["bash", "-c", kill_holder, "tpujob/runs/lost/main/lock"]).rc == 0
     status = until_ended(fleet)
     assert status.workers[0].state is WorkerState.LOST
-    assert status.first_failure == (0, None)
+    assert (status.first_failed.index, status.first_failed.rc) == (0, None)
     fleet.stop(0.2)
     assert fleet.run(0, ["pgrep", "-f", "^sleep 3600.0625$"]).stdout == b""
 

@@ -20,6 +20,7 @@ from orchestrator.engine.effects.workers import (
     WaitForWorkers,
 )
 from orchestrator.errors import Unreachable
+from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
 from tests.simulation.model.hosts import TERMINATED, Job, NodeVms, Worker
 from tests.simulation.oracle import periods
 
@@ -184,7 +185,7 @@ class SimFleet:
         return SimStatus(
             failed > 0,
             ended == len(self.vm.workers),
-            (0, rc),
+            WorkerStatus(0, WorkerState.EXITED, now, 0, rc),
             now - self.reached_at,
             all_exited=ended == len(self.vm.workers),
             any_stopped=failed > 0 and rc == TERMINATED,
@@ -340,13 +341,11 @@ class SimSave(SimCollection):
 class SimStatus:
     failed: bool
     all_succeeded: bool
-    first_failure: tuple[int, int]
+    first_failed: WorkerStatus
     silence_s: float
     log_bytes: int = 0
     all_exited: bool = False
     any_stopped: bool = False
-    unreachable: tuple[str, ...] = ()
-    disk_full: bool = False
     workers: tuple[()] = ()
     ends: tuple[()] = ()
 

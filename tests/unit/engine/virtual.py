@@ -33,8 +33,8 @@ from orchestrator.ledger.ends import KeptEnds
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.places.place import STATES, Phase
 from orchestrator.places.tpu.stay import SliceStay
-from orchestrator.remote.fleet.follow import WorkerStatus
-from orchestrator.remote.fleet.steps import StartRequest
+from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
+from orchestrator.remote.fleet.steps import FleetStatus, StartRequest
 from orchestrator.remote.transfer.collect import CollectionProgress, CollectRequest, CollectResult, Problem
 from orchestrator.run.job_run import JobRun
 from tests.leases import lease_on
@@ -240,26 +240,6 @@ class Locks:
         return lease_id in self.held
 
 
-@dataclass(frozen=True)
-class Status:
-    failed: bool = False
-    all_succeeded: bool = True
-    first_failure: tuple[int, int | None] = (0, 1)
-    log_bytes: int = 0
-    silent_since: float | None = None
-
-    all_exited: bool = False
-    any_stopped: bool = False
-    unreachable: tuple[str, ...] = ()
-    disk_full: bool = False
-    ended: bool = True
-    workers: tuple[WorkerStatus, ...] = ()
-    ends: tuple[WorkerStatus, ...] = ()
-
-    def silent_s(self, now: float) -> float:
-        return 0.0 if self.silent_since is None else now - self.silent_since
-
-
 @dataclass
 class VirtualFleet:
     """Workers on which every phase takes `phase_s` and ends with `rc`."""
@@ -305,12 +285,16 @@ class VirtualFleet:
     def follow(self, sink: object, metrics: object = None) -> None:
         pass
 
-    def wait(self, timeout_s: float) -> Status:
+    def wait(self, timeout_s: float) -> FleetStatus:
         self.world.time = min(self.world.time + timeout_s, max(self.ends_at, self.world.time))
         self.log_bytes += self.prints
-        ended = self.world.time >= self.ends_at
-        failed, succeeded = ended and self.rc != 0, ended and self.rc == 0
-        return Status(failed, succeeded, (1, self.rc), self.log_bytes, self.silent_since)
+        now = self.world.time
+        state = WorkerState.RUNNING if self.silent_since is None else WorkerState.UNREACHABLE
+        one = WorkerStatus(1, state, self.silent_since or now, self.log_bytes)
+        if now >= self.ends_at:  # one that fails has processes left
+            state = WorkerState.LOST if self.rc else WorkerState.EXITED
+            one = replace(one, state=state, since=self.ends_at, rc=self.rc)
+        return FleetStatus((one,))
 
     def stop(self, grace_s: float) -> None:
         self.stopped += 1

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import pytest
 
 from orchestrator.vm import cloud_storage, upload
-from orchestrator.vm.cloud_storage import TOKEN_PATH, TOO_LONG, Storage, Transient
+from orchestrator.vm.cloud_storage import ACCOUNT_PATH, TOO_LONG, Storage, Transient
 from tests.unit.places.stub_api import Request, StubApi, StubReply
 from tests.waiting import HANG_S, until
 
@@ -33,7 +33,7 @@ class Bucket:
         return len(self.stub.asked)
 
     def answer(self, request: Request) -> StubReply:
-        if request.method == "POST" or request.path == TOKEN_PATH:
+        if request.method == "POST" or request.path == f"{ACCOUNT_PATH}/token":
             found = {} if request.method == "POST" else {"access_token": "secret"}
             return StubReply(503 if self.asked <= self.unready else 200, found)
         return StubReply(

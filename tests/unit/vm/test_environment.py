@@ -136,7 +136,7 @@ def test_an_environment_whose_deletion_was_killed_does_not_count_as_complete(
 
     monkeypatch.setattr(environment.shutil, "rmtree", killed)
     with pytest.raises(KeyboardInterrupt):
-        environment._delete_unused(place)
+        environment._delete(place)
     assert place.exists() and not (place / environment.MARK).exists()
 
 

@@ -121,14 +121,14 @@ def max_cost(value: Any) -> float | None:
     return dollars(value, "5.00")
 
 
-def linger(value: Any) -> float | None:
-    """Return `limits.linger` in seconds; None if there is none."""
-    return None if value is None else _duration_between(value, "1m", "24h", example="30m")
-
-
-def keep_on_failure(value: Any) -> float | None:
-    """Return `keep_on_failure` in seconds; None: the slice of a failed job is released."""
-    return None if value is None else _duration_between(value, "1m", "24h", example="30m")
+def linger(value: Any, least: str = "1m") -> float | None:
+    """Return `limits.linger`, or `keep_on_failure`, in seconds; None if there is none."""
+    if value is None:
+        return None
+    seconds = duration(value, least, "24h")
+    if not parse_duration(least) <= seconds <= parse_duration("24h"):
+        raise ValueError(_outside(value, least, "24h", example="30m"))
+    return seconds
 
 
 def max_results(value: Any) -> int | None:
@@ -155,14 +155,7 @@ def max_log(value: Any) -> int:
 
 def stall(value: Any) -> float | None:
     """Return `limits.stall` in seconds; None if there is none."""
-    return None if value is None else _duration_between(value, "10s", "24h", example="30m")
-
-
-def _duration_between(value: Any, least: str, most: str, *, example: str) -> float:
-    seconds = duration(value, least, most)
-    if not parse_duration(least) <= seconds <= parse_duration(most):
-        raise ValueError(_outside(value, least, most, example=example))
-    return seconds
+    return linger(value, "10s")
 
 
 def _outside(value: Any, least: str, most: str, *, example: str) -> str:

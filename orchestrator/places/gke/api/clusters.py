@@ -11,11 +11,12 @@ import threading
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.core.lease.cloud_api import Bearer
 from orchestrator.errors import ConfigError, UnexpectedReply
 from orchestrator.places.gke.api import kubeconfig
 from orchestrator.places.gke.api.kube_api import KubeApi, connect
 from orchestrator.places.gke.api.plugins import PluginToken
-from orchestrator.places.google.credentials import Bearer, GoogleToken
+from orchestrator.places.google.credentials import GoogleToken
 from orchestrator.places.google.json_call import json_call
 
 if TYPE_CHECKING:

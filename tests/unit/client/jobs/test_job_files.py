@@ -10,7 +10,8 @@ from orchestrator.client.events import Event, Notice, Reporter
 from orchestrator.client.jobs import job_files
 from orchestrator.client.jobs.job_files import JobRequest, environment, name_of
 from orchestrator.core.jobfile.keys import JobSpec
-from orchestrator.errors import JobSpecError, UserError
+from orchestrator.errors import UserError
+from tests.unit.core.jobfile.refused import refused
 
 JOB = """\
 name: mine
@@ -68,9 +69,9 @@ def test_a_command_takes_the_place_of_the_files() -> None:
 
 def test_a_command_cannot_take_the_place_of_a_training(directory: Path) -> None:
     (directory / "job.yaml").write_text("train:\n")
-    with pytest.raises(JobSpecError) as caught:
-        read(command=("ls",))
-    assert caught.value.problems == ["-- ls: a job has either `train:` or `command:`, not both; remove one of them"]
+    assert refused(read, command=("ls",)) == [
+        "-- ls: a job has either `train:` or `command:`, not both; remove one of them"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -89,9 +90,7 @@ def test_a_command_cannot_take_the_place_of_a_training(directory: Path) -> None:
     ],
 )
 def test_a_mistake_names_the_option(changes: dict[str, Any], problem: str) -> None:
-    with pytest.raises(JobSpecError) as caught:
-        read(**changes)
-    (found,) = caught.value.problems
+    (found,) = refused(read, **changes)
     assert found.startswith(problem)
 
 

@@ -6,15 +6,14 @@ from orchestrator.core.jobfile import keys
 from orchestrator.core.jobfile.cluster import ClusterTarget, ClusterWish, problems, target_of
 from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.errors import JobSpecError
+from tests.unit.core.jobfile.refused import refused
 
 CLUSTER = "projects/my-project/locations/us-east5/clusters/tpus"
 JOB = "on: gke\ncommand: ls\n"
 
 
 def mistakes(text: str) -> list[str]:
-    with pytest.raises(JobSpecError) as caught:
-        keys.load(text, path="j.yaml")
-    return caught.value.problems
+    return refused(keys.load, text, path="j.yaml")
 
 
 def test_a_job_on_a_cluster_says_where_and_as_what_it_runs() -> None:

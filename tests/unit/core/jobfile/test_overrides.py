@@ -5,6 +5,7 @@ import pytest
 from orchestrator.core.jobfile import keys
 from orchestrator.core.jobfile.overrides import Override
 from orchestrator.errors import JobSpecError, UserError
+from tests.unit.core.jobfile.refused import refused
 
 JOB = "command: python train.py\nlimits: {max_duration: 1h}\n"
 TOKEN = "hf_" + "aB3dE5fG7h" * 3 + "aB3d"
@@ -15,9 +16,7 @@ def load(*settings: str, text: str = JOB) -> keys.JobSpec:
 
 
 def problems(*settings: str, text: str = JOB) -> list[str]:
-    with pytest.raises(JobSpecError) as caught:
-        load(*settings, text=text)
-    return caught.value.problems
+    return refused(load, *settings, text=text)
 
 
 def test_an_override_changes_one_key_and_leaves_the_others() -> None:
@@ -90,9 +89,9 @@ def test_a_value_of_the_file_that_an_option_replaces_is_not_checked() -> None:
 def test_a_job_in_python_is_overridden_like_a_file() -> None:
     job = {"command": "ls", "tpu": {"spot": False}}
     assert keys.from_values(job, [Override.parse("tpu.spot=true")]).tpu.spot
-    with pytest.raises(JobSpecError) as caught:
-        keys.from_values(job, [Override.parse("tpu.spot=7")])
-    assert caught.value.problems == ["--set tpu.spot=7: expected `true` or `false`, got `7`"]
+    assert refused(keys.from_values, job, [Override.parse("tpu.spot=7")]) == [
+        "--set tpu.spot=7: expected `true` or `false`, got `7`"
+    ]
 
 
 SEVERAL = """\
@@ -176,9 +175,9 @@ def test_a_variable_is_text_and_goes_beside_those_of_the_file() -> None:
 def test_a_variable_without_a_value_is_the_users_own() -> None:
     spec = keys.load(JOB, path="job.yaml", overrides=[Override.variable("MY_TOKEN")])
     assert keys.resolve_env(spec, {"MY_TOKEN": "s3cret"}) == {"MY_TOKEN": "s3cret"}
-    with pytest.raises(JobSpecError) as caught:
-        keys.resolve_env(spec, {})
-    assert caught.value.problems == ["--env MY_TOKEN: your variable MY_TOKEN is not set; export it, or remove this"]
+    assert refused(keys.resolve_env, spec, {}) == [
+        "--env MY_TOKEN: your variable MY_TOKEN is not set; export it, or remove this"
+    ]
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -186,9 +185,7 @@ def test_a_variable_without_a_value_is_the_users_own() -> None:
     *(("A=x\ny", "--env A: has a line break"), ("A=${env:}", "--env A: has a `${env:` that names no variable")),
 ])  # fmt: skip
 def test_a_variable_follows_the_rules_of_a_file(text: str, message: str) -> None:
-    with pytest.raises(JobSpecError) as caught:
-        variables(text)
-    assert [problem for problem in caught.value.problems if not problem.startswith(message)] == []
+    assert [problem for problem in refused(variables, text) if not problem.startswith(message)] == []
 
 
 @pytest.mark.parametrize("text", ["", "=x"])
@@ -240,8 +237,6 @@ def test_a_variable_without_a_value_in_a_file_is_a_mistake(written: str) -> None
     if written == "~":
         assert dict(keys.load(text, path="job.yaml").env) == {"A": "~"}
         return
-    with pytest.raises(JobSpecError) as caught:
-        keys.load(text, path="job.yaml")
-    assert caught.value.problems == [
+    assert refused(keys.load, text, path="job.yaml") == [
         'job.yaml:3: env.A: has no value; write "" for empty text, or ${env:NAME} for your own variable NAME'
     ]

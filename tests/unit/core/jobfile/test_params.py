@@ -4,7 +4,7 @@ import pytest
 
 from orchestrator.core.jobfile import keys, params
 from orchestrator.core.jobfile.keys import JobSpec
-from orchestrator.errors import JobSpecError
+from tests.unit.core.jobfile.refused import refused
 
 
 def load(text: str) -> JobSpec:
@@ -12,9 +12,7 @@ def load(text: str) -> JobSpec:
 
 
 def problems(text: str) -> list[str]:
-    with pytest.raises(JobSpecError) as raised:
-        load(text)
-    return raised.value.problems
+    return refused(load, text)
 
 
 def test_a_parameter_is_inserted_as_the_file_writes_it() -> None:

@@ -95,9 +95,8 @@ def test_a_file_of_any_name_comes_and_the_next_try_finds_it(tmp_path: Path, name
     place = result.files[path].place
     assert (place == path) == (name in ODD[:2]) and place.startswith("artifacts/")
     assert (into / place).read_bytes() == GOOD
-    root = open_root(into)
-    assert is_there(root, Places(into).of(path), promise(GOOD))
-    os.close(root)
+    with open_root(into) as root:
+        assert is_there(root, Places(into).of(path), promise(GOOD))
 
 
 def test_a_link_that_appears_in_the_directory_meanwhile_is_not_followed(tmp_path: Path) -> None:
@@ -145,13 +144,9 @@ def test_what_is_there_already_is_known_by_its_content_and_never_through_a_link(
     (tmp_path / "d" / "bad").write_bytes(GOOD[::-1])
     (tmp_path / "link").symlink_to("d/good")
     (tmp_path / "way").symlink_to("d")
-    root = open_root(tmp_path)
-    seen = [
-        name
-        for name in ("d/good", "d/bad", "link", "way/good", "../x", "d", "none")
-        if is_there(root, name, promise(GOOD))
-    ]
-    assert seen == ["d/good"]
+    names = ("d/good", "d/bad", "link", "way/good", "../x", "d", "none")
+    with open_root(tmp_path) as root:
+        assert [name for name in names if is_there(root, name, promise(GOOD))] == ["d/good"]
 
 
 def test_a_draft_that_a_killed_process_left_is_no_hindrance_and_no_name_for_an_entry(tmp_path: Path) -> None:

@@ -93,9 +93,10 @@ def test_one_of_two_pods_fails_and_the_other_is_waited_for(node: Node, followed:
     until(lambda: seen.fleet.wait(1.0).workers[1].final, "the end of the second")
     seen.fleet.stop(0.1)  # nothing can be sent; it only waits
     assert not seen.fleet.wait(0.0).workers[0].final
-    (node.pod(0).place / "run" / "r1-1" / "go").touch()
+    until((first := node.pod(0).place / "run" / "r1-1").is_dir, "the beginning of the first")
+    (first / "go").touch()
     status = seen.ended()
-    assert [worker.rc for worker in status.workers] == [0, 5] and status.first_failure == (1, 5)
+    assert [worker.rc for worker in status.workers] == [0, 5] and status.first_failed == status.workers[1]
 
 
 def test_results_of_any_size_go_through_the_bucket(
