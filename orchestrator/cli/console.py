@@ -14,7 +14,7 @@ from orchestrator.exit_codes import NOT_PROVEN
 if TYPE_CHECKING:
     from orchestrator.client.session import Session
 
-_sessions: list[Session] = []
+_sessions: list[Session] = []  # of the command that runs now
 
 
 @functools.cache
@@ -24,12 +24,17 @@ def console() -> Console:
 
 
 def open_session(cloud: str | None = None, project: str | None = None, **how: bool) -> Session:
-    """Return a session of this command, open to the end of the process; see `Session.open`."""
+    """Return a session of this command, open to the end of the process: see `Session.open`."""
     from orchestrator.client.session import Session
 
     session = Session.open(cloud, project, reporter=console().reporter, **how)
     _sessions.append(session)
     return session
+
+
+def forget_sessions() -> None:
+    """Begin a command: what an earlier one of this process could not prove says nothing about it."""
+    _sessions.clear()
 
 
 def exit_code(code: int) -> int:

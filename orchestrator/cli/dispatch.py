@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeGuard
 
 from orchestrator.cli.command_table import COMPLETION, LIGHT, load
-from orchestrator.cli.console import console, exit_code
+from orchestrator.cli.console import console, exit_code, forget_sessions
 from orchestrator.errors import ConfigError, TpujobError, UserError
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
@@ -28,6 +28,7 @@ class ExitCode(Exception):
 
 def dispatch() -> int:
     """Run the command of `sys.argv`; return its exit code. Raises nothing."""
+    forget_sessions()
     try:
         code = exit_code(_call())
     except ExitCode as end:

@@ -1,4 +1,4 @@
-"""How a cluster ends a job, and what stands in the way: each is told by its code and its words, whoever follows it and when.
+"""How a cluster ends a job, and what stands in the way: each is told by its code and its words, on each side that follows it.
 
 That no end is told that was none, and that nothing holds a TPU for too long, the oracle of the world says.
 """

@@ -1,8 +1,8 @@
 """Who asks of which kind a place is: read from the syntax tree, so that no alias hides it.
 
-Outside of `places/` code asks for a trait. A finding is a comparison with the name of a place or a cloud, by whatever name that
-is bound or imported, a lookup in a table of them, and a class of one place where types are checked. A table or tuple in which
-other words stand beside them is another vocabulary, such as the sections of a job file.
+Outside of the folder of a place code asks for a trait. A finding is a comparison with the name of a place or a cloud, by
+whatever name that is bound or imported, a lookup in a table of them, and a class of one place where types are checked. A table
+or tuple in which other words stand beside them is another vocabulary, such as the sections of a job file.
 """
 
 import ast
@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import places
 from tests.unit.test_imports import imports, package_of, read, sources
 
 # By module and function, each with its reason. Ten at most: what only one command, or the connection to a target, can know.
 ALLOWED = {
+    "places.checks_on": "a job file may name no place at all",
     "core.lease.clouds.is_emulated": "the one question whether a target is emulated",
     "settings._asked_kind": "a word of the user's becomes a target",
     "cli.commands.slices.offers.offers": "`--on` says which of two tables of the catalog is printed",
@@ -43,9 +45,12 @@ IMPORTS = {  # of modules of one place
     "client.slices.relay": "is the ProxyCommand to a VM",
     "client.slices.up": "brings up a slice of Cloud TPU",
 }
-KINDS, TABLE = {"tpu", "gke", "local", "google", "emulated"}, "a table by kinds"
-OF_ONE_PLACE = tuple(f"orchestrator.places.{place}." for place in ("tpu", "gke", "local"))
-HOME = ("orchestrator/places/", "orchestrator/emulator/")
+KINDS, TABLE = (
+    {*places.NAMES, *(cloud for name in places.NAMES for cloud in places.traits_on(name).clouds)},
+    "a table by kinds",
+)
+OF_ONE_PLACE = tuple(f"orchestrator.places.{name}." for name in places.NAMES)
+HOME = (*(f"orchestrator/places/{name}/" for name in places.NAMES), "orchestrator/emulator/")
 ASK = {"eq", "ne", "is_", "contains", "__eq__", "__ne__", "__contains__", "startswith", "endswith"}
 
 
@@ -65,6 +70,17 @@ def test_modules_of_one_place_are_imported_only_where_its_client_is_opened() -> 
         if any(name.startswith(OF_ONE_PLACE) for name in imports(read(path), package_of(path)))
     }
     assert found == set(IMPORTS)
+
+
+@pytest.mark.parametrize("name", places.NAMES)
+def test_a_place_imports_nothing_of_another_one(name: str) -> None:
+    others = tuple(each for each in OF_ONE_PLACE if each != f"orchestrator.places.{name}.")
+    found = {
+        (str(path), each)
+        for path in sources(f"orchestrator/places/{name}")
+        for each in imports(read(path), package_of(path))
+    }
+    assert found and not [(path, each) for path, each in found if each.startswith(others)]
 
 
 @pytest.mark.parametrize("text", [

@@ -15,6 +15,7 @@ from orchestrator.core.jobfile.commands import Needed, needed_by
 from orchestrator.core.text.names import shown
 from orchestrator.core.text.terminal import printable
 from orchestrator.errors import JobSpecError, UserError
+from orchestrator.places import is_emulated, traits_on
 from orchestrator.places.preparation import requirements
 from orchestrator.places.preparation.phases import trains_with_torch
 from orchestrator.places.preparation.sources import directory_of
@@ -53,7 +54,7 @@ def check_local_training(backend: str = "xla", subject: str = "emulated workers 
 def check_bucket(spec: JobSpec, cloud: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a job with a bucket or `data:` needs. Raises JobSpecError: the emulated cloud has none."""
     field: Field = ("bucket",) if spec.bucket is not None else ("data", *list(spec.data)[:1])
-    if (spec.bucket is None and not spec.data) or cloud != "emulated":
+    if (spec.bucket is None and not spec.data) or not is_emulated(cloud):
         return {}
     host = environ.get("STORAGE_EMULATOR_HOST")
     if not host:
@@ -66,7 +67,7 @@ def check_bucket(spec: JobSpec, cloud: str, environ: Mapping[str, str]) -> dict[
 def check_python(spec: JobSpec, cloud: str) -> None:
     """Raise JobSpecError for a training that is to run on another Python than the one whose torch the emulator lends."""
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
-    if cloud == "emulated" and trains_with_torch(spec) and spec.python not in (None, own):
+    if is_emulated(cloud) and trains_with_torch(spec) and spec.python not in (None, own):
         text = f"emulated workers train with the torch of tpujob's own Python, {own}; leave this out here"
         raise JobSpecError([spec.mistake(("python",), text)])
 
@@ -85,7 +86,7 @@ def check_directories(spec: JobSpec, job_path: Path) -> None:
 def check_files(spec: JobSpec, found: Survey | None) -> None:
     """Raise JobSpecError for files that the job's commands surely need and that no worker gets. `found`: what is shipped."""
     setup, word = spec.setup or (), spec.first_word
-    may_be_made = bool(setup) or (word.startswith("/") and spec.on != "tpu")
+    may_be_made = bool(setup) or (word.startswith("/") and not traits_on(spec.on).vms)
     is_none = _SEVERAL_WORDS.fullmatch(word) or (not may_be_made and re.search(r"\s", word))
     mistakes, commands = [], [*setup, *([spec.command] if spec.command is not None else [])]
     if is_none and _why_not_there(Needed(word), spec, found):
@@ -102,7 +103,7 @@ def check_files(spec: JobSpec, found: Survey | None) -> None:
 def _why_not_there(needed: Needed, spec: JobSpec, found: Survey | None) -> str | None:
     path, entries = posixpath.normpath(needed.path), found.entries if found is not None else {}
     entry = entries.get(path)
-    if needed.in_path and (spec.on != "tpu" or spec.requirements is not None or "PATH" in spec.env):
+    if needed.in_path and (not traits_on(spec.on).vms or spec.requirements is not None or "PATH" in spec.env):
         return None  # there it may be found, such as a script of an installed package
     if needed.in_path and needed.is_program:
         start = "bash" if path.endswith(".sh") else "python"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.text import names
 from orchestrator.core.text.sizes import format_size
 from orchestrator.core.text.terminal import printable
+from orchestrator.places import is_emulated, traits_on
 from orchestrator.places.preparation import checks, sources
 from orchestrator.remote.shipping.shipment import Shipment, make_shipment, paced
 from orchestrator.remote.shipping.tree import Survey, check_content, count, left_out_text, size_of
@@ -26,7 +27,7 @@ def survey_of(desk: Desk, spec: JobSpec, path: Path) -> Survey | None:
 
     Raises UserError for what is refused. Files whose content may be a secret are looked at, and no others.
     """
-    emulated = spec.on == "tpu" and desk.target.kind == "emulated"
+    emulated = traits_on(spec.on).by_target and is_emulated(desk.target.kind)
     runs = desk.runs_directory  # in which others, such as TensorBoard, may write, too; what has no mark is older
     own = (desk.directory, *runs.glob("compare-*.html"), *(page.parent for page in runs.glob(f"*/{names.PAGE}")))
     found = sources.survey(spec, path, own_directories=own, emulated=emulated)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.core.text.sizes import format_size
 from orchestrator.errors import CloudError, JobSpecError
+from orchestrator.places import is_emulated, traits_on
 from orchestrator.places.preparation import checks
 from orchestrator.vm import data_tree
 
@@ -28,10 +29,10 @@ def lines_of(desk: Desk, spec: JobSpec) -> list[str]:
         return []
     from orchestrator.places.google.objects import Objects
 
-    if spec.on == "tpu":
+    if traits_on(spec.on).vms:
         checks.check_bucket(spec, desk.target.kind, os.environ)
-    is_emulated = spec.on == "gke" or desk.target.kind == "emulated"
-    emulator = os.environ.get("STORAGE_EMULATOR_HOST") if is_emulated else None
+    may_be_emulated = traits_on(spec.on).made_with_job or is_emulated(desk.target.kind)
+    emulator = os.environ.get("STORAGE_EMULATOR_HOST") if may_be_emulated else None
     return [_line(spec, key, url, Objects(emulator=emulator, timeout_s=TRY_S)) for key, url in spec.data.items()]
 
 

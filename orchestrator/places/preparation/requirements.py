@@ -11,6 +11,7 @@ from orchestrator.core.jobfile.requirement_lines import Reader, Refused, Require
 from orchestrator.core.text.environments import Environment
 from orchestrator.core.text.text_file import text_of
 from orchestrator.errors import JobSpecError
+from orchestrator.places import traits_on
 
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec
@@ -33,10 +34,13 @@ def read(spec: JobSpec, job_path: Path, *, code_sha256: str | None = None) -> En
     directory = job_path.parent.absolute()
     code = (directory / spec.code).resolve() if spec.code is not None else None
 
-    def why_not(path: str) -> str:  # what the image of a job on a cluster has is not known here
-        if spec.on != "local" and path.startswith(_BUILT_BY_CONDA):
+    traits = traits_on(spec.on)
+
+    def why_not(path: str) -> str:
+        if traits.billed and path.startswith(_BUILT_BY_CONDA):
             return "where conda built it"
-        is_here = spec.on == "tpu" and not _EVERYWHERE.fullmatch(path) and os.path.exists(path)  # noqa: PTH110 - never raises
+        # What a VM has is known, and what the image of a container has is not.
+        is_here = traits.vms and not _EVERYWHERE.fullmatch(path) and os.path.exists(path)  # noqa: PTH110 - never raises
         return "which exists on this machine" if is_here else ""
 
     reader = Reader(lambda path: _text(Path(path)), lambda path: _in_code(Path(path), code), why_not)

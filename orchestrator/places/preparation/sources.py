@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import JobSpecError, UserError
+from orchestrator.places import traits_on
 
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec
@@ -32,8 +33,10 @@ def survey(
         sources["."] = tree.Source(directory_of(spec, job_path, spec.code, ("code",)), gitignore=True)
     if spec.train is not None:
         fallback = "sample" if emulated else spec.train.fallback
-        if spec.on == "gke" and fallback != "sample":
-            fallback = None  # the sample does not fit into a ConfigMap, and is only shipped where it was asked for
+        if traits_on(spec.on).made_with_job and fallback != "sample":
+            fallback = (
+                None  # what goes with the create call is small: the sample is only shipped where it was asked for
+            )
         sources |= _payload_files(spec.train, sample=fallback is not None)
         config = spec.train.model_dump(mode="json")
         if spec.train.data_dir is not None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import JobSpecError
+from orchestrator.places import traits_on
 from orchestrator.places.preparation import requirements
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _OTHERS = re.compile(r"(?<![a-z])(xla|tpu)|\b(jax|keras|tensorflow|accelerate|li
 
 def warnings(spec: JobSpec, path: Path) -> list[str]:
     """Return a line for each reason. `path`: of the job file. A mistake in the requirements is told elsewhere."""
-    if spec.on == "local" or spec.train is not None:
+    if not traits_on(spec.on).tpus or spec.train is not None:
         return []
     asked = text = ""
     with suppress(JobSpecError):

@@ -53,14 +53,19 @@ def test_a_light_command_that_is_called_without_typer_gets_what_typer_would_pass
     } == defaults  # typer passes no empty list
 
 
-@pytest.mark.parametrize("words", [("emulator", "status"), ("schema",)])
-def test_a_command_whose_session_could_not_prove_a_release_ends_with_75(
-    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+@pytest.mark.parametrize("own", [0, 3])
+def test_a_command_ends_with_75_if_a_session_of_its_own_could_not_prove_a_release(
+    monkeypatch: pytest.MonkeyPatch, own: int
 ) -> None:
-    monkeypatch.setattr(dispatching, "load", lambda name: lambda: None)
-    assert call(monkeypatch, *words) == 0
-    monkeypatch.setattr(console, "_sessions", [SimpleNamespace(unproven={}), SimpleNamespace(unproven={"lease": 1})])
-    assert call(monkeypatch, *words) == 75
+    def command(unproven: dict[str, int]) -> int:
+        console._sessions.extend([SimpleNamespace(unproven={}), SimpleNamespace(unproven=unproven)])
+        if own:
+            raise dispatching.ExitCode(own)
+        return own
+
+    for unproven, code in (({}, own), ({"lease": 1}, 75), ({}, own)):
+        monkeypatch.setattr(dispatching, "_call", lambda unproven=unproven: command(unproven))
+        assert call(monkeypatch, "any") == code, unproven
 
 
 def test_light_commands_are_called_without_typer_unless_a_shell_asks(monkeypatch: pytest.MonkeyPatch) -> None:

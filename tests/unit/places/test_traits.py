@@ -19,11 +19,11 @@ def test_a_place_is_found_by_its_name_and_by_each_of_its_clouds(name: str) -> No
 
 
 def test_a_cloud_that_only_a_newer_tpujob_knows_counts_as_billed_and_comes_after_those_that_this_one_knows() -> None:
-    assert places.traits_of("compute") is NEWER and NEWER.billed
-    assert places.place_of("compute") is places.place_on("tpu"), (
+    assert places.traits_of("elsewhere") is NEWER and NEWER.billed
+    assert places.place_of("elsewhere") is places.place_on("tpu"), (
         "its records are told, ended and tidied up as those of a slice"
     )
-    assert "gcloud" in places.by_hand("compute").delete_command(SliceName("p", "us-x1-a", "n"))
-    bills = [replace(USED, id=cloud, cloud=cloud) for cloud in ("local", "compute", "emulated", "gke", "google")]
+    assert "gcloud" in places.by_hand("elsewhere").delete_command(SliceName("p", "us-x1-a", "n"))
+    bills = [replace(USED, id=cloud, cloud=cloud) for cloud in ("local", "elsewhere", "emulated", "gke", "google")]
     order = [found.cloud for found in clouds(bills, Period(0.0, None), "job")]
-    assert order == ["google", "gke", "compute", "emulated", "local"]
+    assert order == ["google", "gke", "elsewhere", "emulated", "local"]
