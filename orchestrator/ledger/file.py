@@ -219,8 +219,10 @@ _NETWORK = frozenset(("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "fuse
 
 def is_complete(database: Path) -> bool:
     """Return whether the file has every commit. The last ones may still be in the log beside it."""
-    log = database.with_name(f"{database.name}-wal")
-    return database.exists() and not (log.exists() and log.stat().st_size)
+    try:
+        return database.exists() and not database.with_name(f"{database.name}-wal").stat().st_size
+    except FileNotFoundError:  # the log goes with the last process that closes the ledger, at any moment
+        return True
 
 
 def on_network(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:

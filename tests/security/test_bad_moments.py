@@ -157,8 +157,10 @@ def test_37_a_signal_before_the_first_call_creates_nothing(tpujob: Tpujob, numbe
         process = tpujob.start("run", "job.yaml")
         writer = os.open(job, os.O_WRONLY)  # returns when the command reads
         process.send_signal(number)
+        os.close(
+            writer
+        )  # for the command that was on its way into the read: it would wait there, with the signal noted
         process.communicate()
-        os.close(writer)
         assert process.returncode in (128 + number, -number)
 
 
