@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -21,23 +21,25 @@ from orchestrator.places.gke.objects.plan import plan_of, price
 from orchestrator.places.gke.objects.yaml_text import to_yaml
 from orchestrator.places.gke.plan_lines import cluster_plan_lines, program_line
 from orchestrator.places.gke.preparation import prepare, variables
-from orchestrator.places.gke.reach import PodReach
 from orchestrator.places.gke.stay import ClusterStay
 from orchestrator.places.gke.traits import TRAITS
 from orchestrator.places.leased import LeasedPlace
+from orchestrator.places.no_reach import NoReach
 from orchestrator.places.place import STATES, Phase, PlanMade, Prepared, Stay, Wish
 from orchestrator.places.preparation import data, records
 from orchestrator.settings import GKE
 
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec
-    from orchestrator.core.lease.cloud_api import Cloud
+    from orchestrator.core.lease.cloud_api import Cloud, WorkerAddress
     from orchestrator.core.lease.lease import Lease
     from orchestrator.core.lease.run_and_attempt import RunRecord
     from orchestrator.core.planning.plan import Plan
     from orchestrator.places.desk import Desk, Lines
     from orchestrator.places.gke.api.client import ClusterCloud
     from orchestrator.places.gke.objects.manifest import ClusterJob
+    from orchestrator.places.gke.pods.fleet import PodFleet
+
 
 MANIFEST = "jobset.yaml"  # in the directory of a run: what was submitted, without the values of the Secret
 
@@ -165,3 +167,21 @@ def _about(job: ClusterJob) -> dict[str, Any]:
 
 
 PLACE = Cluster()
+
+
+@dataclass(frozen=True, slots=True)
+class PodReach(NoReach):
+    """`cloud`: opens the connection to the cluster, if there is none yet."""
+
+    cloud: Callable[[], ClusterCloud]
+    run_of: Callable[[Lease], RunRecord | None]  # whose bucket may have the results
+
+    def fleet(
+        self, lease: Lease, workers: Sequence[WorkerAddress], notice: Callable[[str], None], now: Callable[[], float]
+    ) -> PodFleet:
+        """Return the pods of a lease as its workers. Raises Vanished if its JobSet does not exist any more."""
+        from orchestrator.places.gke.pods.fleet import PodFleet
+
+        run = self.run_of(lease)
+        results = None if run is None else bucket.results(run)
+        return PodFleet(self.cloud().pods(lease.name), workers, on_notice=notice, now=now, results=results)

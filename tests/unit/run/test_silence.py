@@ -1,7 +1,7 @@
 """Workers from which nothing comes are named, and named again, and so is that they are back."""
 
 from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
-from orchestrator.run.silence import Silence
+from orchestrator.run.monitor import Silence
 
 
 def workers(*heard_at: float, state: WorkerState = WorkerState.RUNNING) -> list[WorkerStatus]:

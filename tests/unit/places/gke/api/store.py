@@ -7,8 +7,7 @@ from urllib.parse import parse_qs
 
 import httpx2
 
-from orchestrator.places.gke.api.kube_api import KubeApi
-from orchestrator.places.gke.api.rights import Rights
+from orchestrator.places.gke.api.kube_api import KubeApi, Rights
 
 Answer = httpx2.Response | Exception
 

@@ -3,9 +3,8 @@
 import pytest
 
 from orchestrator.errors import AuthError, CloudUnavailable
-from orchestrator.places.gke.api import rights
-from orchestrator.places.gke.api.kube_api import path_of
-from orchestrator.places.gke.api.rights import Rights
+from orchestrator.places.gke.api import kube_api
+from orchestrator.places.gke.api.kube_api import Rights, path_of
 from tests.unit.places.gke.api.objects import NODE, jobset
 from tests.unit.places.gke.api.store import Store, refusal
 
@@ -37,10 +36,10 @@ def test_what_was_allowed_before_is_refused_for_a_while_without_an_end(store: St
     api = store.api(Rights(clock))
     api.get(PLACE)
     refuse(store, code)
-    for clock.now in (10.0, 10.0 + rights.PATIENCE_S - 1):
+    for clock.now in (10.0, 10.0 + kube_api.PATIENCE_S - 1):
         with pytest.raises(CloudUnavailable, match="refuses what it has allowed before"):
             api.get(PLACE)
-    clock.now = 10.0 + rights.PATIENCE_S
+    clock.now = 10.0 + kube_api.PATIENCE_S
     with pytest.raises(AuthError):
         api.get(PLACE)
 
@@ -48,7 +47,7 @@ def test_what_was_allowed_before_is_refused_for_a_while_without_an_end(store: St
 def test_a_right_that_comes_back_begins_anew(store: Store) -> None:
     clock = Clock()
     api = store.api(Rights(clock))
-    for clock.now in (0.0, rights.PATIENCE_S - 1, 2 * rights.PATIENCE_S - 2):
+    for clock.now in (0.0, kube_api.PATIENCE_S - 1, 2 * kube_api.PATIENCE_S - 2):
         store.instead = lambda request: None
         api.get(PLACE)
         refuse(store)
