@@ -54,12 +54,12 @@ def collected_by(world: World, job_ended_at: float) -> float:
     plan = world.plan
     windows = sorted(plan.cut.get("laptop-vm", []) + plan.stopped + plan.asleep + plan.vms_paused)
     at = job_ended_at - origin
-    for begin, end in windows:
-        if begin - world.collect_s - 5.0 <= at < end:
-            at = min(end, at + SILENT_S)
     failed_s = sum(
         lasted for when, role, lasted in world.faults.failed_calls if role == "cli" and when >= job_ended_at - 60
     )
+    for begin, end in windows:
+        if begin - world.collect_s - 5.0 - failed_s <= at < end:
+            at = min(end, at + SILENT_S)
     busy_s = SILENT_S + COLLECT_S if world.plan.worker_dies else 0.0
     return origin + at + world.collect_s + 5.0 + failed_s + busy_s
 
