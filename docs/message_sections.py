@@ -41,12 +41,12 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"engine/leases/renewal", r"delete itself|claim of the job"),
         (r"client/connections", r"GUARDIAN"),
     ),
-    "Detached runs": ((r"client/jobs/(runs|attach|ending)|places/tpu/place", r"detached|the process of"),),
+    "Detached runs": ((r"client/jobs/(runs|attach|ending)|places/vms/place", r"detached|the process of"),),
     "Networks, IAP and OS Login": (
         (r"places/google/known_errors", r"vmExternalIpAccess|requireOsLogin|profilesize|SSH keys"),
         (r"remote/iap/|client/guarantee/access_checks", r""),
         (r"remote/ssh/dial", r"instance"),
-        (r"places/google/os_login|places/tpu/reach", r"OS Login|profile|key"),
+        (r"places/google/os_login|places/vms/reach", r"OS Login|profile|key"),
     ),
     "A cluster: JobSet, Kueue and pods": (
         (r"places/gke/(?!check)|places/google/objects", r""),
@@ -78,7 +78,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"places/google/known_errors", r"does not offer|TPU Node"),
         (r"core/planning/|places/google/storage", r""),
         (r"client/slices/offers|report/cluster_offers", r"--type|--zone"),
-        (r"client/guarantee/gc|places/tpu/api/calls", r"not a zone"),
+        (r"places/vms/area|places/tpu/api/calls", r"not a zone"),
     ),
     "SSH cannot connect": (
         (r"remote/fleet/fleet|remote/iap/|remote/ssh/(agent_link|call|connection|dial|piped|known_hosts|keys)", r""),
@@ -108,7 +108,8 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"engine/leases/recover", r"artifacts"),
     ),
     "The emulator": (
-        (r"cli/commands/emulator|places/tpu/api/connect|client/guarantee/teardown_client", r""),
+        (r"cli/commands/emulator|client/guarantee/teardown_client", r""),
+        (r"places/google/credentials", r"emulator|TOKEN_FILE|real credentials"),
         (r"settings|places/google/error_translation", r"ENDPOINT|SPEED|CORES|restart the emulator"),
     ),
     "The ledger": ((r"ledger/file|engine/guardian/world", r""),),
@@ -128,7 +129,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "Slice lost, preempted, or run canceled": (
         (r"run/(monitor|held|program)|places/leased|engine/(leases/(recover|renewal|standing)|provision)", r""),
         (r"engine/slices/(lend|up_and_down)", r"^\{node|any more"),
-        (r"places/(google|tpu/(api/client|reach))", r"taken away|PREEMPTED|does not exist"),
+        (r"places/(google|tpu/api/client|vms/reach)", r"taken away|PREEMPTED|does not exist"),
         (r"errors\.|client/jobs/ending", r"canceled|interrupted"),
     ),
     "In use by another command": (

@@ -19,7 +19,7 @@ from orchestrator.client.events import RunResult, SweepResult
 from orchestrator.client.functions import mapping
 from orchestrator.client.functions.function import RemoteFunction
 from orchestrator.client.functions.function import function as remote
-from orchestrator.client.guarantee.gc import GcResult, collect_garbage, of_cluster, of_project
+from orchestrator.client.guarantee.gc import GcResult, area_of, collect_garbage
 from orchestrator.client.job import Job, ProvisioningKind, ViaKind, path_of, spec_of, sweep_of
 from orchestrator.client.jobs import attach, ending
 from orchestrator.client.jobs.exporting import Export, export
@@ -438,7 +438,7 @@ class Client:
         that was to be deleted is proven absent. Raises UserError for an unknown place; AuthError.
         """
         with listening(on_event or self.on_event) as reporter:
-            return collect_garbage(reporter, of_project(self.cloud, self.project, places), dry_run=dry_run)
+            return collect_garbage(reporter, area_of("tpu", self.cloud, self.project, places), dry_run=dry_run)
 
     def gc_cluster(
         self,
@@ -455,7 +455,9 @@ class Client:
         without a usable cluster; AuthError.
         """
         with listening(on_event or self.on_event) as reporter:
-            return collect_garbage(reporter, of_cluster(context, cluster, namespaces), dry_run=dry_run)
+            return collect_garbage(
+                reporter, area_of("gke", parts=namespaces, context=context, cluster=cluster), dry_run=dry_run
+            )
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ class Connections:
     def address(self, cloud: str) -> Address:
         """Return where a cloud of slices answers; start the emulator for its own. Raises CloudError, ConfigError."""
         from orchestrator.client.guarantee.teardown_client import embedded_emulator
-        from orchestrator.places.tpu.api.connect import read_token
+        from orchestrator.places.google.credentials import read_token
 
         target = self._target
         if cloud != target.kind:
@@ -66,7 +66,7 @@ class Connections:
     def emulator(self, kind: str) -> Emulator | None:
         """Return where the emulated cloud answers, which is started if need be; None: the cloud is Google's."""
         from orchestrator.client.guarantee.teardown_client import embedded_emulator
-        from orchestrator.places.tpu.api.connect import read_token
+        from orchestrator.places.google.credentials import read_token
 
         if not is_emulated(kind):
             return None

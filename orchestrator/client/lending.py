@@ -28,7 +28,7 @@ from orchestrator.engine.leases.standing import check_slice
 from orchestrator.engine.provision.candidate_search import Search
 from orchestrator.engine.runtime.interpreter import HEARD_WITHIN_S
 from orchestrator.engine.slices.lend import LendRequest, Loan, lend
-from orchestrator.places.tpu import plans
+from orchestrator.places.vms import plans, vms_of
 from orchestrator.remote.fleet.fleet import Fleet
 from orchestrator.remote.ssh.fan_out import FanOutAbandoned
 
@@ -243,7 +243,9 @@ def _lend(
     wish = AccessWish(via=options.via)
     plans.show_plan(session, plan, wish=wish)
     session.recover()
-    drafter = plans.drafter(session, plan, wish, handle=options.name, purpose=Purpose.RUN)
+    drafter = plans.drafter(
+        session, plan, wish, vms_of(session.target.kind).watched, handle=options.name, purpose=Purpose.RUN
+    )
     search = Search(drafter.make(), wait_s=options.wait_s, drafter=drafter)
     with ExitStack() as stack:
         stack.enter_context(awake(session, "a slice is in use"))

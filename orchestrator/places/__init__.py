@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 from orchestrator.core.lease.clouds import is_emulated as is_emulated
 
 if TYPE_CHECKING:
+    from orchestrator.places.area import Areas
     from orchestrator.places.place import Place
     from orchestrator.places.refusals import FileChecks
     from orchestrator.places.traits import ByHand, Traits
@@ -39,9 +40,14 @@ def place_of(cloud: str) -> Place:
     return place_on(traits_of(cloud).name or NAMES[0])
 
 
+def billed() -> tuple[str, ...]:
+    """Return the places at which something may be billed."""
+    return tuple(name for name in NAMES if traits_on(name).billed)
+
+
 def billed_clouds() -> tuple[str, ...]:
     """Return the clouds in which something may be billed."""
-    return tuple(cloud for name in NAMES if traits_on(name).billed for cloud in traits_on(name).clouds)
+    return tuple(cloud for name in billed() for cloud in traits_on(name).clouds)
 
 
 @functools.cache
@@ -57,6 +63,11 @@ def traits_of(cloud: str) -> Traits:
     from orchestrator.places.traits import NEWER
 
     return next((traits_on(name) for name in NAMES if cloud in traits_on(name).clouds), NEWER)
+
+
+def areas_on(name: str) -> Areas:
+    """Return where a billed place is asked for what no ledger here need know, by its name."""
+    return cast("Areas", import_module(f"{__name__}.{name}.area"))
 
 
 def by_hand(cloud: str) -> ByHand:

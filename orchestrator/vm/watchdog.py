@@ -20,7 +20,6 @@ Effects = Generator[tuple[Any, ...], Any, Any]
 
 
 RUN, HOLD, DETACHED = MODES = ("run", "hold", "detached")
-BOOTING_STATES = ("CREATING", "STARTING")  # states in which no client can have logged in yet
 DECISIVE = (200, 403, 404)  # any other status decides nothing, and nothing is deleted
 API_ANSWERED = (*DECISIVE, 429)  # the API answered: there is a route to it
 PROVERS = 3  # so many workers prove, one after the other, that all may delete: they share one service account
@@ -78,7 +77,8 @@ class Watchdog:
 
     def __init__(self, config: dict[str, Any], worker: int) -> None:
         self.config, self.worker, self.first = config, worker, worker == 0
-        self.path = "/v2/" + config["node"]
+        self.api: dict[str, Any] = config["api"]  # of the slice; `base` begins every path
+        self.path = self.api["base"] + config["node"]
         self.queue = ""  # the queued resource of this node: deleting it with its node leaves nothing behind
         self.heartbeat_s: float = config["heartbeat_s"]
         self.poll_s: float = config["poll_s"]
@@ -154,7 +154,7 @@ class Watchdog:
         if self.observed and text is not None and text != self.last_heartbeat:
             self.heartbeat_seen = True
             self.silence.restart()
-        if self.state in BOOTING_STATES:
+        if self.state in self.api["booting"]:
             self.silence.restart()
         self.observed, self.last_heartbeat = True, self.last_heartbeat if text is None else text
         self.silence.watch(self.now)
@@ -208,7 +208,7 @@ class Watchdog:
             self.boot_time = self.server_now - self.now
         labels = _labels(node, self.config["node"]) if self.status == 200 else None
         if labels is not None:
-            self.may_get, self.state = True, str(node.get("state", ""))
+            self.may_get, self.state = True, str(node.get(self.api["state"], ""))
             self.queue = _queue(node, self.config["node"])
             self.read_labels(labels)
         elif self.status == 200:
@@ -320,7 +320,7 @@ class Watchdog:
         """
         status = 0
         if self.queue:
-            status = yield from self.send_delete(f"/v2/{self.queue}?force=true")
+            status = yield from self.send_delete(f"{self.api['base']}{self.queue}?force=true")
         if status != 200 or self.reported_delete is not None:
             status = yield from self.send_delete(self.path)
         if f"{reason} ({status})" != self.reported_delete:
@@ -378,7 +378,7 @@ class Watchdog:
 
 def _labels(node: Any, name: str) -> dict[str, Any] | None:
     """Return the labels; None if this does not describe the node."""
-    if not isinstance(node, dict) or not str(node.get("name")).endswith("/" + name.rpartition("/")[2]):
+    if not isinstance(node, dict) or not f"/{node.get('name')}".endswith("/" + name.rpartition("/")[2]):
         return None
     labels = node.get("labels", {})
     return labels if isinstance(labels, dict) else None
@@ -404,7 +404,7 @@ class Vm:
         self.emulated = os.environ.get("TPUJOB_WATCHDOG_DIR")
         self.user = str(config["user"])
         self.directory = self.emulated or "/run/tpujob"
-        self.api = os.environ.get("TPUJOB_TPU_API", "https://tpu.googleapis.com")
+        self.api = os.environ.get("TPUJOB_TPU_API", config["api"]["url"])
         self.metadata = f"http://{os.environ.get('GCE_METADATA_HOST', 'metadata.google.internal')}"
         self.token, self.token_until = "", 0.0
         self.failed = ""

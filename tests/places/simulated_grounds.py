@@ -16,8 +16,8 @@ from orchestrator.engine.effects.base import Lock
 from orchestrator.engine.runtime.interpreter import Abandoned
 from orchestrator.places.gke.traits import TRAITS as OF_GKE
 from orchestrator.places.place import STATES, Phase
-from orchestrator.places.tpu.stay import SliceStay
 from orchestrator.places.tpu.traits import TRAITS as OF_TPU
+from orchestrator.places.vms.stay import VmStay
 from orchestrator.run.job_run import JobRun
 from orchestrator.run.program import run_job
 from tests.places.ground import CREATED, KILLED, Command, Ground, Job
@@ -184,7 +184,7 @@ class SimulatedSlice(SimulatedGround):
             (lease,), attempt = self.ledger.open_leases(), self.attempt()
             run = RunRecord(attempt.run_id, "submit", "job.yaml", "emulated", 0.0, "runs/x")
             main, sink = Phase("main", STATES["main"]), lambda worker, piece: None
-            job = JobRun(run, attempt, SliceStay(), (main,), ("*",), Path("runs"), sink, 1200.0, attached_to=lease)
+            job = JobRun(run, attempt, VmStay(OF_TPU), (main,), ("*",), Path("runs"), sink, 1200.0, attached_to=lease)
 
             async def attach() -> Any:
                 return await run_job(job, world.capabilities) if await Lock(attempt.id) else None

@@ -22,9 +22,9 @@ from orchestrator.core.lease.cloud_api import SliceName
 from orchestrator.emulator.daemon import control
 from orchestrator.emulator.daemon.control import Endpoint
 from orchestrator.errors import CloudUnavailable
+from orchestrator.places.google.credentials import EmulatorToken, emulator_credentials
 from orchestrator.places.google.fetch import fetch
 from orchestrator.places.tpu.api.client import TpuApi
-from orchestrator.places.tpu.api.connect import EmulatorToken, emulator_credentials
 from orchestrator.places.tpu.api.light_client import LightApi
 from tests.cli_fixture import Tpujob
 from tests.emulator_fixture import Emulator

@@ -21,7 +21,6 @@ ALLOWED = {
     "core.lease.clouds.is_emulated": "the one question whether a target is emulated",
     "settings._asked_kind": "a word of the user's becomes a target",
     "cli.commands.slices.offers.offers": "`--on` says which of two tables of the catalog is printed",
-    "client.guarantee.access_checks._Asked.__post_init__": "`doctor` looks at the ways to VMs, which only Cloud TPU has",
     "client.jobs.exporting._read": "`export --to jobset` makes a job one for a cluster",
     "client.jobs.exporting.export": "only a job on a cluster has objects that kubectl takes",
 }
@@ -30,20 +29,11 @@ NO_PLACE = {  # the same words with another meaning
     "a section of the job file": "core.jobfile.keys._with_sections core.jobfile.overrides._rivals "
     "core.jobfile.sweep._variant core.jobfile.tpu_keys._below_any_of",
     "a backend, or an extra of a package": "core.jobfile.rules.train._environment core.jobfile.rules.train._profile "
-    "core.text.environments.of_training core.text.environments.Environment.without_tpu",
+    "core.text.environments.of_training core.text.environments.Environment.without_tpu places.vms.plans.lines_of",
 }
 IMPORTS = {  # of modules of one place
-    "client.connections": "opens the client of each cloud",
-    "client.guarantee.access_checks": "`doctor` looks at the ways to VMs",
-    "client.guarantee.gc": "opens a cluster without a ledger",
-    "client.guarantee.teardown_client": "opens Cloud TPU without a ledger",
     "client.jobs.exporting": "`export` prints the objects of a cluster",
-    "client.lending": "a slice of Cloud TPU for a `with` block",
     "client.slices.availability": "names the type of that client",
-    "client.slices.inventory": "asks the cluster that the settings name",
-    "client.slices.offers": "what the API said that a project has",
-    "client.slices.relay": "is the ProxyCommand to a VM",
-    "client.slices.up": "brings up a slice of Cloud TPU",
 }
 KINDS, TABLE = (
     {*places.NAMES, *(cloud for name in places.NAMES for cloud in places.traits_on(name).clouds)},

@@ -16,8 +16,8 @@ from orchestrator.core.lease.access import AccessWish, Route, Via
 from orchestrator.core.lease.networks import NetworkPlace
 from orchestrator.errors import AuthError, CloudError, TpujobError, TunnelRefused
 from orchestrator.places.google import project_setup
-from orchestrator.places.tpu.plans import rules_of
-from orchestrator.places.tpu.reach import Reach
+from orchestrator.places.vms.plans import rules_of
+from orchestrator.places.vms.reach import Reach
 from orchestrator.settings import Target
 
 TUNNEL_ROLE = "roles/iap.tunnelResourceAccessor"

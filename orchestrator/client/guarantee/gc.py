@@ -6,32 +6,25 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from orchestrator import boot_clock, catalog, settings
+from orchestrator import boot_clock, catalog, places, settings
 from orchestrator.client.events import Reporter
 from orchestrator.client.guarantee import teardown_client
 from orchestrator.client.session import Session
-from orchestrator.core.jobfile.cluster import NAMESPACE, ClusterWish
-from orchestrator.core.lease.cloud_api import SliceView
-from orchestrator.core.planning.location_rules import places_near
+from orchestrator.core.lease.cloud_api import Cloud, SliceView
 from orchestrator.core.text import names
-from orchestrator.core.text.redaction import Redactor
 from orchestrator.engine.effects.base import Report, World
 from orchestrator.engine.leases import gc as engine
 from orchestrator.engine.runtime.interpreter import Interpreter
-from orchestrator.errors import ConfigError, UserError
+from orchestrator.errors import ConfigError
 from orchestrator.exit_codes import NOT_PROVEN
 from orchestrator.ledger.file import LedgerIsNewer, LedgerUnavailable
 from orchestrator.ledger.rows import GcRun
 from orchestrator.places import by_hand, is_emulated
+from orchestrator.places.area import Area
 from orchestrator.report.messages import unproven_head
-from orchestrator.settings import GKE
-
-if TYPE_CHECKING:
-    from orchestrator.places.gke.api.client import ClusterCloud
-    from orchestrator.places.tpu.api.light_client import LightApi
+from orchestrator.settings import Target
 
 LOCAL_S = 240.0  # for each teardown; below the timer's period, so that one that cannot be proven does not pile up
 
@@ -97,58 +90,48 @@ class LocalGcResult:
 
 @dataclass(frozen=True, slots=True)
 class GcArea:
-    """Where a gc run looks. `parts`: zones or namespaces; None: every zone."""
+    """Where a gc run looks, and the options that named the target, for the session that records the run."""
 
-    cloud: str
-    project: str
-    why: str
-    parts: Sequence[str] | None
-    connect: Callable[[Redactor], LightApi | ClusterCloud]
-    options: tuple[str | None, str | None] = (None, None)  # that name it, for the session that records the run
+    area: Area
+    target: Target
+    options: tuple[str | None, str | None]
 
 
-def of_project(cloud: str | None, project: str | None, places: Sequence[str] = ()) -> GcArea:
-    """Return a project as the area of a gc run. `places`: zones and regions; empty means every zone.
+def area_of(
+    on: str,
+    cloud: str | None = None,
+    project: str | None = None,
+    parts: Sequence[str] = (),
+    *,
+    context: str | None = None,
+    cluster: str | None = None,
+) -> GcArea:
+    """Return where a gc run looks for what is left at a place. `parts`: zones and regions, or namespaces.
 
-    Raises UserError for an unknown place, ConfigError without a usable cloud.
+    `context` and `cluster` are as in `gke:` of a job. Raises UserError for an unknown zone, ConfigError without a usable cloud
+    or cluster.
     """
     target = settings.resolve(cloud, project, os.environ)
-    connect = partial(teardown_client.connect, target)
-    return GcArea(target.kind, target.project, target.why, _zones(places), connect, (cloud, project))
+    area = places.areas_on(on).asked(target, parts, context=context, cluster=cluster)
+    return GcArea(area, target, (cloud, project))
 
 
-def of_cluster(context: str | None, cluster: str | None, namespaces: Sequence[str] = ()) -> GcArea:
-    """Return namespaces of a cluster as the area of a gc run, for what jobs left there after their end.
-
-    `context` and `cluster` are as in `gke:` of a job. What is not given is that of the settings; the namespace is `default`
-    without one there. Raises ConfigError without a usable cluster.
-    """
-    from orchestrator.places.gke.api import clusters
-    from orchestrator.places.gke.api.client import ClusterCloud
-
-    target = settings.resolve(None, None, os.environ)
-    wish = ClusterWish(context, cluster).over(target.gke)
-    project = clusters.identity(wish.context, wish.cluster, os.environ)
-    asked = list(dict.fromkeys(namespaces)) or [wish.namespace or NAMESPACE]
-    why = f"cluster {clusters.short_name(project)}, namespace {', '.join(asked)}"
-    return GcArea(GKE, project, why, asked, lambda _: ClusterCloud(lambda name: clusters.open_api(name, os.environ)))
-
-
-def collect_garbage(reporter: Reporter, area: GcArea, *, dry_run: bool = False, quiet: bool = False) -> GcResult:
+def collect_garbage(reporter: Reporter, where: GcArea, *, dry_run: bool = False, quiet: bool = False) -> GcResult:
     """Delete every slice of tpujob whose claim is over, whichever machine made it, and return what was seen.
 
     It needs no ledger and no state directory; where this machine has them, the run is recorded there. Takes
     `engine.leases.gc.DEADLINE_S` seconds at most. Raises AuthError; what gets no answer is in `incomplete`.
     """
+    area = where.area
     if not quiet:
         reporter.notice("cloud", area.why)
-    cloud = area.connect(reporter.secrets)
+    cloud = teardown_client.connect(where.target, reporter.secrets, area.cloud)
     world = _World(cloud, reporter.report)
     program = engine.collect_garbage(area.project, area.parts, cloud.capabilities, dry_run=dry_run)
     collected = Interpreter(cast("World", world)).run(program)
     code = 0 if collected.done else NOT_PROVEN
     if not dry_run:
-        code = _record(collected, reporter, area, quiet=quiet) or code
+        code = _record(collected, reporter, where, quiet=quiet) or code
     ended = collected.ended.values()
     return GcResult(
         cloud=area.cloud,
@@ -183,30 +166,18 @@ def finish_own(session: Session) -> LocalGcResult:
 class _World:
     """All that a gc run needs of this machine: a connection to the cloud, and a clock to wait by."""
 
-    cloud: LightApi | ClusterCloud
+    cloud: Cloud
     report: Callable[[Report], None]
 
     def now(self, cloud: str | None = None) -> float:
         return boot_clock.boot_s()
 
 
-def _zones(places: Sequence[str]) -> list[str] | None:
-    """A region means its zones. A zone that is not in the shipped table may exist all the same."""
-    found: list[str] = []
-    for place in places:
-        if names.zone_problem(place) is None:
-            found.append(place)
-        elif in_region := catalog.zones_of(place):
-            found += in_region
-        else:
-            raise UserError(f"{place!r} is not a zone or region with TPUs", hint=places_near(place))
-    return list(dict.fromkeys(found)) or None
-
-
-def _record(collected: engine.Collected, reporter: Reporter, area: GcArea, *, quiet: bool) -> int:
+def _record(collected: engine.Collected, reporter: Reporter, where: GcArea, *, quiet: bool) -> int:
     """Record the run for `doctor`, and close the leases of what was deleted. Return 75 where a teardown is unproven."""
     try:
-        with closing(Session.open(*area.options, reporter=reporter, quiet=True, light=True)) as session:
+        area = where.area
+        with closing(Session.open(*where.options, reporter=reporter, quiet=True, light=True)) as session:
             scope = "all" if area.parts is None else ",".join(area.parts)
             counts = collected.done, collected.found, collected.deleted
             _record_run(session, area.cloud, area.project, scope, *counts)

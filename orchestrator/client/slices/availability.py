@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from orchestrator import whole_file
 from orchestrator.core.planning.availability import Availability
 from orchestrator.errors import CloudError
-from orchestrator.places.tpu.plans import AVAILABILITY, asked_project
+from orchestrator.places.vms.plans import AVAILABILITY, asked_project
 
 if TYPE_CHECKING:
     from orchestrator.client.events import Reporter

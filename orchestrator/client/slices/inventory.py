@@ -6,23 +6,21 @@ is: a question that failed has its error, a list that left zones out names them.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator import places
 from orchestrator.client.session import Session
-from orchestrator.core.jobfile.cluster import NAMESPACE
 from orchestrator.core.lease.cloud_api import EVERYWHERE, Cloud, SliceName, SliceView
 from orchestrator.core.lease.lease import Lease
 from orchestrator.core.text import names
 from orchestrator.core.text.times import clock
 from orchestrator.errors import AuthError, CloudError, CloudUnavailable, ConfigError
 from orchestrator.exit_codes import NOT_PROVEN
-from orchestrator.settings import GKE
+from orchestrator.places.area import Area
 
 ASK_S = 20.0  # for all questions of a command together
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 5.0
@@ -112,28 +110,25 @@ def ask(session: Session, leases: list[Lease]) -> list[ProjectInventory]:
     for lease in leases:
         by_place.setdefault((lease.cloud, lease.name.project), []).append(lease)
     give_up_at = time.monotonic() + ASK_S
-    namespaces = _configured(session)
-    for project in namespaces:
-        by_place.setdefault((GKE, project), [])
+    areas = {(area.cloud, area.project): tuple(area.parts or ()) for area in _named(session)}
+    for place in areas:
+        by_place.setdefault(place, [])
     asking = [
-        _begin(session, *place, of_place, give_up_at, namespaces.get(place[1], ()))
-        for place, of_place in by_place.items()
+        _begin(session, *place, of_place, give_up_at, areas.get(place, ())) for place, of_place in by_place.items()
     ]
     return [_wait(session, asked, thread, give_up_at) if thread else asked for asked, thread in asking]
 
 
-def _configured(session: Session) -> dict[str, tuple[str, ...]]:
-    """Return the cluster that the settings name, with its namespace: there may be jobs that other machines submitted."""
-    wish = session.target.gke
-    if wish.context is None and wish.cluster is None:
-        return {}
-    from orchestrator.places.gke.api import clusters
-
-    try:
-        return {clusters.identity(wish.context, wish.cluster, os.environ): (wish.namespace or NAMESPACE,)}
-    except ConfigError as error:
-        session.reporter.notice("status", f"the cluster of your settings is not asked: {error.message}")
-        return {}
+def _named(session: Session) -> Iterator[Area]:
+    """Yield what the settings name: there may be slices and jobs of other machines."""
+    for name in places.billed():
+        try:
+            area = places.areas_on(name).named(session.target)
+        except ConfigError as error:
+            session.reporter.notice("status", f"`{name}:` of your settings is not asked: {error.message}")
+            continue
+        if area is not None:
+            yield area
 
 
 def _begin(

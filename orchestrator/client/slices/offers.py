@@ -11,7 +11,7 @@ from orchestrator.core.planning.availability import Availability
 from orchestrator.core.planning.location_rules import accelerator_problem, places_near, split_places
 from orchestrator.core.text.names import shown
 from orchestrator.errors import UserError
-from orchestrator.places.tpu.plans import known_availability
+from orchestrator.places.vms.plans import known_availability
 from orchestrator.report.offers import MANY_HOSTS, Offered, chosen, offered
 
 

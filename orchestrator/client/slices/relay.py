@@ -17,7 +17,7 @@ from pathlib import Path
 from orchestrator.core.text.terminal import printable
 from orchestrator.errors import TpujobError
 from orchestrator.places.desk import Emulator
-from orchestrator.places.tpu.reach import EMULATOR, relay_of
+from orchestrator.places.vms.reach import EMULATOR, relay_of
 
 PIECE_BYTES = 1 << 16
 DRAIN_S = 2.0  # for what is under way, once stdin has ended

@@ -22,7 +22,7 @@ from orchestrator.core.text.durations import format_duration
 from orchestrator.engine.provision.drafts import PlanDrafter
 from orchestrator.engine.slices import up_and_down
 from orchestrator.errors import TeardownUnproven, TpujobError, UserError
-from orchestrator.places.tpu import plans
+from orchestrator.places.vms import plans, vms_of
 
 DEFAULT_ACCELERATOR = "v5litepod-8"
 DEFAULT_IDLE_S = 3600.0
@@ -95,11 +95,8 @@ def preview_up(session: Session, options: SliceOptions) -> dict[str, Any]:
 
     Raises what `bring_up` raises before its first request.
     """
-    from orchestrator.places.tpu.api.client import preview
-
     drafter = _drafter(session, options, _handle(options), report_always=True)
-    _, request = drafter.make()[0]
-    made = preview(request)
+    made = dict(vms_of(session.target.kind).request_of(drafter.make()[0]))
     session.forget_drafts(drafter.made)
     return made
 
@@ -117,7 +114,9 @@ def _drafter(session: Session, options: SliceOptions, handle: str, *, report_alw
         if doubt := runtime_doubt(plan.candidates[0].accelerator_type, options.runtime):
             session.reporter.notice("warning", f"--runtime {doubt}")
     wish = AccessWish(via=options.via)
-    drafter = plans.drafter(session, plan, wish, handle=handle, purpose=Purpose.HOLD, idle_s=idle_s)
+    drafter = plans.drafter(
+        session, plan, wish, vms_of(session.target.kind).watched, handle=handle, purpose=Purpose.HOLD, idle_s=idle_s
+    )
     session.recover(spare=handle)
     return drafter
 

@@ -14,6 +14,7 @@ from orchestrator.errors import CloudError
 
 T = TypeVar("T")
 
+CREATE = "create"  # the verb of an operation that creates
 EVERYWHERE = "-"  # in the place of a zone, for `list`: all zones of the project at once
 
 
@@ -118,7 +119,7 @@ class Operation:
 
     name: str
     done: bool
-    verb: str = ""
+    verb: str = ""  # CREATE, or as the API has it, in lower case
     target: str = ""  # full resource name of what it works on
     error: CloudError | None = None
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.core.lease import absence
 from orchestrator.core.lease.absence import Creates, Evidence, Verdict
-from orchestrator.core.lease.cloud_api import Capabilities, Listing, Operation, SliceState, SliceView
+from orchestrator.core.lease.cloud_api import CREATE, Capabilities, Listing, Operation, SliceState, SliceView
 from orchestrator.core.lease.lease import Down, Gone, Lease, LeaseEvent, LeaseState, NotAllowed, Settled
 from orchestrator.core.lease.run_and_attempt import AttemptEvent
 from orchestrator.engine.effects.base import Effect, Now, ReadLease, Record, Report, Shield, Sleep, StartGuardian, T
@@ -30,7 +30,6 @@ from orchestrator.errors import CloudError, CloudUnavailable, TpujobError
 DELETE_AGAIN_S = 60.0  # a delete that was accepted without effect for so long is sent again
 LONGEST_WAIT_S = 60.0  # even if a 429 asks for more
 LOGIN_S = 60.0  # an import of a key takes effect within it or not at all; an OS Login that is away is asked for so long
-CREATE_VERBS = ("create", "createnode", "createqueuedresource")
 OTHER_VERBS = ("delete", "update", "stop", "start", "reset")  # alone, or followed by the kind of resource
 
 
@@ -252,10 +251,10 @@ class _Teardown(FailuresAsAnswers):
         """Whether the operation may be a create of the lease. An unknown one, or one on the request's node, counts only
         while it is under way.
         """
-        name, verb = self.lease.name, operation.verb.lower()
+        name, verb = self.lease.name, operation.verb
         if not operation.target.endswith(f"/{name.node}") or verb.startswith(OTHER_VERBS):
             return False
-        if verb not in CREATE_VERBS:
+        if verb != CREATE:
             return not operation.done  # an unknown verb may be a create
         return not name.queued or operation.target.endswith(f"/queuedResources/{name.node}") or not operation.done
 

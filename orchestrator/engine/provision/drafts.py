@@ -16,7 +16,7 @@ from orchestrator.core.planning.capacity_request import Provisioning
 from orchestrator.core.planning.plan import Candidate, Plan
 from orchestrator.core.text import names
 from orchestrator.core.text.durations import format_duration, format_usd
-from orchestrator.engine.provision.startup_script import startup_script, watchdog_config
+from orchestrator.engine.provision.startup_script import Watched, startup_script, watchdog_config
 from orchestrator.errors import CloudError, DeadlineExceeded
 
 DEFAULT_WAIT_S = 3600.0  # how long a queued request of a job without `wait` is valid
@@ -54,6 +54,7 @@ class Site:
     lease_directory: Callable[[str], Path]
     timings: Timings
     now: Callable[[], float]
+    watched: Watched
     access: AccessWish = NO_WISH
     rules: Callable[[], ProjectRules] = ProjectRules  # what is known of the project's policies
     learn: Callable[[CloudError], None] = lambda _: None  # called with what a policy refuses
@@ -131,7 +132,9 @@ class PlanDrafter:
             metadata={
                 **_login(lease, key.public_line),
                 "enable-guest-attributes": "TRUE",  # workers publish their host keys there
-                "startup-script": startup_script(watchdog_config(lease, labels, timings, idle_s=self.idle_s)),
+                "startup-script": startup_script(
+                    watchdog_config(lease, labels, timings, site.watched, idle_s=self.idle_s)
+                ),
             },
             network=site.access.network or "default",
             subnetwork=site.access.subnetwork,

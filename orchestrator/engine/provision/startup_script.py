@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
@@ -66,6 +67,17 @@ fi
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The API that a watchdog asks about its own slice, and tells to delete it. The answer has its `labels`."""
+
+    url: str
+    base: str  # of every path, with its last slash
+    node: str  # the full name of a slice; {0} is its `SliceName`
+    state: str  # the field of the answer that has the state
+    booting: tuple[str, ...]  # states in which no client can have logged in yet
+
+
 @functools.cache
 def watchdog_source() -> str:
     """Return the watchdog's code."""
@@ -79,16 +91,16 @@ def watchdog_sha256() -> str:
 
 
 def watchdog_config(
-    lease: Lease, labels: Mapping[str, str], timings: Timings, *, idle_s: float | None
+    lease: Lease, labels: Mapping[str, str], timings: Timings, watched: Watched, *, idle_s: float | None
 ) -> dict[str, Any]:
     """Return what the watchdog starts with, until it can read its node's labels. `labels`: those of the create request.
 
     `idle_s`: delete a held slice that is unused for so many seconds; None: never.
     """
-    name = lease.name
     return {
         "v": VERSION,
-        "node": f"projects/{name.project}/locations/{name.zone}/nodes/{name.node}",
+        "api": {"url": watched.url, "base": watched.base, "state": watched.state, "booting": [*watched.booting]},
+        "node": watched.node.format(lease.name),
         "lease_id": lease.id,
         "mode": labels[names.MODE],
         "claimed_until": int(labels[names.CLAIMED_UNTIL]),

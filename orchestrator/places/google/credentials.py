@@ -1,17 +1,23 @@
 """Google's credentials of this machine, refreshed with a time limit: an object of google-auth, or a bearer token."""
 
 import functools
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
-from orchestrator.errors import AuthError, CloudUnavailable
+from orchestrator.core.lease.clouds import is_emulated
+from orchestrator.errors import AuthError, CloudUnavailable, ConfigError
 from orchestrator.places.google import error_translation
 from orchestrator.places.google.fetch import fetch
+from orchestrator.settings import Target, loopback_problem
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 EMAIL_SCOPE = "https://www.googleapis.com/auth/userinfo.email"  # also part of a login by gcloud
 REFRESH_TIMEOUT_S = 15.0
+_GOOGLE = re.compile(r"https://([a-z0-9-]+\.)+googleapis\.com/?")
 
 
 class GoogleToken:
@@ -87,3 +93,67 @@ def google_credentials(request: Callable[..., Any] | None = None, scopes: Sequen
     except GoogleAuthError as error:
         raise error_translation.auth_error(error) from error
     return credentials
+
+
+def safe_address(target: Target, endpoint_url: str | None, token: str | None) -> tuple[str | None, str | None]:
+    """Return the endpoint and the emulator's token; None for Google's own. Raises ConfigError if a secret would leak.
+
+    Real credentials are only ever sent to https://*.googleapis.com, the emulator's token only to this machine's loopback
+    interface.
+    """
+    if is_emulated(target.kind):
+        if target.endpoint is not None:
+            endpoint_url, token = target.endpoint, read_token(target.token_file)
+        if endpoint_url is None or not token:
+            raise ConfigError("the emulated cloud needs the emulator's address and its token")
+        if problem := loopback_problem(endpoint_url):
+            raise ConfigError(f"{endpoint_url!r} {problem}", hint="the emulator's token stays on this machine")
+        return endpoint_url, token
+    if token is not None:
+        raise ConfigError("an emulator's token is never sent to Google Cloud")
+    if endpoint_url is not None and not _GOOGLE.fullmatch(endpoint_url):
+        raise ConfigError(
+            f"{endpoint_url!r} is not Google's: real credentials are only sent to https://*.googleapis.com",
+            hint="for an emulator use `--cloud emulated`",
+        )
+    return endpoint_url, None
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatorToken:
+    """The Bearer for an emulator."""
+
+    value: str
+    renewable: ClassVar[bool] = False
+
+    def token(self) -> str:
+        return self.value
+
+    def renew(self) -> None:
+        raise AssertionError("an emulator's token is not renewed")
+
+
+def emulator_credentials(token: str) -> Any:
+    """Return the emulator's token as credentials of google-auth."""
+    from google.oauth2.credentials import Credentials
+
+    return Credentials(token)
+
+
+def read_token(path: str | None) -> str:
+    """Return the token of an emulator that TPUJOB_ENDPOINT names: of two, tpujob's own. Raises ConfigError.
+
+    The emulator writes it beside the one for all clients. Only with it does the startup-script run, which starts the watchdog.
+    """
+    if path is None:
+        raise ConfigError(
+            "TPUJOB_ENDPOINT is set, but not TPUJOB_TOKEN_FILE", hint="it names the file with the emulator's token"
+        )
+    try:
+        own = Path(path).with_name("tpujob-token")
+        token = (own if own.exists() else Path(path)).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"TPUJOB_TOKEN_FILE: {path} cannot be read: {error}") from error
+    if not token or not token.isprintable() or " " in token:
+        raise ConfigError(f"TPUJOB_TOKEN_FILE: {path} does not hold a token")
+    return token

@@ -20,7 +20,7 @@ MAX_DETAIL_CHARS = 4000
 
 
 class NotFound(errors.CloudError):
-    """The API replied that this resource does not exist: a 404 with the status NOT_FOUND, nothing less."""
+    """The API replied that this resource does not exist: a 404 with the status or the reason for it, nothing less."""
 
     reason = "absent"
 
@@ -80,6 +80,8 @@ def http_error(
     message, status = _text(found.get("message")), found.get("status")
     if not isinstance(status, str):
         status = "UNAVAILABLE" if http >= 500 and http != 501 else _BY_HTTP.get(http, "")
+        if http == 404 and any(each.get("reason") == "notFound" for each in _dicts(found.get("errors"))):
+            status = "NOT_FOUND"  # of an API that has no statuses, such as that of Compute Engine
         if http == 409 and "already exists" in message:
             status = "ALREADY_EXISTS"
     if (status == "NOT_FOUND") != (http == 404):

@@ -1,6 +1,6 @@
 """One call of a JSON API of Google other than Cloud TPU's, with a bearer token: the object that it answers, or a CloudError.
 
-Real tokens go to https://*.googleapis.com only; an emulator's goes to its own address, which `places.tpu.api.connect` checks.
+Real tokens go to https://*.googleapis.com only; an emulator's goes to its own address, which `credentials.safe_address` checks.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 A key's id is what the API says it is: its rule is not documented, and a delete of another id succeeds without effect. So
 `import_key` looks its key up in the reply, and `remove_key` reads the profile again. Real tokens go to https://*.googleapis.com
-only; an emulator's goes to its own address, which `places.tpu.api.connect` checks.
+only; an emulator's goes to its own address, which `credentials.safe_address` checks.
 """
 
 import re

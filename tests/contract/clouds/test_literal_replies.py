@@ -17,9 +17,9 @@ from orchestrator.core.planning.refusals import step_after
 from orchestrator.errors import CloudError, TpujobError
 from orchestrator.places.gke.api import errors, waiting
 from orchestrator.places.google import error_translation, storage
+from orchestrator.places.google.credentials import EmulatorToken, emulator_credentials
 from orchestrator.places.google.json_call import json_call
 from orchestrator.places.tpu.api.client import TpuApi
-from orchestrator.places.tpu.api.connect import EmulatorToken, emulator_credentials
 from orchestrator.places.tpu.api.light_client import LightApi
 from orchestrator.remote.iap.dialer import Relay, dial
 from orchestrator.remote.iap.relay_session import RelayTarget

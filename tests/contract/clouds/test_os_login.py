@@ -20,9 +20,9 @@ from orchestrator.core.lease.lease import Lease
 from orchestrator.emulator.daemon import control
 from orchestrator.errors import AuthError, QuotaError, Vanished
 from orchestrator.places.desk import Emulator as EmulatorPlace
+from orchestrator.places.google.credentials import EmulatorToken
 from orchestrator.places.google.os_login import OsLogin, account_of
-from orchestrator.places.tpu.api.connect import EmulatorToken
-from orchestrator.places.tpu.reach import Reach
+from orchestrator.places.vms.reach import Reach
 from orchestrator.remote.ssh.keys import KeyPair, create_key, ssh_keys_metadata
 from tests.emulator_fixture import Emulator
 from tests.unit.engine.virtual import lease_and_request

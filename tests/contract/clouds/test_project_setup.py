@@ -16,8 +16,8 @@ from orchestrator.core.lease.networks import ANYWHERE, RELAY_RANGE, entrance
 from orchestrator.emulator.daemon import control
 from orchestrator.errors import AuthError
 from orchestrator.places.google import project_setup
+from orchestrator.places.google.credentials import EmulatorToken
 from orchestrator.places.google.project_setup import ProjectSetup
-from orchestrator.places.tpu.api.connect import EmulatorToken
 from tests.emulator_fixture import Emulator
 from tests.waiting import HANG_S
 

@@ -12,10 +12,10 @@ import pytest
 
 from orchestrator import errors
 from orchestrator.core.lease.cloud_api import QueueTerms, SliceName, SliceRequest, SliceState, SliceView
+from orchestrator.places.google.credentials import EmulatorToken, emulator_credentials
 from orchestrator.places.tpu.api import client
 from orchestrator.places.tpu.api.calls import ApiCalls
 from orchestrator.places.tpu.api.client import TpuApi
-from orchestrator.places.tpu.api.connect import EmulatorToken, emulator_credentials
 from orchestrator.places.tpu.api.light_client import LightApi
 from tests.unit.places.stub_api import Request, StubApi, StubReply, failure, stub_api
 

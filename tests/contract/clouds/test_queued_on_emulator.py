@@ -22,6 +22,7 @@ from orchestrator.errors import AuthError, BadRequest, CapacityError, WrongState
 from orchestrator.places.tpu.api.calls import ApiCalls
 from orchestrator.places.tpu.api.client import TpuApi
 from orchestrator.places.tpu.api.connect import connect, connect_light
+from orchestrator.places.tpu.place import PLACE as CLOUD_TPU
 from orchestrator.remote.fleet.fleet import Fleet, StartRequest
 from orchestrator.remote.ssh.keys import create_key, ssh_keys_metadata
 from orchestrator.settings import Target
@@ -183,7 +184,7 @@ def test_a_watchdog_deletes_the_request_too(api: TpuApi, light: ApiCalls, quick:
     request = wanted()
     lease = lease_of(request)
     labels = claim_labels.labels(lease, lease.created_at, GOOGLE)
-    script = startup_script(watchdog_config(lease, labels, GOOGLE.scaled(600), idle_s=None))
+    script = startup_script(watchdog_config(lease, labels, GOOGLE.scaled(600), CLOUD_TPU.watched, idle_s=None))
     api.create(replace(request, labels=labels, metadata={"startup-script": script}))
     until(lambda: [row["until"] is not None for row in bills(quick, request.name)] == [True])  # no heartbeat comes
     until(lambda: light.get(request.name) is None)
@@ -196,7 +197,9 @@ def test_the_notice_of_preemption_reaches_a_job_in_time_for_its_checkpoint(
     request = replace(wanted(), spot=True)
     lease, key = lease_of(request), create_key(tmp_path / "key")
     labels = claim_labels.labels(lease, lease.created_at, GOOGLE)
-    script = startup_script(watchdog_config(lease, labels, GOOGLE.scaled(60), idle_s=None) | {"ttl_s": 3600})
+    script = startup_script(
+        watchdog_config(lease, labels, GOOGLE.scaled(60), CLOUD_TPU.watched, idle_s=None) | {"ttl_s": 3600}
+    )
     metadata = {"startup-script": script, "ssh-keys": ssh_keys_metadata("tpujob", key.public_line)}
     api.create(replace(request, labels=labels, metadata=metadata))
     seen(api, request.name, SliceState.READY)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.places.tpu import reach
+from orchestrator.places.vms import reach
 from tests.cli_fixture import Tpujob
 from tests.contract.commands.test_doctor import check, examined
 

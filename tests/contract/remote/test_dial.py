@@ -23,7 +23,7 @@ from orchestrator.core.lease.access import Route, Via
 from orchestrator.core.lease.cloud_api import WorkerAddress
 from orchestrator.errors import ConfigError, RemoteError, TunnelRefused, Unreachable
 from orchestrator.places.desk import Emulator as EmulatorPlace
-from orchestrator.places.tpu.reach import Reach
+from orchestrator.places.vms.reach import Reach
 from orchestrator.remote.iap.dialer import Relay
 from orchestrator.remote.ssh import piped
 from orchestrator.remote.ssh.dial import Direct, Relayed, Took

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import Unreachable
-from orchestrator.places.tpu.reach import Reach
+from orchestrator.places.vms.reach import Reach
 from orchestrator.remote.iap.dialer import GOOGLE, Relay, dial
 from orchestrator.remote.iap.relay_session import RelayTarget
 from tests.contract.remote.scripted_relay import Proxy, certificate, echo, scripted

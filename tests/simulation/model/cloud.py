@@ -19,7 +19,7 @@ from orchestrator.emulator.wire.queue_request import parse_queued
 from orchestrator.errors import AlreadyExists, AuthError, BadRequest, CloudError, Vanished, WrongState
 from orchestrator.places.google.error_translation import NotFound, http_error, operation_error
 from orchestrator.places.tpu.api.client import queued_request
-from orchestrator.places.tpu.api.replies import STATES
+from orchestrator.places.tpu.api.replies import STATES, verb_of
 from tests.simulation.model.faults import CallOutcome, cloud_fault, covers
 from tests.simulation.model.hosts import NodeVms
 
@@ -272,7 +272,7 @@ def _line(lease_id: str) -> str:
 
 def operation_of(record: Any) -> Operation:
     error = operation_error(record.error) if record.error is not None else None
-    return Operation(record.name, record.ended_at is not None, record.verb, record.target, error)
+    return Operation(record.name, record.ended_at is not None, verb_of(record.verb), record.target, error)
 
 
 def view_of(node: Node) -> SliceView:

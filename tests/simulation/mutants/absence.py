@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from orchestrator.core.lease import absence
 from orchestrator.core.lease.absence import Verdict
-from orchestrator.core.lease.cloud_api import Listing
+from orchestrator.core.lease.cloud_api import CREATE, Listing
 from orchestrator.core.lease.lease import Settled
 from orchestrator.engine.effects.base import Now
 from orchestrator.engine.leases import obligations, recover, release
@@ -163,7 +163,7 @@ def unknown_verb_ignored() -> Iterator[None]:
     ours = release._Teardown._is_our_create
 
     def known(self: Any, operation: Any) -> bool:
-        return operation.verb.lower() in release.CREATE_VERBS and ours(self, operation)
+        return operation.verb == CREATE and ours(self, operation)
 
     with patch.object(release._Teardown, "_is_our_create", known):
         yield

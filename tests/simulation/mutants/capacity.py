@@ -10,9 +10,9 @@ from orchestrator.core.lease.lease import Lease, Mode, Purpose
 from orchestrator.engine.effects.base import ReadLease
 from orchestrator.engine.leases import recover, release, renewal
 from orchestrator.engine.provision import race
-from orchestrator.places.tpu import stay
 from orchestrator.places.tpu.api import client
 from orchestrator.places.tpu.api.calls import ApiCalls
+from orchestrator.places.vms import stay
 from orchestrator.run import finish
 from orchestrator.run import program as run
 from tests.simulation.model.faults import FOREVER, cloud_fault

@@ -10,7 +10,7 @@ from orchestrator.core.lease.lease import LeaseState
 from orchestrator.engine.effects.base import Now, ReadLease, Record
 from orchestrator.engine.leases import release, renewal
 from orchestrator.errors import CloudUnavailable, Vanished
-from orchestrator.places.tpu import stay
+from orchestrator.places.vms import stay
 from orchestrator.run import finish, program
 from tests.simulation.model.faults import FOREVER, cloud_fault
 from tests.simulation.model.world import GC_ONLY, NO_LAYER, WATCHDOG_ONLY

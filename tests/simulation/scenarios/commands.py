@@ -22,7 +22,9 @@ from orchestrator.engine.provision.startup_script import startup_script, watchdo
 from orchestrator.engine.slices.up_and_down import UpRequest, down, extend, up
 from orchestrator.errors import CloudError, DeadlineExceeded, ExternalAddressRefused, Interrupted
 from orchestrator.places.place import STATES, Phase
-from orchestrator.places.tpu.stay import SliceStay
+from orchestrator.places.tpu.place import PLACE as CLOUD_TPU
+from orchestrator.places.tpu.traits import TRAITS as OF_TPU
+from orchestrator.places.vms.stay import VmStay
 from orchestrator.remote.transfer.collect import CollectRequest
 from orchestrator.run.collection import UncollectedRun, collect_again
 from orchestrator.run.job_run import JobRun
@@ -104,7 +106,7 @@ def _draft(
     )  # fmt: skip
     labels = claim_labels.labels(lease, now, world.timings)
     metadata = {
-        "startup-script": startup_script(watchdog_config(lease, labels, world.timings, idle_s=None)),
+        "startup-script": startup_script(watchdog_config(lease, labels, world.timings, CLOUD_TPU.watched, idle_s=None)),
         "enable-oslogin": "TRUE" if taken.os_login else "FALSE",
     }
     queue = None
@@ -166,7 +168,7 @@ def _job(
         return Phase(title, state, request)
 
     return JobRun(
-        run=run, attempt=attempt, stay=SliceStay(drafter.make(), drafter, candidates.wait_s, candidates.race),
+        run=run, attempt=attempt, stay=VmStay(OF_TPU, drafter.make(), drafter, candidates.wait_s, candidates.race),
         phases=(phase("setup", AttemptState.SETUP, setup_s, 0), phase("main", AttemptState.RUNNING, lasts_s, rc)),
         artifacts=("*",), directory=Path("runs"), sink=_no_sink, max_duration_s=life_s,
         max_restarts=candidates.restarts,
@@ -250,7 +252,7 @@ def start_collector(world: World, process: Process, job: JobRun) -> None:
     to = replace(
         job,
         attempt=attempt,
-        stay=SliceStay(),
+        stay=VmStay(OF_TPU),
         phases=(Phase("main", STATES["main"]),),
         attached_to=outcome.lease,
         detach=False,

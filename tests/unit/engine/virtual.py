@@ -32,7 +32,8 @@ from orchestrator.engine.provision.drafts import Draft
 from orchestrator.ledger.ends import KeptEnds
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.places.place import STATES, Phase
-from orchestrator.places.tpu.stay import SliceStay
+from orchestrator.places.tpu.traits import TRAITS as OF_TPU
+from orchestrator.places.vms.stay import VmStay
 from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
 from orchestrator.remote.fleet.steps import FleetStatus, StartRequest
 from orchestrator.remote.transfer.collect import CollectionProgress, CollectRequest, CollectResult, Problem
@@ -518,7 +519,7 @@ def job(
     made = [lease_and_request(n, zone=zone, now=world.time) for n, zone in enumerate(zones)]
     drafts = tuple(Draft(replace(lease, run=run.id), request) for lease, request in made)
     return JobRun(
-        run=run, attempt=Attempt("0123456789-1", run.id), stay=SliceStay(drafts), held=held,
+        run=run, attempt=Attempt("0123456789-1", run.id), stay=VmStay(OF_TPU, drafts), held=held,
         phases=(Phase("main", STATES["main"], lambda *_: StartRequest("a", "main", "", ({}, {}))),),
         artifacts=(), directory=Path("runs/x"), sink=lambda worker, data: None, max_duration_s=24 * 3600,
         detach=detach,
@@ -536,7 +537,7 @@ def with_keep(job_run: JobRun, keep_s: float) -> JobRun:
 
 def asking(job_run: JobRun, *drafts: Draft, **stay: Any) -> JobRun:
     """Return the same job with these candidates."""
-    assert isinstance(job_run.stay, SliceStay)
+    assert isinstance(job_run.stay, VmStay)
     return replace(job_run, stay=replace(job_run.stay, drafts=drafts or job_run.stay.drafts, **stay))
 
 
@@ -545,4 +546,4 @@ def attachment(world: VirtualWorld) -> JobRun:
     ((run, attempt),) = world.ledger.runs()
     (lease,) = world.ledger.open_leases()
     made, main = job(world), Phase("main", STATES["main"])
-    return replace(made, run=run, attempt=attempt, stay=SliceStay(), phases=(main,), attached_to=lease)
+    return replace(made, run=run, attempt=attempt, stay=VmStay(OF_TPU), phases=(main,), attached_to=lease)

@@ -13,7 +13,8 @@ from orchestrator.core.lease.run_and_attempt import RunRecord, WorkerEnd
 from orchestrator.engine.effects.base import Report
 from orchestrator.errors import PayloadFailed
 from orchestrator.places.place import End, Standing
-from orchestrator.places.tpu.stay import SliceStay
+from orchestrator.places.tpu.traits import TRAITS as OF_TPU
+from orchestrator.places.vms.stay import VmStay
 from orchestrator.remote.fleet.follow import WorkerState, WorkerStatus
 from orchestrator.remote.fleet.steps import FleetStatus
 from orchestrator.run.monitor import SETTLE_S, monitor
@@ -81,7 +82,7 @@ def follow(world: VirtualWorld, fleet: Any, phase: str = "main") -> None:
     world.ledger.record(*events)
     run = RunRecord("7q2mabcdef", "mnist", "job.yaml", "emulated", world.time, "runs/x")
     at = Standing(lease, world.time, End(world.time + 3600), world.time)
-    world.drive(monitor(SliceStay(), at, fleet, phase, run))
+    world.drive(monitor(VmStay(OF_TPU), at, fleet, phase, run))
 
 
 def test_workers_that_fail_one_after_the_other_are_all_heard(world: VirtualWorld, told: list[WorkerEnd]) -> None:

@@ -385,7 +385,9 @@ def ended(process: subprocess.Popen[bytes]) -> None:
 def test_it_survives_exceptions_and_only_one_instance_runs(server: Server, tmp_path: Path, python: str) -> None:
     """Its configuration lacks every key that the program needs, so that each start fails at once."""
     (tmp_path / "watchdog.json").write_text(
-        json.dumps({"node": "projects/p/locations/z/nodes/n", "heartbeat_s": 60.0, "user": "u"})
+        json.dumps(
+            {"node": "projects/p/locations/z/nodes/n", "heartbeat_s": 60.0, "user": "u", "api": {"url": "http://x"}}
+        )
     )
     command, process, lines = started(server, tmp_path, python)
     assert "watching projects/p/locations/z/nodes/n as worker 1" in lines[0]
@@ -412,7 +414,7 @@ def test_it_is_small_and_imports_little(server: Server) -> None:
     code = f"""
 import runpy, sys
 before = set(sys.modules)
-vm = runpy.run_path({watchdog.__file__!r})["Vm"]({{"heartbeat_s": 60.0, "user": "u"}})
+vm = runpy.run_path({watchdog.__file__!r})["Vm"]({{"heartbeat_s": 60.0, "user": "u", "api": {{"url": ""}}}})
 vm.perform(("publish", "watchdog", {{}}))
 heavy = {{"ssl", "_hashlib", "asyncio", "subprocess", "threading", "logging", "pathlib"}}
 print(sorted(name for name in heavy & set(sys.modules) - before if sys.modules[name]))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from orchestrator.core.lease.timings import GOOGLE
+from orchestrator.places.tpu.place import PLACE as CLOUD_TPU
 from orchestrator.vm import watchdog
 
 EPOCH = 1_800_000_000
@@ -22,6 +23,7 @@ Job = tuple[str, float | None, int | None]
 def config(**changes: Any) -> dict[str, Any]:
     return {
         "v": 1,
+        "api": asdict(CLOUD_TPU.watched),
         "node": NODE,
         "lease_id": LEASE_ID,
         "mode": "run",

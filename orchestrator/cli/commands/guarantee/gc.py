@@ -58,14 +58,14 @@ def gc(
     if not traits_on(on).by_target:
         if zone or all_zones or cloud or project:
             raise UserError("--on gke goes with --namespace, --context and --cluster: a cluster has no zones here")
-        area = client.of_cluster(context, cluster, namespace or ())
+        where = client.area_of(on, parts=namespace or (), context=context, cluster=cluster)
     elif namespace or context or cluster:
         raise UserError("--namespace, --context and --cluster go with `--on gke`")
     elif zone and all_zones:
         raise UserError("give --zone or --all-zones, not both")
     else:
-        area = client.of_project(cloud, project, zone or ())
-    result = client.collect_garbage(console().reporter, area, dry_run=dry_run, quiet=quiet)
+        where = client.area_of(on, cloud, project, zone or ())
+    result = client.collect_garbage(console().reporter, where, dry_run=dry_run, quiet=quiet)
     if as_json:
         emit_json(result.as_json())
     elif not quiet or result.ended or not result.done:

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from orchestrator import catalog
-from orchestrator.core.lease.cloud_api import Operation, SliceName, SliceState, SliceView, WorkerAddress
+from orchestrator.core.lease.cloud_api import CREATE, Operation, SliceName, SliceState, SliceView, WorkerAddress
 from orchestrator.errors import CapacityError, CloudError, CloudUnavailable, UnexpectedReply, WrongState
 from orchestrator.places.google import error_translation
 from orchestrator.places.google.known_errors import OTHER_ZONE
@@ -157,10 +157,15 @@ def operation(reply: Mapping[str, Any]) -> Operation:
     return Operation(
         name=name,
         done=reply.get("done") is True,
-        verb=str(metadata.get("verb", "")),
+        verb=verb_of(str(metadata.get("verb", ""))),
         target=str(metadata.get("target", "")),
         error=error_translation.operation_error(error, name) if isinstance(error, dict) else None,
     )
+
+
+def verb_of(text: str) -> str:
+    """Return the verb of an operation: CREATE for those that create a node or a request."""
+    return CREATE if text.lower() in ("create", "createnode", "createqueuedresource") else text.lower()
 
 
 def addresses(reply: Mapping[str, Any]) -> tuple[str, ...]:

@@ -19,8 +19,8 @@ import pytest
 from orchestrator import errors
 from orchestrator.core.lease.cloud_api import Listing, SliceName, SliceRequest, SliceState, SliceView
 from orchestrator.emulator.daemon import control
+from orchestrator.places.google.credentials import emulator_credentials
 from orchestrator.places.tpu.api.client import TpuApi
-from orchestrator.places.tpu.api.connect import emulator_credentials
 from tests.cli_fixture import Tpujob
 from tests.contract.conftest import Fault
 from tests.contract.emulator.conftest import Machine, client_for, machines

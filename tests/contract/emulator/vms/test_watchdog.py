@@ -22,6 +22,7 @@ from orchestrator.core.lease.watchdog_report import ATTRIBUTE, problem, read_wat
 from orchestrator.core.text import names
 from orchestrator.emulator.daemon import control
 from orchestrator.engine.provision.startup_script import startup_script, watchdog_config, watchdog_sha256
+from orchestrator.places.tpu.place import PLACE as CLOUD_TPU
 from orchestrator.remote.fleet.fleet import Fleet
 from orchestrator.remote.ssh.keys import KeyPair, create_key, ssh_keys_metadata
 from orchestrator.vm.watchdog import PROVERS
@@ -100,7 +101,7 @@ def make(shared_emulator: Emulator, tmp_path: Path) -> Iterator[Make]:
         purpose = Purpose.HOLD if mode is Mode.HOLD else Purpose.RUN
         lease = lease_on(name, now, purpose=purpose, accelerator_type=accelerator_type, deadline=now + 600)
         labels = claim_labels.labels(lease, now, GOOGLE) | {names.MODE: str(mode)}
-        config = watchdog_config(lease, labels, TIMINGS, idle_s=None) | {"ttl_s": ttl_s} | timings
+        config = watchdog_config(lease, labels, TIMINGS, CLOUD_TPU.watched, idle_s=None) | {"ttl_s": ttl_s} | timings
         key = create_key(tmp_path / run)
         metadata = {"ssh-keys": ssh_keys_metadata(USER, key.public_line), "startup-script": startup_script(config)}
         body = {

@@ -10,7 +10,7 @@ from orchestrator.client.events import Reporter
 from orchestrator.client.slices import availability
 from orchestrator.core.lease.cloud_api import Listing
 from orchestrator.errors import AuthError, CloudUnavailable
-from orchestrator.places.tpu.plans import AVAILABILITY, known_availability
+from orchestrator.places.vms.plans import AVAILABILITY, known_availability
 
 
 class Cloud:

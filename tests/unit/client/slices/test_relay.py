@@ -16,7 +16,7 @@ import pytest
 from orchestrator.client.slices import relay
 from orchestrator.client.slices.relay import carry
 from orchestrator.places.desk import Emulator
-from orchestrator.places.tpu.reach import RELAY, relay_argv
+from orchestrator.places.vms.reach import RELAY, relay_argv
 from tests.unit.test_import_cost import heavy, imported
 from tests.unit.test_imports import is_within
 from tests.waiting import HANG_S

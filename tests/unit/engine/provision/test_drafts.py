@@ -14,6 +14,7 @@ from orchestrator.core.planning.capacity_request import CapacityRequest
 from orchestrator.core.planning.plan import make
 from orchestrator.engine.provision import startup_script
 from orchestrator.engine.provision.drafts import Draft, PlanDrafter, Site
+from orchestrator.places.tpu.place import PLACE as CLOUD_TPU
 
 
 def place(directory: Path, wish: AccessWish) -> Site:
@@ -22,7 +23,7 @@ def place(directory: Path, wish: AccessWish) -> Site:
         found.mkdir(exist_ok=True)
         return found
 
-    return Site("google", "my-project", "0wner0", of, GOOGLE, time.time, wish)
+    return Site("google", "my-project", "0wner0", of, GOOGLE, time.time, CLOUD_TPU.watched, wish)
 
 
 def drafted(directory: Path, wish: AccessWish = AccessWish(), *zones: str, **more: Any) -> tuple[Draft, ...]:  # noqa: B008

@@ -27,6 +27,7 @@ from orchestrator.engine.provision.startup_script import (
     watchdog_source,
     with_claim,
 )
+from orchestrator.places.tpu.place import PLACE as CLOUD_TPU
 from tests.cli_fixture import kill_all
 from tests.leases import lease_on
 from tests.waiting import HANG_S, until
@@ -34,15 +35,19 @@ from tests.waiting import HANG_S, until
 NOW = 1_800_000_000.0
 NAME = SliceName("my-project", "us-central1-a", "tpujob-aaaaaa-run0000001")
 LEASE = lease_on(NAME, NOW, handle="mnist", cloud="google", accelerator_type="v5litepod-4", deadline=NOW + 7200.9)
+API = {"url": "https://tpu.googleapis.com", "base": "/v2/", "state": "state", "booting": ["CREATING", "STARTING"]}
 
 
 def config(**changes: Any) -> dict[str, Any]:
-    return watchdog_config(LEASE, claim_labels.labels(LEASE, NOW, GOOGLE), GOOGLE, idle_s=None) | changes
+    return (
+        watchdog_config(LEASE, claim_labels.labels(LEASE, NOW, GOOGLE), GOOGLE, CLOUD_TPU.watched, idle_s=None)
+        | changes
+    )
 
 
 def test_the_configuration_has_the_claim_of_the_create_request() -> None:
     assert config() == {
-        **{"v": 1, "node": "projects/my-project/locations/us-central1-a/nodes/tpujob-aaaaaa-run0000001"},
+        **{"api": API, "v": 1, "node": "projects/my-project/locations/us-central1-a/nodes/tpujob-aaaaaa-run0000001"},
         **{
             "lease_id": "run0000001", "mode": "run", "claimed_until": 1800003300, "deadline": 1800007200,
             "idle_s": None,
@@ -52,12 +57,15 @@ def test_the_configuration_has_the_claim_of_the_create_request() -> None:
         **{"margin_s": 120.0, "stagger_s": 60.0},
     }  # fmt: skip
     held = replace(LEASE, purpose=Purpose.HOLD, hold_until=NOW + 3600)
-    assert watchdog_config(held, claim_labels.labels(held, NOW, GOOGLE), GOOGLE, idle_s=60.0)["mode"] == "hold"
+    assert (
+        watchdog_config(held, claim_labels.labels(held, NOW, GOOGLE), GOOGLE, CLOUD_TPU.watched, idle_s=60.0)["mode"]
+        == "hold"
+    )
 
 
 def test_a_slice_of_up_starts_as_a_run_so_that_missing_heartbeats_count_until_it_is_held() -> None:
     brought = replace(LEASE, purpose=Purpose.HOLD)
-    config = watchdog_config(brought, claim_labels.labels(brought, NOW, GOOGLE), GOOGLE, idle_s=60.0)
+    config = watchdog_config(brought, claim_labels.labels(brought, NOW, GOOGLE), GOOGLE, CLOUD_TPU.watched, idle_s=60.0)
     assert (config["mode"], config["heartbeats"]) == ("run", False)
 
 
@@ -210,8 +218,8 @@ def test_a_real_vm_gets_a_unit_that_is_always_restarted_and_never_killed_for_mem
 
 def test_with_claim_replaces_the_times_by_those_of_the_labels_and_the_user_by_the_one_that_os_login_named() -> None:
     labels = {"tpujob-mode": "run", "tpujob-claimed-until": "1800000320", "tpujob-deadline": "1800001200"}
-    script = startup_script(watchdog_config(LEASE, labels, GOOGLE, idle_s=None))
+    script = startup_script(watchdog_config(LEASE, labels, GOOGLE, CLOUD_TPU.watched, idle_s=None))
     later = {**labels, "tpujob-claimed-until": "1800086720", "tpujob-deadline": "1800087600"}
     logged_in = replace(LEASE, route=Route(user="ada_example_com"))
-    wanted = startup_script(watchdog_config(logged_in, later, GOOGLE, idle_s=None))
+    wanted = startup_script(watchdog_config(logged_in, later, GOOGLE, CLOUD_TPU.watched, idle_s=None))
     assert with_claim(script, later, "ada_example_com") == wanted

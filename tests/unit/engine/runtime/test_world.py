@@ -13,7 +13,7 @@ from orchestrator.engine.guardian.process import Guardian
 from orchestrator.engine.runtime import world as worlds
 from orchestrator.engine.runtime.locks import FileLocks
 from orchestrator.engine.runtime.world import RealWorld
-from orchestrator.places.tpu.reach import Reach
+from orchestrator.places.vms.reach import Reach
 from tests.forked import Child
 from tests.unit.engine.virtual import LedgerInMemory, lease_and_request
 from tests.waiting import HANG_S

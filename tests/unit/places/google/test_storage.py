@@ -5,7 +5,7 @@ import pytest
 from orchestrator.core.planning.egress import Bucket
 from orchestrator.errors import AuthError, BadRequest, CloudUnavailable, UnexpectedReply
 from orchestrator.places.google import storage
-from orchestrator.places.tpu.api.connect import EmulatorToken
+from orchestrator.places.google.credentials import EmulatorToken
 from tests.unit.places.stub_api import StubApi, StubReply
 
 PLACED = {"location": "US-CENTRAL1", "locationType": "region"}

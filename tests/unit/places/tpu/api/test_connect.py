@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ConfigError
+from orchestrator.places.google import credentials
 from orchestrator.places.tpu.api import connect
 from orchestrator.places.tpu.api.calls import ApiCalls
 from orchestrator.settings import Target
@@ -75,7 +76,7 @@ def test_a_token_file_without_a_token_is_refused(tmp_path: Path, content: str | 
     if content is not None:
         path.write_text(content)
     with pytest.raises(ConfigError, match="TPUJOB_TOKEN_FILE"):
-        connect.read_token(str(path))
+        credentials.read_token(str(path))
 
 
 def test_an_endpoint_without_a_token_file_is_refused() -> None:

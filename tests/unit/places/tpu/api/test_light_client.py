@@ -17,8 +17,8 @@ import pytest
 from orchestrator.core.lease.cloud_api import EVERYWHERE, SliceName
 from orchestrator.errors import AuthError, BadRequest, CloudUnavailable, UnexpectedReply, WrongState
 from orchestrator.places.google import credentials, fetch
-from orchestrator.places.google.credentials import GoogleToken
-from orchestrator.places.tpu.api.connect import EmulatorToken, connect_light
+from orchestrator.places.google.credentials import EmulatorToken, GoogleToken
+from orchestrator.places.tpu.api.connect import connect_light
 from orchestrator.places.tpu.api.light_client import LightApi
 from orchestrator.settings import Target
 from tests import ROOT

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.core.lease.access import Via
+from orchestrator.core.lease.clouds import is_emulated
 from orchestrator.errors import AuthError, Vanished
 from orchestrator.places.desk import Emulator
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.remote.fleet.fleet import Fleet
     from orchestrator.remote.iap.dialer import Relay
     from orchestrator.remote.ssh.dial import Dialer
+
 
 RELAY, EMULATOR = "orchestrator.client.slices.relay", "--emulator"
 FRESH_S = 120.0  # after READY: so long the relay may refuse a user who has the role (about a minute was seen)
@@ -49,7 +51,7 @@ class Reach:
             on_notice=notice,
             now=now,
             dialer=self.dialer(lease, now()),
-            shares_loopback=lease.cloud == "emulated",
+            shares_loopback=is_emulated(lease.cloud),
         )
         fleet.write_openssh_config(directory, lease.handle, lease.name.node)
         return fleet
@@ -165,6 +167,6 @@ def relay_of(emulator: Emulator | None) -> Relay:
 
 
 def _emulator_bearer(emulator: Emulator) -> Bearer:
-    from orchestrator.places.tpu.api.connect import EmulatorToken, read_token
+    from orchestrator.places.google.credentials import EmulatorToken, read_token
 
     return EmulatorToken(read_token(str(emulator.token_file)))

@@ -6,7 +6,7 @@ from orchestrator.core.planning.availability import Availability
 from orchestrator.core.planning.capacity_request import CapacityRequest, PlanInputs, Provisioning
 from orchestrator.core.planning.grants import Grant
 from orchestrator.core.planning.plan import CandidateOrder, make
-from orchestrator.places.tpu.plan_lines import dropped_lines, plan_lines, table
+from orchestrator.places.vms.plan_lines import dropped_lines, plan_lines, table
 
 AT = 1_000_000.0
 V5E = CapacityRequest("v5litepod-8", ("us-central1-a",), max_duration_s=3600)

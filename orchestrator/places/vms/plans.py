@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.lease import access
 from orchestrator.core.lease.access import AccessWish
+from orchestrator.core.lease.clouds import is_emulated
 from orchestrator.core.lease.lease import Purpose
 from orchestrator.core.planning import availability, grants
 from orchestrator.core.planning.capacity_request import PlanInputs
@@ -18,13 +19,15 @@ from orchestrator.core.text.sizes import format_size
 from orchestrator.engine.provision.drafts import PlanDrafter, Site
 from orchestrator.places.desk import Desk
 from orchestrator.places.preparation import buckets
-from orchestrator.places.tpu.plan_lines import dropped_lines, plan_lines
-from orchestrator.places.tpu.project_rules import RulesFile
+from orchestrator.places.vms.plan_lines import dropped_lines, plan_lines
+from orchestrator.places.vms.project_rules import RulesFile
 
 if TYPE_CHECKING:
     from orchestrator.core.jobfile.keys import JobSpec
     from orchestrator.core.planning.availability import Availability
     from orchestrator.core.planning.egress import Bucket
+    from orchestrator.engine.provision.startup_script import Watched
+
 
 AVAILABILITY = "availability.json"  # in the state directory: `tpujob offers --refresh` writes it
 DEFAULT_EMULATED_CORES = 2
@@ -61,7 +64,7 @@ def _used(desk: Desk) -> list[tuple[str, str, bool]]:
 
 def _buckets(desk: Desk, spec: JobSpec) -> tuple[Bucket, ...]:
     """Return the job's buckets and their regions; none where no region is excluded. Raises BadRequest if one is missing."""
-    emulated = desk.target.kind == "emulated"
+    emulated = is_emulated(desk.target.kind)
     emulator = os.environ.get("STORAGE_EMULATOR_HOST") if emulated else None
     return () if emulated and not emulator else buckets.buckets_of(desk, spec, emulator)
 
@@ -71,9 +74,11 @@ def rules_of(desk: Desk) -> RulesFile:
     return RulesFile(desk.directory / "access.json", desk.target.kind, desk.target.project, desk.now)
 
 
-def drafter(desk: Desk, plan: Plan, wish: AccessWish, *, purpose: Purpose, **about: Any) -> PlanDrafter:
+def drafter(
+    desk: Desk, plan: Plan, wish: AccessWish, watched: Watched, *, purpose: Purpose, **about: Any
+) -> PlanDrafter:
     """Return what drafts the slices of a plan. Raises ConfigError where this machine could not use them."""
-    where = place(desk, wish)
+    where = place(desk, wish, watched)
     way = access.route(where.access, where.rules())
     files = 1 if way.via is not access.Via.IAP and way.ssh_proxy_command is None else 3
     workers = max(candidate.workers for candidate in plan.candidates)
@@ -81,7 +86,7 @@ def drafter(desk: Desk, plan: Plan, wish: AccessWish, *, purpose: Purpose, **abo
     return PlanDrafter(plan, where, purpose=purpose, **about)
 
 
-def place(desk: Desk, wish: AccessWish) -> Site:
+def place(desk: Desk, wish: AccessWish, watched: Watched) -> Site:
     """Return where the slices of this session are created. `wish`: of the job or the command, before the settings' own."""
     rules = rules_of(desk)
     return Site(
@@ -91,6 +96,7 @@ def place(desk: Desk, wish: AccessWish) -> Site:
         lease_directory=desk.lease_directory,
         timings=desk.target.timings,
         now=desk.certain_now,
+        watched=watched,
         access=wish.over(desk.target.access),
         rules=rules.known,
         learn=rules.learn,
@@ -126,7 +132,7 @@ def lines_of(
 ) -> list[str]:
     """Return the plan in sentences."""
     wish = (wish if spec is None else spec.access.wish).over(desk.target.access)
-    emulated = desk.target.kind == "emulated"
+    emulated = is_emulated(desk.target.kind)
     has_code = spec is not None and (spec.train is None or spec.train.entry is not None)
     has_python = spec is not None and spec.python is not None
     lines = plan_lines(

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.core.lease.access import ProjectRules
 from orchestrator.errors import BadRequest, CloudError, ExternalAddressRefused, OsLoginRequired
-from orchestrator.places.tpu.project_rules import REMEMBERED_S, RulesFile
+from orchestrator.places.vms.project_rules import REMEMBERED_S, RulesFile
 
 
 def rules(directory: Path, project: str = "mine", at: float = 1000.0) -> RulesFile:

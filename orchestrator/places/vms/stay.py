@@ -1,4 +1,4 @@
-"""The stay of a job on a slice of the Cloud TPU API: the search for one, and the way to its workers."""
+"""The stay of a job on VMs: the search for a slice, and the way to its workers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from orchestrator.engine.provision.drafts import Draft, Drafter
 from orchestrator.engine.runtime import retry
 from orchestrator.places.leased import LeasedStay
 from orchestrator.places.place import Ask, End, Standing
-from orchestrator.places.tpu.traits import TRAITS
 from orchestrator.places.traits import Traits
 
 if TYPE_CHECKING:
     from orchestrator.remote.fleet.port import Crew
+
 
 CONNECT_S = 300.0  # sshd of a fresh VM may take minutes to come up
 CONNECT_AGAIN_S = 120.0
@@ -41,17 +41,14 @@ def end_of(lease: Lease, began: float, max_duration_s: float) -> End:
 
 
 @dataclass(frozen=True, slots=True)
-class SliceStay(LeasedStay):
+class VmStay(LeasedStay):
     """`drafts`: the candidates in order, names already chosen; `drafter` makes the same ones again, under new names."""
 
+    traits: Traits
     drafts: tuple[Draft, ...] = ()
     drafter: Drafter | None = None
     wait_s: float = 0.0  # for capacity
     race: bool = False  # ask for all queued candidates at once
-
-    @property
-    def traits(self) -> Traits:
-        return TRAITS
 
     async def obtain(self, ask: Ask, owed: Obligations, capabilities: Capabilities) -> Lease:
         drafts = self.drafts

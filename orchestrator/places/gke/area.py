@@ -1,0 +1,28 @@
+"""Where a cluster is asked for what jobs left there: in namespaces, since few may list all of them."""
+
+import os
+from collections.abc import Sequence
+
+from orchestrator.core.jobfile.cluster import NAMESPACE, ClusterWish
+from orchestrator.places.area import Area
+from orchestrator.settings import GKE, Target
+
+
+def named(target: Target) -> Area | None:
+    """Return the cluster that the settings name, with its namespace; None if they name none. Raises ConfigError."""
+    return None if target.gke.context is None and target.gke.cluster is None else asked(target, ())
+
+
+def asked(target: Target, parts: Sequence[str], *, context: str | None = None, cluster: str | None = None) -> Area:
+    """Return namespaces of a cluster. `context` and `cluster` are as in `gke:` of a job.
+
+    What is not given is that of the settings; the namespace is `default` without one there. Raises ConfigError without a
+    usable cluster.
+    """
+    from orchestrator.places.gke.api import clusters
+
+    wish = ClusterWish(context, cluster).over(target.gke)
+    project = clusters.identity(wish.context, wish.cluster, os.environ)
+    namespaces = tuple(dict.fromkeys(parts)) or (wish.namespace or NAMESPACE,)
+    why = f"cluster {clusters.short_name(project)}, namespace {', '.join(namespaces)}"
+    return Area(GKE, project, why, namespaces)

@@ -1,0 +1,159 @@
+"""The base of a place whose workers are VMs: a slice is planned, held ones are used again, and the job is sent over SSH."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.lease import access
+from orchestrator.core.lease.clouds import is_emulated
+from orchestrator.core.lease.lease import HeldFor, Purpose
+from orchestrator.core.planning.plan import CandidateOrder, Plan, make
+from orchestrator.core.text.times import day_clock
+from orchestrator.errors import JobSpecError, UserError
+from orchestrator.places.leased import LeasedPlace
+from orchestrator.places.place import STATES, Phase, PlanMade, Prepared, Stay, Wish
+from orchestrator.places.preparation import checks, data, records
+from orchestrator.places.preparation.code import shipment_of, survey_of
+from orchestrator.places.preparation.phases import phases
+from orchestrator.places.preparation.variables import Emulation
+from orchestrator.places.vms import plans
+from orchestrator.places.vms.capacity import capacity_requests, held_slice
+from orchestrator.places.vms.plan_lines import table
+from orchestrator.places.vms.reach import Reach
+from orchestrator.places.vms.stay import VmStay
+
+if TYPE_CHECKING:
+    from orchestrator.core.jobfile.keys import JobSpec
+    from orchestrator.core.lease.lease import Lease
+    from orchestrator.core.lease.run_and_attempt import RunRecord
+    from orchestrator.engine.provision.drafts import Draft
+    from orchestrator.engine.provision.startup_script import Watched
+    from orchestrator.places.desk import Desk
+    from orchestrator.places.traits import Traits
+
+
+class VmPlace(LeasedPlace):
+    """What a place of VMs does not say of itself: `traits`, what its watchdog asks, its create call, its client."""
+
+    traits: Traits
+    watched: Watched
+
+    def request_of(self, draft: Draft) -> Mapping[str, Any]:
+        """Return method, url and body of the create call of a draft."""
+        raise NotImplementedError
+
+    def check(self, desk: Desk, spec: JobSpec, path: Path, wish: Wish) -> None:
+        if wish.keep_s is not None and wish.detach:
+            raise UserError("--keep holds the slice of an attached run; the slice of a detached run deletes itself")
+        if spec.keep_on_failure is not None and wish.detach:
+            why = "holds the slice of an attached run; the slice of a detached run deletes itself"
+            raise JobSpecError([spec.mistake(("keep_on_failure",), f"{why}; run it attached, or leave this out")])
+        if wish.detach and spec.on_preemption == "restart":
+            raise UserError(
+                "on_preemption: restart has no effect on a detached run: no process starts the next attempt",
+                hint="run it attached (`tpujob run`), or leave on_preemption out",
+            )
+        checks.check_bucket(spec, desk.target.kind, os.environ)
+        checks.check_python(spec, desk.target.kind)
+        if is_emulated(desk.target.kind) and spec.train is not None and not wish.only_plan:
+            checks.check_local_training("none" if spec.train.backend == "none" else "xla")
+
+    def capacity(self, desk: Desk, spec: JobSpec, wish: Wish) -> Plan:
+        return make(
+            capacity_requests(spec, desk.target.timings, keep_s=wish.keep_s or 0.0),
+            default_zone=desk.target.zone,
+            order=CandidateOrder(spec.tpu.order),
+            max_price_per_hour=spec.tpu.max_price_per_hour,
+            race=spec.tpu.race,
+            wait_s=spec.tpu.wait,
+            inputs=plans.known_to(desk, spec),
+        )
+
+    def describe(self, desk: Desk, spec: JobSpec, plan: Plan) -> list[str]:
+        return plans.lines_of(desk, plan, spec=spec)
+
+    def plan(self, desk: Desk, spec: JobSpec, path: Path) -> PlanMade:
+        plan = self.capacity(desk, spec, Wish())
+        drafter = plans.drafter(desk, plan, spec.access.wish, self.watched, handle=str(spec.name), purpose=Purpose.RUN)
+        requests = tuple(map(self.request_of, drafter.make()))
+        desk.forget_drafts(drafter.made)
+        overlap_usd = plan.overlap_usd(desk.target.timings.absent_s)
+        lines = tuple(self.describe(desk, spec, plan))
+        return PlanMade(desk.target.kind, desk.target.project, plan, requests, lines, table(plan), overlap_usd)
+
+    def prepare(
+        self, desk: Desk, spec: JobSpec, env: Mapping[str, str], path: Path, wish: Wish, stack: ExitStack
+    ) -> Prepared:
+        from orchestrator.remote.transfer.collect import MOST_BESIDE
+        from orchestrator.remote.transfer.saved_work import SavedWork
+
+        emulated = is_emulated(desk.target.kind)
+        found = survey_of(desk, spec, path)
+        fetched = [] if wish.one_of_several else data.lines_of(desk, spec)
+        plan = self.capacity(desk, spec, wish)
+        wish.check_workers(max(candidate.workers for candidate in plan.candidates))
+        env = {**env, **checks.check_bucket(spec, desk.target.kind, os.environ)}
+        if not wish.one_of_several:
+            desk.announce()
+        emulation = Emulation(_emulated_cores(desk, spec, plan), desk.target.timings.chip_s) if emulated else None
+        may_use_held = not (wish.detach or wish.has_slice)
+        held = held_slice(desk, plan, spec, say=True) if may_use_held else None
+        if held is not None:
+            why = "the held slice of `tpujob up`"
+            if held.held_for is HeldFor.FAILURE:
+                why = f"held since this job failed on it, until {day_clock(held.deadline)} at the latest"
+            reached = f"reached {access.describe(held.route)}"
+            desk.reporter.notice(
+                "plan", f"on {held.name.node} ({held.handle}), {why}, {reached}; if it is busy or gone:"
+            )
+        if not wish.one_of_several:
+            plans.show_plan(desk, plan, emulation.cores if emulation else None, spec, after_held=held is not None)
+        for line in fetched:
+            desk.reporter.notice("plan", line)
+        desk.recover(look=True)
+        run, attempt = records.new_run(spec, path, desk.target.kind, desk.runs_directory, desk.now(), sweep=wish.sweep)
+        linger_s = spec.limits.linger
+        drafter = plans.drafter(
+            desk,
+            plan,
+            spec.access.wish,
+            self.watched,
+            handle=run.name,
+            purpose=Purpose.RUN,
+            linger_s=linger_s,
+            run=run.id,
+        )
+        shipment = shipment_of(desk, found, stack)
+        restarts = spec.max_restarts if spec.on_preemption == "restart" else 0
+        is_copied = restarts > 0 or (spec.copy_while_running and not wish.detach)
+        saved = SavedWork(Path(run.directory) / "saved", tuple(spec.artifacts), None if restarts else MOST_BESIDE)
+        made = phases(spec, run, shipment=shipment, env=env, emulation=emulation, job_path=path)
+        return Prepared(
+            run,
+            attempt,
+            VmStay(self.traits, drafter.make(), drafter, plan.wait_s, plan.race),
+            made,
+            shipment,
+            held=held_slice(desk, plan, spec) if may_use_held else None,
+            saved_work=saved if is_copied else None,
+            max_restarts=restarts,
+            drafted=drafter.made,
+        )
+
+    def attached(self, run: RunRecord, lease: Lease) -> tuple[Stay, tuple[Phase, ...]]:
+        return VmStay(self.traits), (Phase("main", STATES["main"]),)
+
+    def reach(self, desk: Desk, cloud: str) -> Reach:
+        return Reach(partial(desk.emulator, cloud), desk.lease_directory, desk.keys_left)
+
+
+def _emulated_cores(desk: Desk, spec: JobSpec, plan: Plan) -> int:
+    """Return how many processes stand for the cores of one emulated host: never more than it has, few by default."""
+    declared = spec.train.emulated.cores if spec.train and spec.train.emulated else None
+    real = max(candidate.cores_per_worker for candidate in plan.candidates)
+    return min(declared or desk.target.emulated_cores or plans.DEFAULT_EMULATED_CORES, real)
